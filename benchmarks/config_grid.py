@@ -35,7 +35,7 @@ COLUMNS = (16, 32, 64, 128)
 """Beside each other in a tile of a loop over columns."""
 ROWS = (1, 2, 4, 8, *COLUMNS)
 TILE = (256, 8192)
-"""Least and most elements of a tile without a fold axis."""
+"""Least and most elements of a tile without a reduction axis."""
 SETS, MANY_BYTES = 3, 12 << 30
 LEAST_BYTES, ROOM = 64 << 20, 2
 """Of a tensor that is read, whatever the axes say; how often that many elements, as some read two halves of rows."""
@@ -68,11 +68,11 @@ def blocks_of(spec: Any, shape: Any) -> Iterator[tuple[dict[str, int], int]]:
     """Yields blocks by axis name, and warps, for a kernel."""
     limits = {axis.name: shape.limit(axis) for axis in spec.axes}
     grid = [axis.name for axis in spec.axes if axis.kind == "grid" and shape.sizes[axis.name] > 1]
-    fold = [axis for axis in spec.axes if axis.kind == "fold"]
+    reduction = [axis for axis in spec.axes if axis.kind == "reduction"]
     inner = shape.contiguous if shape.contiguous in ("x", "y") else None
     for warps, per_thread in itertools.product(WARPS, PER_THREAD):
         tile = 32 * warps * per_thread
-        if not fold:
+        if not reduction:
             if not TILE[0] <= tile <= TILE[1]:
                 continue
             if len(grid) == 1:
@@ -80,15 +80,15 @@ def blocks_of(spec: Any, shape: Any) -> Iterator[tuple[dict[str, int], int]]:
             elif len(grid) == 2:
                 x, y = sorted(grid)
                 yield from (({x: tile // rows, y: rows}, warps) for rows in ROWS if rows <= tile)
-        elif len(fold) == 1:
-            row = spec.blocks.get(fold[0].block)
-            if row is not None or (spec.family == "scan" and inner is None and limits[fold[0].name] <= TILE[1]):
-                row = row or limits[fold[0].name]
-                yield {fold[0].name: row, inner or "x": max(1, tile // row)}, warps
+        elif len(reduction) == 1:
+            row = spec.blocks.get(reduction[0].block)
+            if row is not None or (spec.family == "scan" and inner is None and limits[reduction[0].name] <= TILE[1]):
+                row = row or limits[reduction[0].name]
+                yield {reduction[0].name: row, inner or "x": max(1, tile // row)}, warps
             elif inner is None:
-                yield {fold[0].name: tile}, warps
+                yield {reduction[0].name: tile}, warps
             else:
-                yield from (({fold[0].name: max(1, tile // x), inner: x}, warps) for x in COLUMNS)
+                yield from (({reduction[0].name: max(1, tile // x), inner: x}, warps) for x in COLUMNS)
 
 
 def grid_of(spec: Any, shape: Any) -> Iterator[Any]:

@@ -16,9 +16,9 @@ from ferrite_ir.language.dtypes import BF16, BOOL, F32, I64, DType
 from ferrite_ir.language.graph import (
     Definition,
     Extern,
-    Fold,
     Graph,
     Loop,
+    Reduction,
     TensorType,
     Value,
     bodies_of,
@@ -56,13 +56,13 @@ class Writer:
         self.definitions.append(Loop((value,), dims, (scalar,)))
         return value
 
-    def fold(self, combine: str, x: Value) -> Value:
+    def reduce(self, combine: str, x: Value) -> Value:
         *kept, last = x.type.shape
         dims = tuple(Dim(f"d{i}", size) for i, size in enumerate(kept))
-        folded = Dim("r0", last)
+        reduced = Dim("r0", last)
         value = self.value(x.type.dtype, tuple(kept))
-        body = at(x, *(dim.index for dim in dims), folded.index)
-        self.definitions.append(Fold((value,), combine, dims, (folded,), (body,)))
+        body = at(x, *(dim.index for dim in dims), reduced.index)
+        self.definitions.append(Reduction((value,), combine, dims, (reduced,), (body,)))
         return value
 
     def matmul(self, x: Value, w: Value) -> Value:
@@ -105,7 +105,7 @@ class Writer:
     def norm(self, x: Value, weight: Value) -> Value:
         wide = self.wide(x)
         square = self.loop(x.type.shape, lambda *i: apply("pow", at(wide, *i), const(2.0, F32)))
-        total = self.fold("sum", square)
+        total = self.reduce("sum", square)
         mean = self.loop(total.type.shape, lambda *i: apply("div", at(total, *i), const(float(HIDDEN), F32)))
         eps = self.loop(mean.type.shape, lambda *i: apply("add", at(mean, *i), const(1e-6, F32)))
         rstd = self.loop(eps.type.shape, lambda *i: apply("rsqrt", at(eps, *i)))
@@ -115,9 +115,9 @@ class Writer:
 
     def softmax(self, x: Value) -> Value:
         wide = self.wide(x)
-        shifted = self.rows("sub", wide, self.fold("max", wide))
+        shifted = self.rows("sub", wide, self.reduce("max", wide))
         powers = self.loop(x.type.shape, lambda *i: apply("exp", at(shifted, *i)))
-        shares = self.rows("div", powers, self.fold("sum", powers))
+        shares = self.rows("div", powers, self.reduce("sum", powers))
         return self.loop(x.type.shape, lambda *i: cast(at(shares, *i), BF16))
 
     def rotary(self, x: Value, cos: Value, sin: Value) -> Value:

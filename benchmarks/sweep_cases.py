@@ -1,4 +1,4 @@
-"""Folds, scans and copies in many shapes: `kernels.py --set sweep` looks for those that a compiler is slow at.
+"""Reductions, scans and copies in many shapes: `kernels.py --set sweep` looks for those that a compiler is slow at.
 
 None has a bar of its own; what counts is how each compares with its floor and with other compilers. A name has the
 shape, with ``n`` for as many as make 64 MiB, and the dims.
@@ -22,7 +22,7 @@ BYTES = 64 << 20
 Dims = tuple[int, ...]
 Shape = tuple[int, ...]
 
-FOLDED: tuple[tuple[Shape, Dims], ...] = (
+REDUCED: tuple[tuple[Shape, Dims], ...] = (
     *(((0, points), (1,)) for points in (3, 7, 10, 17, 33, 100, 333, 1025, 5000, 20000, 100000)),
     *(((0, points, 1024), (1,)) for points in (3, 10, 50, 100, 333)),
     ((0, 200, 512), (1,)),
@@ -36,7 +36,7 @@ FOLDED: tuple[tuple[Shape, Dims], ...] = (
     ((8, 0, 64), (0, 2)),
     ((64, 0, 1000), (0, 2)),
 )
-"""Shapes, 0 for as many as there is room for, and the dims that are folded."""
+"""Shapes, 0 for as many as there is room for, and the dims that are reduced."""
 
 
 def total(x: Tensor, dims: Dims) -> Tensor:
@@ -66,7 +66,7 @@ def running(x: Tensor, dims: Dims) -> Tensor:
     return x.cumsum(dims[0])
 
 
-FOLDS: tuple[tuple[str, Callable[[Tensor, Dims], Any], bool], ...] = (
+REDUCTIONS: tuple[tuple[str, Callable[[Tensor, Dims], Any], bool], ...] = (
     ("sum", total, True),
     ("var_mean", moments, True),
     ("softmax", exponentials, True),
@@ -84,7 +84,7 @@ def filled(shape: Shape, dtype: torch.dtype, scale: int) -> Shape:
     return tuple(size or room for size in shape)
 
 
-def folded(shape: Shape, dims: Dims, name: str, function: Callable[[Tensor, Dims], Any]) -> Case:
+def reduced(shape: Shape, dims: Dims, name: str, function: Callable[[Tensor, Dims], Any]) -> Case:
     def make(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
         return (torch.randn(filled(shape, dtype, scale), dtype=dtype),)
 
@@ -103,9 +103,9 @@ def moved(name: str, function: Callable[[Tensor], Tensor], shape: Shape) -> Case
 
 SWEEP_CASES: tuple[Case, ...] = (
     *(
-        folded(shape, dims, name, function)
-        for name, function, takes_several in FOLDS
-        for shape, dims in FOLDED
+        reduced(shape, dims, name, function)
+        for name, function, takes_several in REDUCTIONS
+        for shape, dims in REDUCED
         if takes_several or len(dims) == 1
     ),
     moved("channels first", lambda x: x.permute(0, 3, 1, 2) * 2, (0, 56, 56, 96)),

@@ -148,8 +148,9 @@ Dynamo records what the function does, AOTAutograd makes it functional and takes
 
 ## 2. Lowered (ferrite_torch)
 
-Each op becomes one or a few naive definitions: a `loop` computes a value point by point, a `fold` reduces. There are
-no views, only index expressions; half types are widened on load and rounded where they are stored, in the open:
+Each op becomes one or a few naive definitions: a `loop` computes a value point by point, a `reduce` combines values
+along some dims. There are no views, only index expressions; half types are widened on load and rounded where they are
+stored, in the open:
 
 @LOWERED@
 
@@ -163,8 +164,8 @@ graph, whose fingerprint is `@FINGERPRINT@…`:
 
 ## 4. Scheduled (ferrite_scheduler)
 
-Definitions that share data share a kernel. Rows of 1,000 elements fit in registers, so the fold axis `r` is
-persistent: both folds and the result are one pass over memory:
+Definitions that share data share a kernel. Rows of 1,000 elements fit in registers, so the reduction axis `r` is
+persistent: both reductions and the result are one pass over memory:
 
 @SCHEDULE@
 

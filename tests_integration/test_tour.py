@@ -45,5 +45,5 @@ def test_quoted_lines_are_in_the_files_they_come_from(path: str, line: str) -> N
 
 def test_every_stage_is_on_the_page() -> None:
     page = (DOCS / "tour.md").read_text(encoding="utf-8")
-    for mark in ("aten._softmax", "fold max", "kernel 0", "@triton.jit", '"format": 1', "def host(args)"):
+    for mark in ("aten._softmax", "reduce max", "kernel 0", "@triton.jit", '"format": 2', "def host(args)"):
         assert mark in page

@@ -31,7 +31,7 @@ def test_variants_are_listed_with_their_conditions() -> None:
     assert str(found).startswith("inference graph: 1 launches of 4 kernels")
 
 
-def test_both_forms_of_a_fold_are_listed() -> None:
+def test_both_forms_of_a_reduction_are_listed() -> None:
     (graph,) = ferrite_torch.explain(lambda x: x.sum(0), marked(4, 40)).graphs
     forms = ("x.shape[0] >= 2,194", "x.shape[0] <= 2,193")
     for form in forms:

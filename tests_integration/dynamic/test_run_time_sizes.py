@@ -86,7 +86,7 @@ def centred(x: Tensor) -> Tensor:
 
 
 def crossed(x: Tensor) -> Tensor:
-    """Lays what is found out along both axes, and folds along each."""
+    """Lays what is found out along both axes, and reduces along each."""
     kept = x[x > 0]
     table = kept[:, None] * kept[None, :] + 1
     return table.sum(0) + table.sum(1) + table.t().contiguous()[:, :0].sum()

@@ -63,7 +63,7 @@ class Block(torch.nn.Module):
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format], ids=str)
 def test_batch_norms_train_at_any_size(memory_format: torch.memory_format, device: str) -> None:
-    """Moments and their gradients are folded whole where a batch is small, in parts where it is large."""
+    """Moments and their gradients are reduced whole where a batch is small, in parts where it is large."""
     torch.manual_seed(0)
     model = Block().to(device, memory_format=memory_format).train()
     exact = copy.deepcopy(model).double()

@@ -40,7 +40,7 @@ def test_values_and_gradients(layout: torch.memory_format, dtype: torch.dtype, d
 @own_only("looks at its kernels")
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize(("images", "size", "points"), [(1, 8, 4), (2, 8, 4), (3, 16, 4), (2, 6, 9)])
-def test_parts_of_images_and_channels_of_groups_are_folded_at_once(
+def test_parts_of_images_and_channels_of_groups_are_reduced_at_once(
     images: int, size: int, points: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ferrite_scheduler.rewrites.split_reductions, "LAUNCH_SECONDS", 0.0)
@@ -54,9 +54,9 @@ def test_parts_of_images_and_channels_of_groups_are_folded_at_once(
     mine = compiled(normalise, fullgraph=True, dynamic=False, options=options)(x, w, b)
     assert_all_close([mine], [normalise(x, w, b)], [normalise(*map(widened, (x, w, b)))])
     _, middle, _ = ferrite_torch.compiled_programs()[-1]["kernels"]
-    folded = [axis["size"] for axis in middle["axes"] if axis["name"] in ("b", "r")]
-    assert math.prod(folded) == 5 * size * size // points
+    reduced = [axis["size"] for axis in middle["axes"] if axis["name"] in ("b", "r")]
+    assert math.prod(reduced) == 5 * size * size // points
     # What channels make of the moments is in the same kernel, where it is computed before it is used. A GPU's results
     # are contiguous: rows of the last kernel are then the channels of one image, and it computes that once for each.
     is_in_order = images == 1 and not mine.is_contiguous(memory_format=torch.channels_last)
-    assert len(folded) == (1 if size <= 6 or is_in_order else 2)
+    assert len(reduced) == (1 if size <= 6 or is_in_order else 2)

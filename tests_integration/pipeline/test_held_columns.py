@@ -1,4 +1,4 @@
-"""Folds of columns that would be read again: held in one tile while they fit, read in turns where they do not."""
+"""Reductions of columns that would be read again: held in one tile while they fit, read in turns where they do not."""
 
 from __future__ import annotations
 

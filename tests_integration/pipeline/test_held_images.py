@@ -78,7 +78,7 @@ def test_results_lie_either_way(order: torch.memory_format, dtype: torch.dtype, 
 
 
 @pytest.mark.parametrize("device", devices())
-def test_what_is_made_of_elements_before_they_are_folded(device: str) -> None:
+def test_what_is_made_of_elements_before_they_are_reduced(device: str) -> None:
     """An embedding of the time step is added to each channel before the norm."""
     x, (weight, bias) = images((2, 96, 16, 16), device), affine(96, device)
     step = torch.randn(2, 96, device=device)

@@ -94,7 +94,7 @@ def test_other_scans_and_columns_are_done_as_before() -> None:
         assert not any("sum_before" in source for source in scans())
 
 
-def test_a_fold_of_the_scan_is_a_kernel_of_its_own() -> None:
+def test_a_reduction_of_the_scan_is_a_kernel_of_its_own() -> None:
     x = torch.randint(-8, 9, (2100,)).float()
     function = lambda x: x.cumsum(0).amax() + x.cumsum(0)  # noqa: E731
     torch.testing.assert_close(compiled(function)(x), function(x))

@@ -108,13 +108,13 @@ def test_a_kernel_multiplies_each_row_in_float32(function: Callable[..., Tensor]
 
 @own_only("looks at its kernels")
 @pytest.mark.parametrize("function", [product, with_bias, scaled, residual, gated, normalised])
-def test_one_row_of_float32_is_multiplied_by_a_fold(function: Callable[..., Tensor]) -> None:
+def test_one_row_of_float32_is_multiplied_by_a_reduction(function: Callable[..., Tensor]) -> None:
     from ferrite_torch import compiled_programs
 
     check(function, given(1, torch.float32, "cpu"))
     assert not [step for step in compiled_programs()[-1]["steps"] if step["do"] == "extern"]
     assert "dot" not in kernels()[-1]["source"]
-    assert kernels()[-1]["facts"]["folds"] >= 1
+    assert kernels()[-1]["facts"]["reductions"] >= 1
 
 
 def gated_codes(x: Tensor, w: Tensor, bias: Tensor, y: Tensor, v: Tensor) -> Tensor:

@@ -46,4 +46,4 @@ def test_one_kernel_does_both() -> None:
 
     compiled(product, fullgraph=True, dynamic=False, options=OPTIONS)(*given(torch.float32, "cpu"))
     (kernel,) = compiled_programs()[-1]["kernels"]
-    assert kernel["facts"]["folds"] == 2
+    assert kernel["facts"]["reductions"] == 2

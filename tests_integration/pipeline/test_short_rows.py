@@ -1,4 +1,4 @@
-"""Folds over short rows of odd sizes, of which each thread goes through one of its own."""
+"""Reductions over short rows of odd sizes, of which each thread goes through one of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from against_eager import assert_all_close, compiled, devices, gradients, own_on
 OPTIONS = {"fallback": False, "verify": True}
 Function = Callable[[Tensor], Any]
 
-FOLDS: dict[str, Function] = {
+REDUCTIONS: dict[str, Function] = {
     "sum": lambda x: x.sum(-1),
     "mean": lambda x: x.mean(-1),
     "prod": lambda x: (x / 2).prod(-1),
@@ -32,7 +32,7 @@ WITH_ROWS: dict[str, Function] = {
     "norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]),
     "centred": lambda x: (x - x.mean(-1, keepdim=True), x.argmax(-1)),
 }
-ALL = {**FOLDS, **WITH_ROWS}
+ALL = {**REDUCTIONS, **WITH_ROWS}
 
 
 @pytest.mark.parametrize("device", devices())
@@ -70,7 +70,7 @@ def test_equals_nans_and_infinities(device: str) -> None:
     nan, inf = float("nan"), float("inf")
     x = torch.tensor([[nan, 1, nan], [1, 2, nan], [3, 1, 3], [-inf] * 3, [inf, -inf, inf], [0, -0.0, 0]], device=device)
     for name in ("extremes", "places", "sum", "logsumexp", "signs"):
-        function = FOLDS[name]
+        function = REDUCTIONS[name]
         mine = compiled(function, fullgraph=True, dynamic=False, options=OPTIONS)(x)
         assert_all_close(mine, function(x), function(widened(x)))
 
@@ -91,10 +91,10 @@ def test_integers(dtype: torch.dtype, device: str) -> None:
 
 @pytest.mark.parametrize("device", devices())
 def test_any_number_of_rows(device: str) -> None:
-    call = compiled(FOLDS["moments"], fullgraph=True, dynamic=True, options=OPTIONS)
+    call = compiled(REDUCTIONS["moments"], fullgraph=True, dynamic=True, options=OPTIONS)
     for rows in (2, 300, 1029):
         x = torch.randn(rows, 7, device=device)
-        assert_all_close(call(x), FOLDS["moments"](x), FOLDS["moments"](widened(x)))
+        assert_all_close(call(x), REDUCTIONS["moments"](x), REDUCTIONS["moments"](widened(x)))
 
 
 @own_only("looks at its kernels")

@@ -70,7 +70,7 @@ def test_eight_bit_floats(emit: Emit, compile_sm90: Compile) -> None:
     assert compile_sm90(emit(text))
 
 
-FOLDS = [
+REDUCTIONS = [
     ("sum", "f32"),
     ("sum", "f64"),
     ("sum", "i64"),
@@ -80,7 +80,7 @@ FOLDS = [
     ("max", "bf16"),
     ("max", "i64"),
 ]
-FOLDS += [
+REDUCTIONS += [
     ("max", "i8"),
     ("max", "u8"),
     ("min", "bool"),
@@ -92,12 +92,12 @@ FOLDS += [
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize(("combine", "dtype"), FOLDS)
-def test_fold(emit: Emit, compile_sm90: Compile, combine: str, dtype: str, strategy: str) -> None:
+@pytest.mark.parametrize(("combine", "dtype"), REDUCTIONS)
+def test_reduction(emit: Emit, compile_sm90: Compile, combine: str, dtype: str, strategy: str) -> None:
     for index in ("d0, r0", "r0, d0"):
         text = (
             f"graph @f(x: {dtype}[400, 400]) -> (y) {{\n"
-            f"  y: {dtype}[400] = fold {combine} [d0 < 400 | r0 < 400] x[{index}]\n}}"
+            f"  y: {dtype}[400] = reduce {combine} [d0 < 400 | r0 < 400] x[{index}]\n}}"
         )
         assert compile_sm90(emit(text, strategy=strategy))
 
@@ -113,11 +113,11 @@ TUPLES += [("online_softmax", "m: {t}[400], s: {t}[400]", "(x[d0, r0], x[r0, d0]
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(("combine", "results", "operands", "names"), TUPLES)
-def test_fold_of_tuples(
+def test_reduction_of_tuples(
     emit: Emit, compile_sm90: Compile, combine: str, results: str, operands: str, names: str, dtype: str, strategy: str
 ) -> None:
     text = f"""graph @f(x: {dtype}[400, 400]) -> ({names}) {{
-  {results.format(t=dtype)} = fold {combine} [d0 < 400 | r0 < 400] {operands}
+  {results.format(t=dtype)} = reduce {combine} [d0 < 400 | r0 < 400] {operands}
 }}"""
     assert compile_sm90(emit(text, strategy=strategy))
 
@@ -127,13 +127,13 @@ def test_fold_of_tuples(
 def test_argument_of_other_types(emit: Emit, compile_sm90: Compile, dtype: str, strategy: str) -> None:
     text = (
         f"graph @f(x: {dtype}[50, 700]) -> (v, i) {{\n"
-        f"  v: {dtype}[50], i: i64[50] = fold argmax [d0 < 50 | r0 < 700] (x[d0, r0], index.i64(r0))\n}}"
+        f"  v: {dtype}[50], i: i64[50] = reduce argmax [d0 < 50 | r0 < 700] (x[d0, r0], index.i64(r0))\n}}"
     )
     assert compile_sm90(emit(text, strategy=strategy))
 
 
 NORM = """graph @f(x: bf16[2048, {m}], w: bf16[{m}], b: f32[{m}]) -> (y, mean) {{
-  mean: f32[2048], m2: f32[2048], c: f32[2048] = fold welford [d0 < 2048 | r0 < {m}] cast.f32(x[d0, r0])
+  mean: f32[2048], m2: f32[2048], c: f32[2048] = reduce welford [d0 < 2048 | r0 < {m}] cast.f32(x[d0, r0])
   k: f32[2048] = loop [d0 < 2048] rsqrt(add(div(m2[d0], c[d0]), f32(1e-05)))
   y: bf16[2048, {m}] = loop [d0 < 2048, r0 < {m}]
     cast.bf16(add(mul(mul(sub(cast.f32(x[d0, r0]), mean[d0]), k[d0]), cast.f32(w[r0])), b[r0]))
@@ -191,7 +191,7 @@ def test_transpose_and_guards(emit: Emit, compile_sm90: Compile) -> None:
 def test_64_bit_addresses(emit: Emit, compile_sm90: Compile) -> None:
     text = (
         "graph @f(x: bf16[70000, 70000]) -> (y) {\n"
-        "  y: f32[70000] = fold sum [d0 < 70000 | r0 < 70000] cast.f32(x[d0, r0])\n}"
+        "  y: f32[70000] = reduce sum [d0 < 70000 | r0 < 70000] cast.f32(x[d0, r0])\n}"
     )
     program = emit(text, strategy="looped")
     assert program.kernels[0].index_width == 64
@@ -222,11 +222,11 @@ def test_sums_of_columns_stay_in_registers(compile_sm90: Compile, dtype: str) ->
 
     graph = parse_graph(f"""
     graph @f(g: {dtype}[16384, 4096], x: {dtype}[16384, 4096], scale: f32[16384], w: f32[4096]) -> (dx, dw, db) {{
-      s: f32[16384] = fold sum [i < 16384 | c < 4096] mul(cast.f32(g[i, c]), mul(w[c], cast.f32(x[i, c])))
+      s: f32[16384] = reduce sum [i < 16384 | c < 4096] mul(cast.f32(g[i, c]), mul(w[c], cast.f32(x[i, c])))
       dx: f32[16384, 4096] = loop [i < 16384, c < 4096]
         sub(mul(cast.f32(g[i, c]), w[c]), mul(cast.f32(x[i, c]), mul(s[i], scale[i])))
-      dw: f32[4096] = fold sum [c < 4096 | i < 16384] mul(cast.f32(g[i, c]), mul(cast.f32(x[i, c]), scale[i]))
-      db: f32[4096] = fold sum [c < 4096 | i < 16384] cast.f32(g[i, c])
+      dw: f32[4096] = reduce sum [c < 4096 | i < 16384] mul(cast.f32(g[i, c]), mul(cast.f32(x[i, c]), scale[i]))
+      db: f32[4096] = reduce sum [c < 4096 | i < 16384] cast.f32(g[i, c])
     }}""")
     program = emit_program(schedule(graph))
     first = program.kernels[0]
@@ -268,8 +268,8 @@ def loads_of(cubin: bytes) -> int:
 def test_a_thread_that_has_a_row_of_its_own_exchanges_nothing(emit: Emit, read_ptx: ReadPtx, points: int) -> None:
     """Whatever version compiles it, and whatever that takes for the order of elements that are no neighbours."""
     text = f"""graph @f(x: bf16[77777, {points}]) -> (y) {{
-  m: f32[77777] = fold max [d0 < 77777 | r0 < {points}] cast.f32(x[d0, r0])
-  s: f32[77777] = fold sum [d0 < 77777 | r0 < {points}] exp(sub(cast.f32(x[d0, r0]), m[d0]))
+  m: f32[77777] = reduce max [d0 < 77777 | r0 < {points}] cast.f32(x[d0, r0])
+  s: f32[77777] = reduce sum [d0 < 77777 | r0 < {points}] exp(sub(cast.f32(x[d0, r0]), m[d0]))
   e: f32[77777, {points}] = loop [d0 < 77777, r0 < {points}] exp(sub(cast.f32(x[d0, r0]), m[d0]))
   y: bf16[77777, {points}] = loop [d0 < 77777, r0 < {points}] cast.bf16(div(e[d0, r0], s[d0]))
 }}"""

@@ -13,7 +13,7 @@ Run = Callable[..., tuple[Any, ...]]
 FLAT = "graph @f(x: f32[5000]) -> (y) {{ y: f32[5000] = loop [d0 < 5000] mul(x[d0], x[4999 - d0]) }}"
 TURNED = "graph @f(x: f32[70, 90]) -> (y) {{ y: f32[90, 70] = loop [d0 < 90, d1 < 70] neg(x[d1, d0]) }}"
 ROWS = """graph @f(x: f32[70, 90]) -> (y) {{
-  m: f32[70] = fold max [d0 < 70 | r0 < 90] x[d0, r0]
+  m: f32[70] = reduce max [d0 < 70 | r0 < 90] x[d0, r0]
   y: f32[70, 90] = loop [d0 < 70, r0 < 90] sub(x[d0, r0], m[d0])
 }}"""
 

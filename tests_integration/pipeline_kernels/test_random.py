@@ -59,7 +59,7 @@ def test_numbers_are_those_of_the_reference_one_by_one_or_four_at_a_time(run: Ru
     else:
         offset = offset.replace("d1", "r0")
         body = f"""  y: f32[5, {columns}] = loop [d0 < 5, r0 < {columns}] rand(s[0], {offset})
-  t: f32[5] = fold sum [d0 < 5 | r0 < {columns}] y[d0, r0]"""
+  t: f32[5] = reduce sum [d0 < 5 | r0 < {columns}] y[d0, r0]"""
     outputs = "y" if strategy == "pointwise" else "y, t"
     text = f"graph @f(s: i64[1]) -> ({outputs}) on cpu {{\n{body}\n}}"
     seed = (1 << 40) + 12345

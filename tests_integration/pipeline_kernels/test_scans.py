@@ -65,7 +65,7 @@ def test_best_so_far(run: Run, combine: str, strategy: str, size: int) -> None:
 def test_scan_with_what_is_around_it(run: Run, strategy: str, size: int) -> None:
     text = f"""graph @f(x: f32[3, {size}]) -> (y, t) on cpu {{
   s: f32[3, {size}] = scan sum [d0 < 3, r0 < {size}] along r0 mul(x[d0, r0], f32(2.0))
-  t: f32[3] = fold max [d0 < 3 | r0 < {size}] s[d0, r0]
+  t: f32[3] = reduce max [d0 < 3 | r0 < {size}] s[d0, r0]
   y: f32[3, {size}] = loop [d0 < 3, r0 < {size}] sub(s[d0, r0], t[d0])
 }}"""
     x = sample("f32", size)

@@ -31,17 +31,17 @@ GRAPHS = {
       y: f32[n, 24] = loop [i < n, j < 24] mul(exp(x[i, j]), f32(2.0))
     }""",
     "softmax": f"""graph @f(x: f32[n, m], w: f32[m]) -> (y, c) on cpu where {WIDE} {{
-      m1: f32[n]  = fold max [i < n | j < m] x[i, j]
+      m1: f32[n]  = reduce max [i < n | j < m] x[i, j]
       e: f32[n, m] = loop [i < n, j < m] exp(sub(x[i, j], m1[i]))
-      s: f32[n]   = fold sum [i < n | j < m] e[i, j]
+      s: f32[n]   = reduce sum [i < n | j < m] e[i, j]
       y: f32[n, m] = loop [i < n, j < m] mul(w[j], div(e[i, j], s[i]))
-      c: f32[m]   = fold sum [j < m | i < n] e[i, j]
+      c: f32[m]   = reduce sum [j < m | i < n] e[i, j]
     }}""",
     "views": f"""graph @f(x: f32[n, m]) -> (y, s, t) on cpu where {WIDE} {{
       v: f32[m, n] = loop [i < m, j < n] mul(x[j, i], f32(2.0))
       w: f32[n*m]  = loop [i < n*m] v[i // n, i % n]
       y: f32[n, m] = loop [i < n, j < m] masked(lt(index.i64(j), index.i64(m - 1)), x[i, j + 1], f32(0.0))
-      s: f32[]     = fold sum [ | r < n*m] w[r]
+      s: f32[]     = reduce sum [ | r < n*m] w[r]
       t: f32[2*n]  = loop [i < 2*n] x[i % n, 0]
     }}""",
     "cat": f"""graph @f(x: f32[n, 8], z: f32[m, 8]) -> (y) on cpu where {WIDE} {{
@@ -50,13 +50,13 @@ GRAPHS = {
         where(before, masked(before, x[i, j], f32(0.0)), masked(logical_not(before), z[i - n, j], f32(0.0)))
     }}""",
     "moments": f"""graph @f(x: f32[n, m]) -> (a, b, c) on cpu where {WIDE} {{
-      a: f32[n], b: f32[n], c: f32[n] = fold welford [i < n | j < m] x[i, j]
+      a: f32[n], b: f32[n], c: f32[n] = reduce welford [i < n | j < m] x[i, j]
     }}""",
     "scan": f"""graph @f(x: f32[n, m]) -> (y) on cpu where {WIDE} {{
       y: f32[n, m] = scan sum [i < n, j < m] along j x[i, j]
     }}""",
     "best": f"""graph @f(x: f32[n, m]) -> (a, b) on cpu where {WIDE} {{
-      a: f32[n], b: i64[n] = fold argmax [i < n | j < m] (x[i, j], index.i64(j))
+      a: f32[n], b: i64[n] = reduce argmax [i < n | j < m] (x[i, j], index.i64(j))
     }}""",
     "scatter": f"""graph @f(x: f32[m], k: i64[n], v: f32[n]) -> (y) on cpu where {WIDE} {{
       c: f32[m] = loop [i < m] x[i]
@@ -112,9 +112,9 @@ def test_no_hint_decides_what_is_right(name: str, hint: int) -> None:
 
 def test_a_row_that_a_tile_holds_has_each_exponential_once() -> None:
     text = """graph @f(x: f32[n, m]) -> (y) on cpu where n: size >= 1 ~ 16, m: size >= 1 ~ 64 {
-      m1: f32[n]  = fold max [i < n | j < m] x[i, j]
+      m1: f32[n]  = reduce max [i < n | j < m] x[i, j]
       e: f32[n, m] = loop [i < n, j < m] exp(sub(x[i, j], m1[i]))
-      s: f32[n]   = fold sum [i < n | j < m] e[i, j]
+      s: f32[n]   = reduce sum [i < n | j < m] e[i, j]
       y: f32[n, m] = loop [i < n, j < m] div(e[i, j], s[i])
     }"""
     kernels = emit_program(schedule(PIPELINE.run(parse_graph(text)))).kernels
@@ -207,15 +207,15 @@ def test_a_new_size_in_a_known_bucket_is_one_native_call(monkeypatch: pytest.Mon
 
 
 SUMS = """graph @f(x: f32[n, m]) -> (c, s) on cpu where n: size >= 0 ~ 2, m: size >= 0 ~ 3 {
-  a: f32[m] = fold sum [j < m | i < n] x[i, j]
+  a: f32[m] = reduce sum [j < m | i < n] x[i, j]
   c: f32[m] = loop [j < m] mul(a[j], f32(2.0))
-  s: f32[]  = fold max [ | i < n, j < m] x[i, j]
+  s: f32[]  = reduce max [ | i < n, j < m] x[i, j]
 }"""
 SUM_SIZES = ((2, 3), (1, 1), (0, 3), (7, 2), (4508, 3), (4509, 3), (9560, 3), (9561, 3), (8191, 2), (3, 1700), (31, 3))
 
 
 @pytest.mark.parametrize("launcher", ["interpreter", "one by one", *WAYS])
-def test_folds_in_two_forms(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reductions_in_two_forms(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel does the work of two up to a length; what is not launched is no part of a native sequence."""
     monkeypatch.setattr(shape_cache, "MEETINGS", 1 if launcher == "known sizes" else 1000)
     machine = fakes().fake_machine()

@@ -127,9 +127,9 @@ def test_one_place_for_all_points(run: Run) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["persistent", "looped"])
-def test_fold_added_in_place(run: Run, strategy: str) -> None:
+def test_reduction_added_in_place(run: Run, strategy: str) -> None:
     text = """graph @f(t: f32[4], i: i64[4], x: f32[4, 70]) -> (s) mutates (t: u) on cpu {
-  s: f32[4] = fold sum [d0 < 4 | r0 < 70] x[d0, r0]
+  s: f32[4] = reduce sum [d0 < 4 | r0 < 70] x[d0, r0]
   u: f32[4] = update add t [d0 < 4] at [wrap(i[d0], 4)] s[d0]
 }"""
     target, index, x = torch.zeros(4), torch.tensor([1, 1, 3, 0]), torch.randn(4, 70)
@@ -139,9 +139,9 @@ def test_fold_added_in_place(run: Run, strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["persistent", "looped"])
-def test_update_along_the_fold_axis(run: Run, strategy: str) -> None:
+def test_update_along_the_reduction_axis(run: Run, strategy: str) -> None:
     text = """graph @f(t: f32[4, 300], x: f32[4, 300]) -> () mutates (t: u) on cpu {
-  m: f32[4] = fold max [d0 < 4 | r0 < 300] x[d0, r0]
+  m: f32[4] = reduce max [d0 < 4 | r0 < 300] x[d0, r0]
   u: f32[4, 300] = update set t [d0 < 4, r0 < 300] at [d0, r0] sub(x[d0, r0], m[d0])
 }"""
     target, x = torch.zeros(4, 300), torch.randn(4, 300)
@@ -154,9 +154,9 @@ def test_old_contents_are_read_before_they_are_overwritten(run: Run, strategy: s
     """A value of the old contents that is needed after the update, in a later pass even, is not one of the new."""
     text = """graph @f(t: f32[4, 300]) -> (y) mutates (t: u) on cpu {
   old: f32[4, 300] = loop [d0 < 4, r0 < 300] mul(t[d0, r0], f32(2.0))
-  m: f32[4] = fold max [d0 < 4 | r0 < 300] t[d0, r0]
+  m: f32[4] = reduce max [d0 < 4 | r0 < 300] t[d0, r0]
   u: f32[4, 300] = update set t [d0 < 4, r0 < 300] at [d0, r0] m[d0]
-  s: f32[4] = fold sum [d0 < 4 | r0 < 300] sub(old[d0, r0], m[d0])
+  s: f32[4] = reduce sum [d0 < 4 | r0 < 300] sub(old[d0, r0], m[d0])
   y: f32[4, 300] = loop [d0 < 4, r0 < 300] add(old[d0, r0], s[d0])
 }"""
     x = torch.randn(4, 300)

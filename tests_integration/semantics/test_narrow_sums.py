@@ -141,7 +141,7 @@ def test_sums_counts_and_windows(half: torch.dtype, device: str) -> None:
         "avg_pool": lambda x: F.avg_pool2d(x, 29, 1),
         "avg_pool_with_padding": lambda x: F.avg_pool2d(x, 30, 1, 15, count_include_pad=False),
         "adaptive": lambda x: F.adaptive_avg_pool2d(x, 1),
-        "folded": lambda x: F.fold(F.unfold(x, 3, padding=1), (30, 30), 3, padding=1),
+        "reduced": lambda x: F.fold(F.unfold(x, 3, padding=1), (30, 30), 3, padding=1),
         "convolved": lambda x: F.interpolate(x, scale_factor=0.1, mode="area"),
     }
     check_near(windows, half, image)

@@ -27,8 +27,8 @@ POOLS: dict[str, tuple[int, Function]] = {
     "largest of a volume": (3, lambda x: F.max_pool3d(x, (2, 10, 9), 1, (1, 5, 4), return_indices=True)),
     "norm of a line": (1, lambda x: F.lp_pool1d(F.pad(x, (200, 200)), 2, 401)),
     "norm": (2, lambda x: F.lp_pool2d(x, 2.0, (7, 5))),
-    "folded": (2, lambda x: F.fold(F.unfold(x, (9, 11), 1, 8), (7, 5), (9, 11), 1, 8)),
-    "folded, spread": (2, lambda x: F.fold(F.unfold(x, 6, 2, 8, 3), (7, 5), 6, 2, 8, 3)),
+    "reduced": (2, lambda x: F.fold(F.unfold(x, (9, 11), 1, 8), (7, 5), (9, 11), 1, 8)),
+    "reduced, spread": (2, lambda x: F.fold(F.unfold(x, 6, 2, 8, 3), (7, 5), 6, 2, 8, 3)),
 }
 
 

@@ -14,7 +14,7 @@ graph @main(x: f32[n], k: i64[]) -> (y, z) where m: size >= 0, n: size, u0: size
   extern ferrite.read(size(u1), k) effects
   extern ferrite.let(size(m), size(min(u0, u1))) effects
   extern ferrite.check(["and", ["ge", size(u1), 0], ["le", size(u1), 8]], "k is wrong", [["k", size(u1)]]) effects
-  y: f32[]        = fold sum [ | r < u0] x[at(places[r], n)]
+  y: f32[]        = reduce sum [ | r < u0] x[at(places[r], n)]
   z: f32[m]       = loop [i < m] x[at(places[i], n)]
 }
 """

@@ -51,7 +51,7 @@ def test_parse_errors_show_the_place(file: Path, capsys: pytest.CaptureFixture[s
     ("name", "content", "status", "said"),
     [("missing", None, 2, "No such file"), ("folder", None, 2, "Is a directory"), ("pipe", None, 2, "is no file"),
      ("empty", b"", 1, ""), ("binary", b"\x7fELF\xff\xfe", 1, "no text in UTF-8"), ("text", b"words\n", 1, ":1:1:"),
-     ("bundle", b"ferrite-bundle/1\n", 1, ":1:"), ("deep", b"(" * 100000, 1, ":1:1:")],
+     ("bundle", b"ferrite-bundle/2\n", 1, ":1:"), ("deep", b"(" * 100000, 1, ":1:1:")],
 )  # fmt: skip
 def test_what_is_no_program(
     command: str, name: str, content: bytes | None, status: int, said: str, tmp_path: Path, capsys: Any

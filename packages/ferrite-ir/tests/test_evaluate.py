@@ -31,31 +31,31 @@ def test_loop_with_two_results() -> None:
     ]
 
 
-FOLDS = [
-    ("y: f32[] = fold sum [ | r < 4] x[r]", [10.0]),
-    ("y: f32[] = fold prod [ | r < 4] x[r]", [24.0]),
-    ("y: f32[] = fold max [ | r < 4] x[r]", [4.0]),
-    ("y: f32[], i: i64[] = fold argmin [ | r < 4] (neg(x[r]), index.i64(r))", [-4.0]),
-    ("y: bool[] = fold any [ | r < 4] gt(x[r], f32(3.0))", [True]),
-    ("y: bool[] = fold all [ | r < 4] gt(x[r], f32(3.0))", [False]),
-    ("y: i64[] = fold xor [ | r < 4] cast.i64(x[r])", [4]),
-    ("y: f32[], m2: f32[], w: f32[] = fold welford [ | r < 4] x[r]", [2.5]),
-    ("m: f32[], y: f32[] = fold online_softmax [ | r < 4] x[r]", [pytest.approx(1.5530, abs=1e-4)]),
-    ("y: f32[] = fold logaddexp [ | r < 4] x[r]", [pytest.approx(4.4402, abs=1e-4)]),
-    ("y: f32[] = fold sum [ | r < 0] x[r]", [0.0]),
-    ("y: f32[] = fold max [ | r < 0] x[r]", [-INF]),
-    ("y: f32[2] = fold sum [i < 2 | r < 2] x[i*2 + r]", [[3.0, 7.0]]),
+REDUCTIONS = [
+    ("y: f32[] = reduce sum [ | r < 4] x[r]", [10.0]),
+    ("y: f32[] = reduce prod [ | r < 4] x[r]", [24.0]),
+    ("y: f32[] = reduce max [ | r < 4] x[r]", [4.0]),
+    ("y: f32[], i: i64[] = reduce argmin [ | r < 4] (neg(x[r]), index.i64(r))", [-4.0]),
+    ("y: bool[] = reduce any [ | r < 4] gt(x[r], f32(3.0))", [True]),
+    ("y: bool[] = reduce all [ | r < 4] gt(x[r], f32(3.0))", [False]),
+    ("y: i64[] = reduce xor [ | r < 4] cast.i64(x[r])", [4]),
+    ("y: f32[], m2: f32[], w: f32[] = reduce welford [ | r < 4] x[r]", [2.5]),
+    ("m: f32[], y: f32[] = reduce online_softmax [ | r < 4] x[r]", [pytest.approx(1.5530, abs=1e-4)]),
+    ("y: f32[] = reduce logaddexp [ | r < 4] x[r]", [pytest.approx(4.4402, abs=1e-4)]),
+    ("y: f32[] = reduce sum [ | r < 0] x[r]", [0.0]),
+    ("y: f32[] = reduce max [ | r < 0] x[r]", [-INF]),
+    ("y: f32[2] = reduce sum [i < 2 | r < 2] x[i*2 + r]", [[3.0, 7.0]]),
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), FOLDS)
-def test_folds(text: str, expected: list[Any]) -> None:
+@pytest.mark.parametrize(("text", "expected"), REDUCTIONS)
+def test_reductions(text: str, expected: list[Any]) -> None:
     assert run(body(text), [1, 2, 3, 4]) == expected
 
 
-def test_fold_of_no_values_without_a_result() -> None:
+def test_reduction_of_no_values_without_a_result() -> None:
     with pytest.raises(EvaluationError, match="in y, i: argmax of no values"):
-        run(body("y: f32[], i: i64[] = fold argmax [ | r < 0] (x[r], index.i64(r))"), [1, 2, 3, 4])
+        run(body("y: f32[], i: i64[] = reduce argmax [ | r < 0] (x[r], index.i64(r))"), [1, 2, 3, 4])
 
 
 def test_scans() -> None:

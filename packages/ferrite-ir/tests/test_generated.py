@@ -16,9 +16,9 @@ from ferrite_ir.language.dtypes import BF16, BOOL, F32, I64, DType
 from ferrite_ir.language.graph import (
     Definition,
     Extern,
-    Fold,
     Graph,
     Loop,
+    Reduction,
     Scan,
     Sort,
     TensorType,
@@ -143,15 +143,15 @@ class Maker:
             return
         self.add(Loop((Value(self.name(), TensorType(dtype, shape)),), dims, (convert(body, dtype),)))
 
-    def fold(self) -> None:
-        dims, folded = self.dims(), (Dim("r0", self.pick([3, 4, 6])),)
+    def reduce(self) -> None:
+        dims, reduced = self.dims(), (Dim("r0", self.pick([3, 4, 6])),)
         shape = tuple(dim.size for dim in dims)
         combine = self.pick(["sum", "max", "min", "any", "argmax", "welford"])
-        body = self.scalar((*dims, *folded), BOOL if combine == "any" else F32, 2)
-        bodies = (body, index_value(folded[0].index, I64)) if combine == "argmax" else (body,)
+        body = self.scalar((*dims, *reduced), BOOL if combine == "any" else F32, 2)
+        bodies = (body, index_value(reduced[0].index, I64)) if combine == "argmax" else (body,)
         kinds = {"argmax": (F32, I64), "welford": (F32, F32, F32), "any": (BOOL,)}.get(combine, (F32,))
         results = tuple(Value(f"{self.name()}_{i}", TensorType(kind, shape)) for i, kind in enumerate(kinds))
-        self.add(Fold(results, combine, dims, folded, bodies))
+        self.add(Reduction(results, combine, dims, reduced, bodies))
 
     def scan(self) -> None:
         dims = (Dim("d0", 4), Dim("d1", 6))
@@ -201,7 +201,7 @@ def convert(value: Scalar, dtype: DType) -> Scalar:
 @st.composite
 def programs(draw: st.DrawFn) -> Graph:
     maker = Maker(draw(st.data()))
-    kinds = ["loop", "loop", "loop", "loop", "fold", "fold", "scan", "sort", "update", "extern"]
+    kinds = ["loop", "loop", "loop", "loop", "reduce", "reduce", "scan", "sort", "update", "extern"]
     for kind in draw(st.lists(st.sampled_from(kinds), min_size=2, max_size=7)):
         getattr(maker, kind)()
     made = [v for d in maker.definitions for v in d.results if v is not None and v.name in maker.live]
@@ -262,13 +262,15 @@ def test_pass_keeps_every_bit(pass_: Pass, graph: Graph) -> None:
 
 def is_rounded(definition: Definition) -> bool:
     return (
-        isinstance(definition, Fold) and definition.combine in ("sum", "prod") and definition.bodies[0].dtype.is_float
+        isinstance(definition, Reduction)
+        and definition.combine in ("sum", "prod")
+        and definition.bodies[0].dtype.is_float
     )
 
 
 @given(graph=programs(), max_gap=st.sampled_from([4, 1000]))
 @RELAXED
-def test_unroll_keeps_every_bit_of_folds_that_do_not_round(graph: Graph, max_gap: int) -> None:
+def test_unroll_keeps_every_bit_of_reductions_that_do_not_round(graph: Graph, max_gap: int) -> None:
     # A sum's order and its roundings in between are not part of its meaning; see test_unrolled_sums.
     assume(not any(map(is_rounded, graph.definitions)))
     after = Unroll(numerics="rounding", max_gap=max_gap).run(graph)
@@ -277,7 +279,7 @@ def test_unroll_keeps_every_bit_of_folds_that_do_not_round(graph: Graph, max_gap
 
 
 def test_unrolled_sums() -> None:
-    text = "graph @pool(x: f32[6, 9]) -> (y) { y: f32[6, 4] = fold sum [h < 6, w < 4 | k < 3] x[h, 2*w + k] }"
+    text = "graph @pool(x: f32[6, 9]) -> (y) { y: f32[6, 4] = reduce sum [h < 6, w < 4 | k < 3] x[h, 2*w + k] }"
     graph = parse_graph(text)
     after = Unroll().run(graph)
     (loop,) = after.definitions
@@ -290,7 +292,7 @@ def test_unrolled_sums() -> None:
 
 def test_picked_sums_are_those_of_labels_inside_and_zero_outside() -> None:
     text = """graph @loss(label: i64[5], g: f32[5]) -> (s) {
-      s: f32[5] = fold sum [i < 5 | j < 7] mul(where(eq(index.i64(j), label[i]), f32(-1.5), f32(0.0)), g[i])
+      s: f32[5] = reduce sum [i < 5 | j < 7] mul(where(eq(index.i64(j), label[i]), f32(-1.5), f32(0.0)), g[i])
     }"""
     graph = parse_graph(text)
     after = Pick().run(graph)

@@ -12,7 +12,7 @@ import ferrite_ir
 graph = ferrite_ir.parse_graph('''
 graph @f(x: f32[8, 4]) -> (y) {
   v: f32[4, 8] = loop [i < 4, j < 8] x[j, i]
-  s: f32[4]    = fold sum [i < 4 | j < 8] v[i, j]
+  s: f32[4]    = reduce sum [i < 4 | j < 8] v[i, j]
   y: f32[4]    = loop [i < 4] exp(s[i])
 }
 ''')

@@ -137,7 +137,7 @@ graph @f(x: f32[n, m]) -> (y, s, t) where m: size >= 1, n: size >= 1 {
   v: f32[m, n] = loop [i < m, j < n] mul(x[j, i], f32(2.0))
   w: f32[n*m]  = loop [i < n*m] v[i // n, i % n]
   y: f32[n, m] = loop [i < n, j < m] masked(lt(index.i64(j), index.i64(m - 1)), x[i, j + 1], f32(0.0))
-  s: f32[]     = fold sum [ | r < n*m] w[r]
+  s: f32[]     = reduce sum [ | r < n*m] w[r]
   t: f32[2*n]  = loop [i < 2*n] x[i % n, 0]
 }
 """

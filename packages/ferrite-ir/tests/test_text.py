@@ -92,12 +92,16 @@ BROKEN = [
     ("graph @f(x: f32[4]) -> (z) {\n}", "unknown value 'z'"),
     ('graph @f(x: f32[4]) -> ("s") {\n}', "an output is a view of a value, a number or none"),
     (
-        "graph @f(x: f32[4]) -> () {\n  y: f32[4] = fold mean [i < 4 | j < 4] x[i]\n}",
+        "graph @f(x: f32[4]) -> () {\n  y: f32[4] = reduce mean [i < 4 | j < 4] x[i]\n}",
         "unknown combine 'mean'; known: sum",
     ),
     (
+        "graph @f(x: f32[4]) -> (y) {\n  y: f32[] = fold sum [ | j < 4] x[j]\n}",
+        "'fold' is the old word for a reduction: write 'reduce'",
+    ),
+    (
         "graph @f(x: f32[4]) -> () {\n  y: f32[4] = loop [i < 4 | j < 4] x[i]\n}",
-        "only a fold and a contract have dims behind",
+        "only a reduction and a contract have dims behind",
     ),
     ("graph @f(x: f32[4]) -> () {\n  _ = loop [i < 4] x[i]\n}", "only the results of a library call can be left out"),
     ("graph @f(x: f32[4]) -> () {\n  y: f32[4] = scan sum [i < 4] along j x[i]\n}", "unknown dim 'j'; known here: i"),

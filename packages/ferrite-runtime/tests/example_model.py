@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Example(nn.Module):
-    """A little of everything: lookups, norms, attention, a scan, folds along rows and columns, an argmax."""
+    """A little of everything: lookups, norms, attention, a scan, reductions along rows and columns, an argmax."""
 
     def __init__(self) -> None:
         super().__init__()

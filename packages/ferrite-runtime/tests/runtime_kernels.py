@@ -19,15 +19,15 @@ def grid_axis(name: str, size: Any, **extra: Any) -> dict[str, Any]:
     return {"name": name, "kind": "grid", "size": size, "hint": hint, "block": f"{name.upper()}BLOCK", **extra}
 
 
-def fold_axis(size: Any, **extra: Any) -> dict[str, Any]:
-    return {"name": "r", "kind": "fold", "size": size, "hint": extra.pop("hint", size), "block": "RBLOCK", **extra}
+def reduction_axis(size: Any, **extra: Any) -> dict[str, Any]:
+    return {"name": "r", "kind": "reduction", "size": size, "hint": extra.pop("hint", size), "block": "RBLOCK", **extra}
 
 
 def spec(
     name: str, body: str, params: list[dict[str, Any]], axes: list[dict[str, Any]], **extra: Any
 ) -> dict[str, Any]:
     mapping = {
-        "format": 1,
+        "format": 2,
         "name": name,
         "source": HEADER + body,
         "family": "pointwise",
@@ -85,13 +85,13 @@ def scaled(name: str = "scaled") -> dict[str, Any]:
     return spec(name, body, params, [grid_axis("x", "n", hint=4096)])
 
 
-def row_facts(rows: int, columns: int, folds: int) -> dict[str, Any]:
-    """The facts of a kernel that folds the rows of a contiguous matrix of float32."""
+def row_facts(rows: int, columns: int, reductions: int) -> dict[str, Any]:
+    """The facts of a kernel that reduces the rows of a contiguous matrix of float32."""
     return {
         "loads": 1,
         "stores": 1,
-        "folds": folds,
-        "fold_size": columns,
+        "reductions": reductions,
+        "reduction_size": columns,
         "numel": rows,
         "contiguous_axis": "r",
         "element_bytes": 4,
@@ -114,8 +114,8 @@ def row_softmax(rows: int, columns: int, name: str = "row_softmax", block: int |
         f"    tl.store(out_ptr + x * {columns} + r, shifted / total, mask)\n"
     )
     params = [tensor("in_ptr"), tensor("out_ptr", access="write")]
-    facts = row_facts(rows, columns, folds=2)
-    axes = [grid_axis("x", rows), fold_axis(columns)]
+    facts = row_facts(rows, columns, reductions=2)
+    axes = [grid_axis("x", rows), reduction_axis(columns)]
     return spec(name, body, params, axes, family="persistent", blocks={"RBLOCK": block}, facts=facts)
 
 
@@ -146,12 +146,12 @@ def shared_softmax(rows: int, columns: int, points: int, name: str = "shared_sof
         f"    tl.store(out_ptr + x * {columns} + r, tl.exp(value - highest) / mass, mask)\n"
     )
     params = [tensor("in_ptr"), tensor("out_ptr", access="write"), tensor("status", "i64", "atomic")]
-    facts = {**row_facts(rows, columns, folds=1), "parts": parts, "registers": 168}
+    facts = {**row_facts(rows, columns, reductions=1), "parts": parts, "registers": 168}
     return spec(
         name,
         body,
         params,
-        [grid_axis("x", rows), fold_axis(columns, max_block=points)],
+        [grid_axis("x", rows), reduction_axis(columns, max_block=points)],
         family="cooperative",
         blocks={"RBLOCK": points},
         grid=["mul", ["ceildiv", "x", "XBLOCK"], ["ceildiv", "r", "RBLOCK"]],
@@ -181,12 +181,12 @@ def shared_means(points: int, parts: int, name: str = "shared_means") -> dict[st
         name,
         body,
         params,
-        [grid_axis("x", 8), fold_axis(points * parts, max_block=points)],
+        [grid_axis("x", 8), reduction_axis(points * parts, max_block=points)],
         family="cooperative",
         blocks={"XBLOCK": 8, "RBLOCK": points},
         grid=["ceildiv", "r", "RBLOCK"],
         mutated=["words"],
-        facts={**row_facts(8, points * parts, folds=1), "parts": parts, "registers": 56, "threads": 128},
+        facts={**row_facts(8, points * parts, reductions=1), "parts": parts, "registers": 56, "threads": 128},
     )
 
 
@@ -203,8 +203,8 @@ def row_sum(rows: int, columns: int, name: str = "row_sum") -> dict[str, Any]:
         f"    tl.store(out_ptr + x, tl.sum(total, 1, keep_dims=True), x < {rows})\n"
     )
     params = [tensor("in_ptr"), tensor("out_ptr", access="write")]
-    facts = row_facts(rows, columns, folds=1)
-    return spec(name, body, params, [grid_axis("x", rows), fold_axis(columns)], family="looped", facts=facts)
+    facts = row_facts(rows, columns, reductions=1)
+    return spec(name, body, params, [grid_axis("x", rows), reduction_axis(columns)], family="looped", facts=facts)
 
 
 def contiguous(shape: list[int]) -> list[int]:
@@ -231,7 +231,7 @@ def program(
     device: str = "cpu",
 ) -> dict[str, Any]:
     return {
-        "format": "ferrite-program/1",
+        "format": "ferrite-program/2",
         "name": "test",
         "device": device,
         "inputs": inputs,

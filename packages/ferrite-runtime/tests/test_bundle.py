@@ -66,8 +66,10 @@ def test_what_must_be_understood_is(data: bytes) -> None:
     with pytest.raises(VersionUnsupported, match="knows nothing of teleport") as caught:
         Bundle.from_bytes(reseal({**manifest, "must_understand": ["programs", "teleport"], "minor": 9}, blobs))
     assert "upgrade" in caught.value.hint
-    with pytest.raises(VersionUnsupported, match="version '2'"):
-        Bundle.from_bytes(data.replace(b"ferrite-bundle/1", b"ferrite-bundle/2", 1))
+    with pytest.raises(VersionUnsupported, match="version '3'"):
+        Bundle.from_bytes(data.replace(b"ferrite-bundle/2", b"ferrite-bundle/3", 1))
+    with pytest.raises(VersionUnsupported, match="version '1'; this runtime reads 2"):
+        Bundle.from_bytes(data.replace(b"ferrite-bundle/2", b"ferrite-bundle/1", 1))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,7 @@ def test_file_that_is_no_bundle(tmp_path: Path) -> None:
 
 
 def test_absurd_manifest_is_refused_without_reading_it(tmp_path: Path) -> None:
-    data, _ = pack_container({"format": "ferrite-bundle/1", "minor": 0}, {})
+    data, _ = pack_container({"format": "ferrite-bundle/2", "minor": 0}, {})
     with pytest.raises(PackageInvalid):
         Bundle.from_bytes(data)
 

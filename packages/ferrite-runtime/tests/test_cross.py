@@ -22,10 +22,10 @@ from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.target import CROSS_TARGETS, Target
 from ferrite_runtime.process.options import Options
 from runtime_kernels import (
-    fold_axis,
     grid_axis,
     one_kernel,
     pointwise,
+    reduction_axis,
     row_softmax,
     row_sum,
     scaled,
@@ -98,8 +98,10 @@ def combine_kernel() -> dict:
         "    tl.store(out_ptr + x, out + tl.sum(sums, 1))\n"
     )
     params = [tensor("in_ptr"), tensor("out_ptr", access="write")]
-    axes = [grid_axis("x", 1024), fold_axis(64)]
-    return spec("combines", body, params, axes, family="persistent", blocks={"RBLOCK": 64}, facts={"fold_size": 64})
+    axes = [grid_axis("x", 1024), reduction_axis(64)]
+    return spec(
+        "combines", body, params, axes, family="persistent", blocks={"RBLOCK": 64}, facts={"reduction_size": 64}
+    )
 
 
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])

@@ -41,7 +41,7 @@ def damaged_package() -> None:
 
 
 def newer_format() -> None:
-    Bundle.from_bytes(add_bundle().to_bytes().replace(b"ferrite-bundle/1", b"ferrite-bundle/2", 1))
+    Bundle.from_bytes(add_bundle().to_bytes().replace(b"ferrite-bundle/2", b"ferrite-bundle/3", 1))
 
 
 def wrong_shape() -> None:

@@ -338,12 +338,11 @@ def test_half_types_round_once_to_nearest_even(dtype: str) -> None:
     assert torch.equal(actual, (a.float() * b.float() + a.float()).to(torch_type))
 
 
-def fold_kernel(combine: str, state: list[tuple[str, str]], *, scan: bool = False) -> dict:
-    """A kernel over x[8, 64] that folds (or scans) a state tuple along the rows."""
+def reduction_kernel(combine: str, state: list[tuple[str, str]], *, scan: bool = False) -> dict:
+    """A kernel over x[8, 64] that reduces (or scans) a state tuple along the rows."""
     names = [f"s{i}" for i in range(len(state))]
-    body = (
-        f"@triton.jit\ndef fold(in_ptr, {', '.join(f'out{i}_ptr' for i in range(len(state)))}, XBLOCK: tl.constexpr):\n"
-    )
+    outputs = ", ".join(f"out{i}_ptr" for i in range(len(state)))
+    body = f"@triton.jit\ndef reduction(in_ptr, {outputs}, XBLOCK: tl.constexpr):\n"
     body += "    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:, None]\n    r = tl.arange(0, 64)[None, :]\n"
     body += "    value = tl.load(in_ptr + x * 64 + r, x < 8)\n    index = r + tl.zeros([XBLOCK, 64], tl.int32)\n"
     state_text = ", ".join(text for text, _ in state)
@@ -358,13 +357,13 @@ def fold_kernel(combine: str, state: list[tuple[str, str]], *, scan: bool = Fals
         mask = "x < 8" if scan else "tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK) < 8"
         body += f"    tl.store({where}, {name}, {mask})\n"
     params = [tensor("in_ptr")] + [tensor(f"out{i}_ptr", dtype, "write") for i, (_, dtype) in enumerate(state)]
-    return spec("fold", body, params, [grid_axis("x", 8)], family="persistent")
+    return spec("reduction", body, params, [grid_axis("x", 8)], family="persistent")
 
 
-def run_fold(
+def run_reduction(
     x: torch.Tensor, combine: str, state: list[tuple[str, str]], *, scan: bool = False
 ) -> tuple[torch.Tensor, ...]:
-    kernel = fold_kernel(combine, state, scan=scan)
+    kernel = reduction_kernel(combine, state, scan=scan)
     shape = [8, 64] if scan else [8]
     outs = [f"out{i}" for i in range(len(state))]
     steps = [{"do": "alloc", "name": o, **layout(shape, dtype)} for o, (_, dtype) in zip(outs, state, strict=False)]
@@ -386,10 +385,10 @@ def rows() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ["max", "min"])
-def test_nan_propagating_folds(rows: torch.Tensor, name: str) -> None:
-    (value,) = run_fold(rows, f"{name}imum_nan", [("value", "f32")])
+def test_nan_propagating_reductions(rows: torch.Tensor, name: str) -> None:
+    (value,) = run_reduction(rows, f"{name}imum_nan", [("value", "f32")])
     torch.testing.assert_close(value, getattr(torch, f"a{name}")(rows, 1), equal_nan=True)
-    best, index = run_fold(rows, f"arg{name}_nan", [("value", "f32"), ("index", "i32")])
+    best, index = run_reduction(rows, f"arg{name}_nan", [("value", "f32"), ("index", "i32")])
     expected = getattr(torch, name)(rows, 1)
     torch.testing.assert_close(best, expected.values, equal_nan=True)
     assert torch.equal(index.long(), expected.indices)
@@ -398,7 +397,7 @@ def test_nan_propagating_folds(rows: torch.Tensor, name: str) -> None:
 def test_welford_is_stable() -> None:
     x = torch.randn(8, 64) + 1e4
     ones, zeros = "tl.full([XBLOCK, 64], 1.0, tl.float32)", "tl.zeros([XBLOCK, 64], tl.float32)"
-    mean, m2, count = run_fold(x, "welford", [("value", "f32"), (zeros, "f32"), (ones, "f32")])
+    mean, m2, count = run_reduction(x, "welford", [("value", "f32"), (zeros, "f32"), (ones, "f32")])
     torch.testing.assert_close(mean, x.double().mean(1).float())
     torch.testing.assert_close(m2 / count, x.double().var(1, correction=0).float(), rtol=1e-3, atol=1e-3)
     assert torch.equal(count, torch.full((8,), 64.0))
@@ -407,7 +406,7 @@ def test_welford_is_stable() -> None:
 def test_welford_ignores_empty_lanes() -> None:
     x = torch.randn(8, 64)
     weight = "(index < 10).to(tl.float32)"
-    mean, m2, _ = run_fold(
+    mean, m2, _ = run_reduction(
         x, "welford", [("tl.where(index < 10, value, 0.0)", "f32"), ("value * 0.0", "f32"), (weight, "f32")]
     )
     torch.testing.assert_close(mean, x[:, :10].mean(1))
@@ -418,7 +417,7 @@ def test_online_softmax_with_infinities() -> None:
     x = torch.randn(8, 64) * 30
     x[0] = -math.inf
     x[1, :63] = -math.inf
-    top, total = run_fold(
+    top, total = run_reduction(
         x, "online_softmax", [("value", "f32"), ("tl.where(value == float('-inf'), 0.0, 1.0)", "f32")]
     )
     assert torch.equal(top, x.amax(1))
@@ -427,23 +426,23 @@ def test_online_softmax_with_infinities() -> None:
     torch.testing.assert_close(total[1:].log() + top[1:], x[1:].logsumexp(1))
 
 
-def test_logical_and_product_folds(rows: torch.Tensor) -> None:
+def test_logical_and_product_reductions(rows: torch.Tensor) -> None:
     bits = torch.tensor([[1, 0], [1, 1], [0, 0]]).repeat_interleave(32, 1)
     x = torch.ones(8, 64)
     x[:3] = bits.float()
     flag = [("value != 0", "bool")]
-    assert torch.equal(run_fold(x, "any_", flag)[0], x.bool().any(1))
-    assert torch.equal(run_fold(x, "all_", flag)[0], x.bool().all(1))
-    assert run_fold(x, "xor", [("index", "i32")])[0].tolist() == [0] * 8
+    assert torch.equal(run_reduction(x, "any_", flag)[0], x.bool().any(1))
+    assert torch.equal(run_reduction(x, "all_", flag)[0], x.bool().all(1))
+    assert run_reduction(x, "xor", [("index", "i32")])[0].tolist() == [0] * 8
     near = 1 + torch.randn(8, 64) / 10
-    torch.testing.assert_close(run_fold(near, "prod", [("value", "f32")])[0], near.prod(1))
+    torch.testing.assert_close(run_reduction(near, "prod", [("value", "f32")])[0], near.prod(1))
 
 
 def test_scans() -> None:
     x = torch.randn(8, 64)
-    torch.testing.assert_close(run_fold(x, "logaddexp", [("value", "f32")], scan=True)[0], x.logcumsumexp(1))
-    torch.testing.assert_close(run_fold(x, "maximum_nan", [("value", "f32")], scan=True)[0], x.cummax(1).values)
-    torch.testing.assert_close(run_fold(x, "prod", [("value", "f32")], scan=True)[0], x.cumprod(1))
+    torch.testing.assert_close(run_reduction(x, "logaddexp", [("value", "f32")], scan=True)[0], x.logcumsumexp(1))
+    torch.testing.assert_close(run_reduction(x, "maximum_nan", [("value", "f32")], scan=True)[0], x.cummax(1).values)
+    torch.testing.assert_close(run_reduction(x, "prod", [("value", "f32")], scan=True)[0], x.cumprod(1))
 
 
 def test_random_numbers() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ferrite_runtime import fmath, load_program
 from ferrite_runtime.interpreter import runner
-from runtime_kernels import fold_axis, grid_axis, layout, program, spec, tensor, tensor_input
+from runtime_kernels import grid_axis, layout, program, reduction_axis, spec, tensor, tensor_input
 
 torch = pytest.importorskip("torch")
 
@@ -61,7 +61,7 @@ def sort(x_ptr, y_ptr, i_ptr, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):
     tl.store(i_ptr + x * {wanted} + to, places, stored)
 """
     params = [tensor("x_ptr", dtype), tensor("y_ptr", dtype, "write"), tensor("i_ptr", "i32", "write")]
-    axes = [grid_axis("x", rows), fold_axis(size, max_block=block)]
+    axes = [grid_axis("x", rows), reduction_axis(size, max_block=block)]
     kernel = spec("sort", body, params, axes, family="sort", blocks={"RBLOCK": block})
     shape = [rows, size]
     steps = [

@@ -86,14 +86,14 @@ NOT_MET = {
         "blocks of 1024 are 2^24 programs of 2^31 possible, so the usual blocks do (and 2^35 and more do not fail)"
     ),
     "reduction 2^30x64": (
-        "the same limit makes the block of x grow until the fold's shrinks to 4; ours stay what they are for 2^20 rows"
+        "the same limit makes the block of x grow until that of r shrinks to 4; ours stay what they are for 2^20 rows"
     ),
     "2-D 1x65536": "an axis of one point is no axis: the kernel is flat, and gets the flat rows",
     "min 8 elements/thread": "no kernel of ours asks for a minimum: vector width is in the first choice of blocks",
     "one element per thread (hints)": "quarter blocks with a warp per 32 elements come out of the descent, if they pay",
     "warps clamp": "warps follow from elements and live values per thread (`Shape.fit`), bounded by the device",
     "cooperative": (
-        "a long fold that nothing follows is split into two kernels, whose tables are the ones above; where programs "
+        "a long reduction that nothing follows is split in two kernels, whose tables are those above; where programs "
         "hold parts of a row and wait for each other the text fixes the parts, and there is one config"
     ),
     "split scan": (
@@ -158,6 +158,6 @@ def test_families_without_a_table_have_what_their_writers_and_policies_list(fami
     extra = {"configs": [{"blocks": {"XBLOCK": 64}, "num_warps": 2, "num_stages": 1}]} if family == "user" else {}
     kernel = KernelSpec.from_mapping(pointwise("a", size=1 << 20, family=family, blocks=fixed, **extra))
     wider = wider_configs(kernel, H200)
-    assert bool(wider) == (family in ("pointwise", "persistent")), "a looped one needs an axis to fold"
+    assert bool(wider) == (family in ("pointwise", "persistent")), "a looped one needs an axis to reduce"
     if family == "user":
         assert configs(kernel, H200, "full") == kernel.configs

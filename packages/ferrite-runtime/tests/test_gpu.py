@@ -10,12 +10,12 @@ from ferrite_runtime import InputError, Kernel, KernelCompileError, Options, loa
 from ferrite_runtime.devices.descriptors import device_facts
 from ferrite_runtime.devices.streams import torch_platform
 from runtime_kernels import (
-    fold_axis,
     grid_axis,
     layout,
     one_kernel,
     pointwise,
     program,
+    reduction_axis,
     row_softmax,
     row_sum,
     scaled,
@@ -62,7 +62,7 @@ def test_pointwise_program(launcher: str) -> None:
 
 
 @pytest.mark.parametrize("tune", ["none", "default", "max"])
-def test_folds_under_every_tuning(tune: str) -> None:
+def test_reductions_under_every_tuning(tune: str) -> None:
     options = Options(tune=tune, use_cache=False)
     x = torch.randn(4096, 3000, device="cuda")
     for _ in range(2):
@@ -132,7 +132,7 @@ def test_random_numbers_are_those_of_the_interpreter() -> None:
 
 def test_argmax_and_welford_across_lanes_and_warps() -> None:
     body = (
-        "@triton.jit\ndef folds(in_ptr, best_ptr, where_ptr, mean_ptr, m2_ptr, XBLOCK: tl.constexpr):\n"
+        "@triton.jit\ndef reductions(in_ptr, best_ptr, where_ptr, mean_ptr, m2_ptr, XBLOCK: tl.constexpr):\n"
         "    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)\n"
         "    r = tl.arange(0, 2048)[None, :]\n"
         "    v = tl.load(in_ptr + x[:, None] * 2048 + r)\n"
@@ -144,7 +144,12 @@ def test_argmax_and_welford_across_lanes_and_warps() -> None:
     names = ("best_ptr", "where_ptr", "mean_ptr", "m2_ptr")
     params = [tensor("in_ptr"), *(tensor(n, "i32" if n == "where_ptr" else "f32", "write") for n in names)]
     mapping = spec(
-        "folds", body, params, [grid_axis("x", 64), fold_axis(2048)], family="persistent", blocks={"RBLOCK": 2048}
+        "reductions",
+        body,
+        params,
+        [grid_axis("x", 64), reduction_axis(2048)],
+        family="persistent",
+        blocks={"RBLOCK": 2048},
     )
     x = torch.randn(64, 2048, device="cuda")
     x[3, [5, 900, 2047]] = 50.0

@@ -338,9 +338,9 @@ def test_a_call_of_the_captured_graph_is_handed_over_at_load() -> None:
 
 
 def test_host_source_is_readable() -> None:
-    fold = row_sum(4, 8, name="row_total")
-    steps = [alloc("o", [4]), launch(fold, "x", "o"), free("x")]
-    loaded = load_program(program([tensor_input("x", [4, 8])], [fold], steps, [{"value": "o"}]))
+    reduction = row_sum(4, 8, name="row_total")
+    steps = [alloc("o", [4]), launch(reduction, "x", "o"), free("x")]
+    loaded = load_program(program([tensor_input("x", [4, 8])], [reduction], steps, [{"value": "o"}]))
     assert loaded.host_source == (
         "def host(args):\n"
         "    x, = args\n"

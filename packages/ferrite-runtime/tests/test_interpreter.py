@@ -15,12 +15,12 @@ from ferrite_runtime.formats.target import Target
 from ferrite_runtime.interpreter.casts import bfloat16_to_float32, float32_to_bfloat16
 from runtime_kernels import (
     HEADER,
-    fold_axis,
     grid_axis,
     layout,
     one_kernel,
     pointwise,
     program,
+    reduction_axis,
     row_softmax,
     shared_means,
     shared_softmax,
@@ -209,7 +209,7 @@ def test_sort_and_cumulative_sum_of_the_language() -> None:
         "    tl.store(sum_ptr + 64 * x + r, tl.cumsum(v, 1))\n"
     )
     params = [tensor("in_ptr"), tensor("sorted_ptr", access="write"), tensor("sum_ptr", access="write")]
-    kernel = spec("both", body, params, [grid_axis("x", 8), fold_axis(64)], family="sort", blocks={"RBLOCK": 64})
+    kernel = spec("both", body, params, [grid_axis("x", 8), reduction_axis(64)], family="sort", blocks={"RBLOCK": 64})
     x, in_order, sums = torch.randn(8, 64), torch.empty(8, 64), torch.empty(8, 64)
     Kernel(kernel)(x, in_order, sums)
     assert torch.equal(in_order, x.sort(1).values)

@@ -12,7 +12,7 @@ from ferrite_runtime.engines.size_buckets import bucket_of, bucket_text
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.loading.single_kernel import choice_bucket
 from ferrite_runtime.process.options import RANGES
-from runtime_kernels import fold_axis, pointwise, row_softmax, scaled, spec, tensor
+from runtime_kernels import pointwise, reduction_axis, row_softmax, scaled, spec, tensor
 
 torch = pytest.importorskip("torch")
 
@@ -37,7 +37,7 @@ def test_each_bucket_of_sizes_has_a_choice() -> None:
     """A row of another length needs another tile; rows of a known length need one only."""
     mapping = row_softmax(512, 1025)
     params = [*mapping["params"], {"name": "n", "role": "size", "dtype": "i32"}]
-    axes = [mapping["axes"][0], fold_axis("n", hint=2)]
+    axes = [mapping["axes"][0], reduction_axis("n", hint=2)]
     rows = KernelSpec.from_mapping(spec("rows", "", params, axes, family="persistent", facts=mapping["facts"]))
     buckets = [choice_bucket(rows, (None, None, length)) for length in (0, 1, 513, 1024, 1025)]
     assert [dict(bucket)["r"] for bucket in buckets] == [1, 1, 1024, 1024, 2048]

@@ -13,7 +13,7 @@ from ferrite_runtime.formats.kernel_spec import FAMILIES, KernelSpec
 from ferrite_runtime.formats.target import CROSS_TARGETS, Target
 from ferrite_runtime.policies.blocks import misfit
 from ferrite_runtime.policies.candidates import configs, interpreter_config, next_power_of_two, previous_power_of_two
-from runtime_kernels import fold_axis, grid_axis, pointwise, row_softmax, row_sum, shared_softmax, spec, tensor
+from runtime_kernels import grid_axis, pointwise, reduction_axis, row_softmax, row_sum, shared_softmax, spec, tensor
 
 H200 = known_devices()["h200"]
 
@@ -30,7 +30,7 @@ def test_flat_loops(size: int, block: int, warps: int) -> None:
     assert first(pointwise("a", size=size)) == Config.of({"XBLOCK": block}, warps)
 
 
-def test_rows_of_two_matrices_of_halves_are_folded_with_a_vector_two_at_a_time() -> None:
+def test_rows_of_two_matrices_of_halves_are_reduced_with_a_vector_two_at_a_time() -> None:
     def of(rows: int, dtype: str = "bf16", vectors: int = 1, matrices: int = 2) -> Config:
         mapping = row_softmax(rows, 4096)
         size = {"bf16": 2, "i8": 1}[dtype]
@@ -178,7 +178,7 @@ def test_of_many_columns_a_thread_holds_32_bytes(dtype: str, rows: int, warps: i
 
 
 @pytest.mark.parametrize(("rows", "live", "columns", "block"), [(100, 1, 128, 16), (100, 3, 64, 8), (256, 1, 128, 16)])
-def test_short_columns_of_halves_are_folded_by_one_warp(rows: int, live: int, columns: int, block: int) -> None:
+def test_short_columns_of_halves_are_reduced_by_one_warp(rows: int, live: int, columns: int, block: int) -> None:
     mapping = outer_of("bf16", 1 << 18, rows, "looped", element_bytes=2, live_values=live)
     assert first(mapping) == Config.of({"XBLOCK": columns, "RBLOCK": block}, 1)
 
@@ -192,10 +192,10 @@ def test_columns_of_which_few_lie_beside_each_other_have_few_in_a_thread(dtype: 
     assert first(mapping) == Config.of({"XBLOCK": columns}, 4)
 
 
-def test_what_is_only_folded_is_so_at_any_size() -> None:
+def test_what_is_only_reduced_is_so_at_any_size() -> None:
     """The bytes that a spec states are of the sizes that are expected."""
     size = {"name": "n", "role": "size", "dtype": "i64", "hint": 1024}
-    axes = [{**grid_axis("x", 1024), "size": "n", "hint": 1024}, fold_axis(33)]
+    axes = [{**grid_axis("x", 1024), "size": "n", "hint": 1024}, reduction_axis(33)]
     params = [tensor("a"), tensor("b", access="write"), size]
     facts = {"contiguous_axis": "r", "bytes": 2 * 1024 * 33 * 4, "live_values": 1, "stores": 1}
     mapping = spec("a", "", params, axes, family="persistent", blocks={"RBLOCK": 64}, facts=facts)
@@ -288,11 +288,11 @@ def test_columns_that_are_read_again_try_two_programs_to_a_multiprocessor() -> N
 
 
 @pytest.mark.parametrize(("columns", "block"), [(4096, 32), (4096 + 16, 16)])
-def test_a_thread_holds_the_rows_that_are_folded_together(columns: int, block: int) -> None:
+def test_a_thread_holds_the_rows_that_are_reduced_together(columns: int, block: int) -> None:
     mapping = outer(columns, 1024)
     axes = [{**axis, "max_block": axis["size"] & -axis["size"]} for axis in mapping["axes"]]
     kernel = spec(
-        "folded", "", mapping["params"], axes, family="looped", facts={**mapping["facts"], "rows_together": 8}
+        "reduced", "", mapping["params"], axes, family="looped", facts={**mapping["facts"], "rows_together": 8}
     )
     for config in configs(KernelSpec.from_mapping(kernel), H200, "full"):
         threads_in_a_column = config.num_warps * 32 * 4 // config.block("XBLOCK")
@@ -303,11 +303,11 @@ def test_a_thread_holds_the_rows_that_are_folded_together(columns: int, block: i
 @pytest.mark.parametrize(
     ("dtype", "columns", "warps"), [("f32", 65536, 2), ("f32", 16384, 4), ("bf16", 131072, 1), ("bf16", 32768, 2)]
 )
-def test_many_programs_that_fold_rows_together_are_small(dtype: str, columns: int, warps: int) -> None:
+def test_many_programs_that_reduce_rows_together_are_small(dtype: str, columns: int, warps: int) -> None:
     mapping = outer(columns, 1024)
     params = [{**param, "dtype": dtype} if param["access"] == "read" else param for param in mapping["params"]]
     facts = {**mapping["facts"], "rows_together": 8}
-    assert first(spec("folded", "", params, mapping["axes"], family="looped", facts=facts)).num_warps == warps
+    assert first(spec("reduced", "", params, mapping["axes"], family="looped", facts=facts)).num_warps == warps
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_columns_whose_rows_begin_at_odd_places_are_scanned_by_few_threads(
         (3, "f32", 1, 2, (256, 4)),
     ],
 )
-def test_rows_that_are_only_folded_are_held_by_few_threads(
+def test_rows_that_are_only_reduced_are_held_by_few_threads(
     length: int, dtype: str, stores: int, live: int, expected: tuple[int, int]
 ) -> None:
     mapping, row = row_sum(1 << 17, length), next_power_of_two(length)
@@ -393,7 +393,7 @@ def test_rows_that_are_only_folded_are_held_by_few_threads(
 
 
 @pytest.mark.parametrize(
-    ("rows", "length", "dtype", "only_folds", "expected"),
+    ("rows", "length", "dtype", "only_reduces", "expected"),
     [
         (1 << 20, 3, "bf16", True, (512, 8)),
         (1 << 20, 5, "f32", False, (512, 8)),
@@ -405,13 +405,13 @@ def test_rows_that_are_only_folded_are_held_by_few_threads(
     ],
 )
 def test_threads_with_a_row_of_their_own(
-    rows: int, length: int, dtype: str, expected: tuple[int, int], *, only_folds: bool
+    rows: int, length: int, dtype: str, expected: tuple[int, int], *, only_reduces: bool
 ) -> None:
     """Two of very short ones, one warp to a program where long ones are stored or rows are few."""
     mapping, row = row_sum(rows, length), next_power_of_two(length)
     params = [{**param, "dtype": dtype} for param in mapping["params"]]
     read = rows * length * (2 if dtype == "bf16" else 4)
-    facts = {**mapping["facts"], "walked": True, "bytes": read if only_folds else 2 * read}
+    facts = {**mapping["facts"], "walked": True, "bytes": read if only_reduces else 2 * read}
     kernel = spec("a", "", params, mapping["axes"], family="persistent", blocks={"RBLOCK": row}, facts=facts)
     assert first(kernel) == Config.of({"XBLOCK": expected[0]}, expected[1])
 
@@ -513,7 +513,7 @@ def test_rows_are_read_in_whole_steps(columns: int, warps: int) -> None:
 def symbolic_rows() -> dict:
     mapping = row_softmax(512, 1025)
     params = [*mapping["params"], {"name": "n", "role": "size", "dtype": "i32", "hint": 2}]
-    axes = [mapping["axes"][0], fold_axis("n", hint=2)]
+    axes = [mapping["axes"][0], reduction_axis("n", hint=2)]
     return spec("rows", "", params, axes, family="persistent", facts=mapping["facts"])
 
 
@@ -595,7 +595,7 @@ def test_template_takes_what_its_facts_say() -> None:
 @pytest.mark.parametrize(("target", "warps"), [("sm_90", 4), ("gfx942", 2)])
 def test_programs_that_hold_images_have_so_many_threads_as_ask_for_words(target: str, warps: int) -> None:
     facts = {"parts": 16, "pieces": 8, "registers": 56, "threads": 128, "contiguous_axis": "x", "element_bytes": 2}
-    axes = [grid_axis("x", 320, max_block=32), fold_axis(4096, max_block=32)]
+    axes = [grid_axis("x", 320, max_block=32), reduction_axis(4096, max_block=32)]
     blocks = {"XBLOCK": 32, "RBLOCK": 32}
     held = spec("held", "", [tensor("a", "bf16")], axes, family="cooperative", blocks=blocks, facts=facts)
     (found,) = configs(KernelSpec.from_mapping(held), typical_device(Target.parse(target)), "max")
@@ -625,7 +625,7 @@ def specs(draw) -> KernelSpec:
     fixed = {}
     if family not in ("pointwise", "template"):
         size = draw(st.integers(1, 1 << 16))
-        axes.append(fold_axis(size))
+        axes.append(reduction_axis(size))
         if family in ("persistent", "sort"):
             fixed = {"RBLOCK": next_power_of_two(size)}
         elif family == "cooperative":

@@ -51,7 +51,8 @@ def change(mapping: dict, path: str, value: object) -> dict:
 @pytest.mark.parametrize(
     ("path", "value", "error", "message"),
     [
-        ("format", 2, UnknownFormat, r"^format: kernel spec format 2 is unknown; this runtime reads 1"),
+        ("format", 1, UnknownFormat, r"^format: kernel spec format 1 is unknown; this runtime reads 2"),
+        ("format", 3, UnknownFormat, r"^format: kernel spec format 3 is unknown; this runtime reads 2"),
         ("format", True, UnknownFormat, "format"),
         ("colour", "red", UnknownField, r"^colour: is not a field"),
         ("name", "not a name", SpecError, r"^name: 'not a name' is not a name"),
@@ -142,6 +143,11 @@ def test_names_of_operators_survive(target: str) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
+        (
+            "format",
+            "ferrite-program/1",
+            r"^format: program format 'ferrite-program/1' is unknown; this runtime reads ferrite-program/2",
+        ),
         ("format", "ferrite-program/9", r"^format: program format 'ferrite-program/9' is unknown"),
         ("inputs.0.dtype", "f31", r"^inputs\[0\]\.dtype: unknown dtype 'f31'"),
         ("inputs.0.strides", [1, 1], r"^inputs\[0\]\.strides: 2 strides for 1 dimensions"),

@@ -6,7 +6,19 @@ import math
 from random import Random
 
 from ferrite_ir.language.dtypes import BF16, F32, I64
-from ferrite_ir.language.graph import Extern, Fold, Graph, Loop, Scan, TensorType, Update, Value, View, row_major, whole
+from ferrite_ir.language.graph import (
+    Extern,
+    Graph,
+    Loop,
+    Reduction,
+    Scan,
+    TensorType,
+    Update,
+    Value,
+    View,
+    row_major,
+    whole,
+)
 from ferrite_ir.language.index import Dim, constant, delinearize, floordiv, indirect, linearize, mod
 from ferrite_ir.language.scalar import apply, cast, const, index_value, load
 
@@ -108,24 +120,24 @@ class Builder:
         self.definitions.append(Loop((value,), dims, (body,)))
         self.alive[value.name] = value.type
 
-    def add_fold(self) -> None:
+    def add_reduction(self) -> None:
         shape = self.alive[self.pick()].shape
         if not shape:
             return
         count = self.rng.randint(1, len(shape))
-        folded = set(self.rng.sample(range(len(shape)), count))
-        dims = tuple(Dim(f"d{i}", shape[i]) for i in range(len(shape)) if i not in folded)
-        fold_dims = tuple(Dim(f"r{i}", shape[i]) for i in sorted(folded))
+        reduced = set(self.rng.sample(range(len(shape)), count))
+        dims = tuple(Dim(f"d{i}", shape[i]) for i in range(len(shape)) if i not in reduced)
+        reduction_dims = tuple(Dim(f"r{i}", shape[i]) for i in sorted(reduced))
         by_place = {}
-        kept, inner = iter(dims), iter(fold_dims)
+        kept, inner = iter(dims), iter(reduction_dims)
         for i in range(len(shape)):
-            by_place[i] = next(inner) if i in folded else next(kept)
+            by_place[i] = next(inner) if i in reduced else next(kept)
         domain = tuple(by_place[i] for i in range(len(shape)))
         combine = self.rng.choice(COMBINES)
         bodies = (self.scalar(domain, 1),)
         types = [F32]
         if combine == "argmax":
-            flat = linearize(tuple(d.index for d in fold_dims), row_major(tuple(d.size for d in fold_dims)))
+            flat = linearize(tuple(d.index for d in reduction_dims), row_major(tuple(d.size for d in reduction_dims)))
             bodies += (index_value(flat, I64),)
             types = [F32, I64]
         elif combine == "welford":
@@ -135,7 +147,7 @@ class Builder:
         out = tuple(dim.size for dim in dims)
         base = self.name()
         results = tuple(Value(f"{base}_{i}", TensorType(dtype, out)) for i, dtype in enumerate(types))
-        self.definitions.append(Fold(results, combine, dims, fold_dims, bodies))
+        self.definitions.append(Reduction(results, combine, dims, reduction_dims, bodies))
         self.alive.update({r.name: r.type for r in results if r.type.dtype is F32})
 
     def add_scan(self) -> None:
@@ -208,7 +220,7 @@ class Builder:
         return Graph("generated", tuple(self.inputs), tuple(self.definitions), tuple(outputs), mutations)
 
 
-STEPS = ("add_loop",) * 8 + ("add_fold",) * 4 + ("add_update",) * 2 + ("add_extern", "add_scan", "add_alias")
+STEPS = ("add_loop",) * 8 + ("add_reduction",) * 4 + ("add_update",) * 2 + ("add_extern", "add_scan", "add_alias")
 
 
 def generated_graph(seed: int, length: int) -> Graph:

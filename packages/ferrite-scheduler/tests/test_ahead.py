@@ -12,7 +12,7 @@ SCAN = """graph @f(x: {dtype}[{lines}, {n}]) -> (s) {{
   s: f32[{lines}, {n}] = scan sum [i < {lines}, r < {n}] along r {body}
 }}"""
 IMAGES = """graph @norm(x: f32[{n}, 64, 16, 16]{{16384, 1, 1024, 64}}) -> (y) {{
-  mean: f32[{n}, 4], m2: f32[{n}, 4], count: f32[{n}, 4] = fold welford
+  mean: f32[{n}, 4], m2: f32[{n}, 4], count: f32[{n}, 4] = reduce welford
       [n < {n}, g < 4 | c < 16, h < 16, w < 16] x[n, g*16 + c, h, w]
   y: f32[{n}, 64, 16, 16]{{16384, 1, 1024, 64}} = loop [n < {n}, k < 64, h < 16, w < 16]
       mul(sub(x[n, k, h, w], mean[n, k // 16]), rsqrt(m2[n, k // 16]))

@@ -1,4 +1,4 @@
-"""Folds over blocks of rows share a kernel with folds over the rows, or a rule says why not."""
+"""Reductions over blocks of rows share a kernel with reductions over the rows, or a rule says why not."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ferrite_scheduler import Policy, explain, schedule
 
 NORM = """
 graph @f(x: f32[6, {cols}], w: f32[{cols}]) -> (scale, q) {{
-  s: f32[6] = fold {row} [i < 6 | c < {cols}] mul(x[i, c], x[i, c])
-  m: f32[6, {blocks}] = fold max [i < 6, b < {blocks} | k < {block}]
+  s: f32[6] = reduce {row} [i < 6 | c < {cols}] mul(x[i, c], x[i, c])
+  m: f32[6, {blocks}] = reduce max [i < 6, b < {blocks} | k < {block}]
     mul(mul(x[i, b * {block} + k], s[i]), w[b * {block} + k])
   scale: f32[6, {blocks}] = loop [i < 6, b < {blocks}] mul(m[i, b], f32(0.5))
   q: f32[6, {cols}] = loop [i < 6, c < {cols}] div(mul(mul(x[i, c], s[i]), w[c]), scale[i, c // {block}])
@@ -29,27 +29,27 @@ def test_a_norm_and_its_blocks_are_one_kernel(blocks: int, block: int) -> None:
     assert f"in blocks of {block}" in str(kernel)
     assert {param.name for param in kernel.params} == {"x", "w", "scale", "q"}
     rows, m = (next(d for d in kernel.body if d.results[0].name == name) for name in ("s", "m"))
-    assert [dim.size for dim in rows.fold_dims] == [blocks, block]
-    assert ([dim.size for dim in m.dims], [dim.size for dim in m.fold_dims]) == ([6, blocks], [block])
+    assert [dim.size for dim in rows.reduction_dims] == [blocks, block]
+    assert ([dim.size for dim in m.dims], [dim.size for dim in m.reduction_dims]) == ([6, blocks], [block])
 
 
 def test_blocks_come_first_where_rows_need_them() -> None:
     found = check("""
     graph @f(x: f32[6, 12]) -> (y, t) {
-      m: f32[6, 3] = fold sum [i < 6, b < 3 | k < 4] exp(x[i, b * 4 + k])
+      m: f32[6, 3] = reduce sum [i < 6, b < 3 | k < 4] exp(x[i, b * 4 + k])
       y: f32[6, 12] = loop [i < 6, c < 12] div(exp(x[i, c]), m[i, c // 4])
-      t: f32[6] = fold sum [i < 6 | c < 12] y[i, c]
+      t: f32[6] = reduce sum [i < 6 | c < 12] y[i, c]
     }""")
     (kernel,) = found.kernels
     assert kernel.inner == 4
 
 
-def test_a_fold_over_the_values_of_blocks_waits_for_memory() -> None:
+def test_a_reduction_over_the_values_of_blocks_waits_for_memory() -> None:
     found = check("""
     graph @f(x: f32[6, 12]) -> (s, m, t) {
-      s: f32[6] = fold sum [i < 6 | c < 12] x[i, c]
-      m: f32[6, 3] = fold max [i < 6, b < 3 | k < 4] mul(x[i, b * 4 + k], s[i])
-      t: f32[6] = fold sum [i < 6 | b < 3] m[i, b]
+      s: f32[6] = reduce sum [i < 6 | c < 12] x[i, c]
+      m: f32[6, 3] = reduce max [i < 6, b < 3 | k < 4] mul(x[i, b * 4 + k], s[i])
+      t: f32[6] = reduce sum [i < 6 | b < 3] m[i, b]
     }""")
     assert kernel_of(found, "s") is kernel_of(found, "m")
     assert kernel_of(found, "t") is not kernel_of(found, "m")
@@ -65,8 +65,8 @@ def test_refusals_have_a_name_and_a_reason() -> None:
     assert len(wide.kernels) == 2
     best = """
     graph @f(x: f32[6, 12]) -> (high, place, m) {
-      high: f32[6], place: i64[6] = fold argmax [i < 6 | c < 12] (x[i, c], index.i64(c))
-      m: f32[6, 3] = fold max [i < 6, b < 3 | k < 4] x[i, b * 4 + k]
+      high: f32[6], place: i64[6] = reduce argmax [i < 6 | c < 12] (x[i, c], index.i64(c))
+      m: f32[6, 3] = reduce max [i < 6, b < 3 | k < 4] x[i, b * 4 + k]
     }"""
     found = check(best)
     assert refusal(found, "high", "m") == "F11"
@@ -76,9 +76,9 @@ def test_refusals_have_a_name_and_a_reason() -> None:
 def test_two_lengths_of_blocks_are_two_kernels() -> None:
     found = check("""
     graph @f(x: f32[6, 16]) -> (s, m, n) {
-      s: f32[6] = fold sum [i < 6 | c < 16] x[i, c]
-      m: f32[6, 4] = fold max [i < 6, b < 4 | k < 4] mul(x[i, b * 4 + k], s[i])
-      n: f32[6, 2] = fold max [i < 6, b < 2 | k < 8] mul(x[i, b * 8 + k], s[i])
+      s: f32[6] = reduce sum [i < 6 | c < 16] x[i, c]
+      m: f32[6, 4] = reduce max [i < 6, b < 4 | k < 4] mul(x[i, b * 4 + k], s[i])
+      n: f32[6, 2] = reduce max [i < 6, b < 2 | k < 8] mul(x[i, b * 8 + k], s[i])
     }""")
     assert sorted(kernel.inner for kernel in found.kernels) == [0, 4]
     assert refusal(found, "s", "n") == "F03"
@@ -88,8 +88,8 @@ def test_columns_of_blocks_stay_apart() -> None:
     found = check(
         """
     graph @f(x: f32[12, 6]) -> (s, m) {
-      s: f32[6] = fold sum [i < 6 | c < 12] x[c, i]
-      m: f32[6, 3] = fold max [i < 6, b < 3 | k < 4] mul(x[b * 4 + k, i], s[i])
+      s: f32[6] = reduce sum [i < 6 | c < 12] x[c, i]
+      m: f32[6, 3] = reduce max [i < 6, b < 3 | k < 4] mul(x[b * 4 + k, i], s[i])
     }""",
         EAGER_TO_SPLIT,
     )
@@ -99,8 +99,8 @@ def test_columns_of_blocks_stay_apart() -> None:
 def test_rows_may_be_of_any_number_but_not_of_any_length() -> None:
     text = """
     graph @f(x: f32[n, {cols}]) -> (m) where n: size >= 1 {{
-      s: f32[n] = fold sum [i < n | c < {cols}] x[i, c]
-      m: f32[n, {blocks}] = fold max [i < n, b < {blocks} | k < 4] mul(x[i, b * 4 + k], s[i])
+      s: f32[n] = reduce sum [i < n | c < {cols}] x[i, c]
+      m: f32[n, {blocks}] = reduce max [i < n, b < {blocks} | k < 4] mul(x[i, b * 4 + k], s[i])
     }}"""
     (kernel,) = schedule(parse_graph(text.format(cols=16, blocks=4))).kernels
     assert kernel.inner == 4
@@ -109,7 +109,7 @@ def test_rows_may_be_of_any_number_but_not_of_any_length() -> None:
 
 STATES = """
 graph @f(m: f32[{block}, 6, {blocks}], q: f32[{block}, 6, {blocks}], w: f32[{blocks}]) -> (y) {{
-  mean: f32[6], m2: f32[6], n: f32[6] = fold welford [i < 6 | c < {blocks}, p < {block}]
+  mean: f32[6], m2: f32[6], n: f32[6] = reduce welford [i < 6 | c < {blocks}, p < {block}]
     (m[p, i, c], q[p, i, c], f32(8.0))
   y: f32[6, {blocks}] = loop [i < 6, c < {blocks}] add(mul(mean[i], w[c]), m2[i])
 }}"""
@@ -117,11 +117,11 @@ graph @f(m: f32[{block}, 6, {blocks}], q: f32[{block}, 6, {blocks}], w: f32[{blo
 
 
 @pytest.mark.parametrize(("blocks", "block"), [(3, 4), (5, 2), (4, 4)])
-def test_what_has_a_point_for_each_block_is_in_the_kernel_of_a_small_fold(blocks: int, block: int) -> None:
+def test_what_has_a_point_for_each_block_is_in_the_kernel_of_a_small_reduction(blocks: int, block: int) -> None:
     (kernel,) = check(STATES.format(blocks=blocks, block=block)).kernels
     assert (kernel.strategy, kernel.inner) == ("persistent", block)
-    fold, loop = kernel.body
-    assert [dim.size for dim in fold.fold_dims] == [blocks, block]
+    reduction, loop = kernel.body
+    assert [dim.size for dim in reduction.reduction_dims] == [blocks, block]
     assert [dim.size for dim in loop.dims] == [6, blocks]
 
 

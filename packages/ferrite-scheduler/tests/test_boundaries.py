@@ -10,7 +10,7 @@ from ferrite_scheduler import boundaries, schedule
 
 TEXT = """
 graph @f(x: f32[1024, 64], w: f32[64, 64]) -> (c, r, k) {
-  s: f32[64]       = fold sum [j < 64 | i < 1024] x[i, j]
+  s: f32[64]       = reduce sum [j < 64 | i < 1024] x[i, j]
   c: f32[64]       = scan sum [i < 64] along i s[i]
   r: f32[1024, 64] = sort [i < 1024, j < 64] along j x[i, j]
   e: f32[64, 64]   = extern aten.clone.default(w)
@@ -49,5 +49,5 @@ def test_kernels_that_read_the_same_are_told_where_a_rule_was_asked() -> None:
 
 
 def test_one_kernel_has_no_boundary() -> None:
-    text = "graph @f(x: f32[8, 8]) -> (y) {\n  m: f32[8] = fold max [i < 8 | j < 8] x[i, j]\n"
+    text = "graph @f(x: f32[8, 8]) -> (y) {\n  m: f32[8] = reduce max [i < 8 | j < 8] x[i, j]\n"
     assert boundaries(schedule(parse_graph(text + "  y: f32[8, 8] = loop [i < 8, j < 8] sub(x[i, j], m[i])\n}"))) == ()

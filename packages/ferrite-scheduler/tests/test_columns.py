@@ -6,10 +6,10 @@ import pytest
 
 from checks import EAGER_TO_SPLIT, agrees, check, kernel_of
 from ferrite_ir import parse_graph
-from ferrite_ir.language.graph import Fold
+from ferrite_ir.language.graph import Reduction
 from ferrite_ir.reference.evaluator import evaluate
 from ferrite_scheduler import Policy, Schedule, Target, schedule
-from ferrite_scheduler.model.annotations import ColumnFold
+from ferrite_scheduler.model.annotations import ColumnReduction
 from ferrite_scheduler.simulation.simulator import simulate
 
 POLICY = Policy(run_minimum=200, run_columns=2)
@@ -17,39 +17,41 @@ TARGET = Target(name="two processors", processors=2)
 
 NORM_BACKWARD = """
 graph @f(g: f32[{rows}, 6], x: f32[{rows}, 6], scale: f32[{rows}], w: f32[6]) -> (dx, dw, db) {{
-  s: f32[{rows}] = fold sum [i < {rows} | c < 6] mul(g[i, c], mul(w[c], x[i, c]))
+  s: f32[{rows}] = reduce sum [i < {rows} | c < 6] mul(g[i, c], mul(w[c], x[i, c]))
   dx: f32[{rows}, 6] = loop [i < {rows}, c < 6] sub(mul(g[i, c], w[c]), mul(x[i, c], mul(s[i], scale[i])))
-  dw: f32[6] = fold sum [c < 6 | i < {rows}] mul(g[i, c], mul(x[i, c], scale[i]))
-  db: f32[6] = fold sum [c < 6 | i < {rows}] g[i, c]
+  dw: f32[6] = reduce sum [c < 6 | i < {rows}] mul(g[i, c], mul(x[i, c], scale[i]))
+  db: f32[6] = reduce sum [c < 6 | i < {rows}] g[i, c]
 }}"""
 
 
-def column_folds(found: Schedule) -> list[list[str]]:
-    """Returns the results of the column folds of each kernel."""
-    return [[r.name for d in kernel.body if isinstance(d, ColumnFold) for r in d.results] for kernel in found.kernels]
+def column_reductions(found: Schedule) -> list[list[str]]:
+    """Returns the results of the column reductions of each kernel."""
+    return [
+        [r.name for d in kernel.body if isinstance(d, ColumnReduction) for r in d.results] for kernel in found.kernels
+    ]
 
 
 def test_norm_backward_reads_its_operands_in_one_kernel():
     found = check(NORM_BACKWARD.format(rows=24), TARGET, POLICY)
     first = kernel_of(found, "dx")
-    assert column_folds(found)[0] == ["dw_part", "db_part"]
+    assert column_reductions(found)[0] == ["dw_part", "db_part"]
     assert {"dx", "dw_part", "db_part"} <= set(first.stored)
     assert first.run == 6  # four programs on two processors
     assert all(not {"g", "x"} & {param.name for param in k.params} for k in found.kernels if k is not first)
     assert "in runs of 6" in str(first)
 
 
-def test_the_graph_itself_shows_ordinary_folds():
+def test_the_graph_itself_shows_ordinary_reductions():
     found = check(NORM_BACKWARD.format(rows=24), TARGET, POLICY)
     parts = [d for d in found.graph.definitions if d.results[0].name == "dw_part"]
-    assert [type(part) for part in parts] == [Fold]
-    assert parts[0].dims[0].size * parts[0].fold_dims[0].size == 24
+    assert [type(part) for part in parts] == [Reduction]
+    assert parts[0].dims[0].size * parts[0].reduction_dims[0].size == 24
 
 
 @pytest.mark.parametrize("rows", [23, 2])
 def test_rows_that_do_not_divide_evenly_stay_apart(rows):
     found = check(NORM_BACKWARD.format(rows=rows), TARGET, POLICY)
-    assert not any(column_folds(found))
+    assert not any(column_reductions(found))
 
 
 def test_a_pointwise_result_takes_its_column_sum_along():
@@ -57,38 +59,38 @@ def test_a_pointwise_result_takes_its_column_sum_along():
         """
     graph @f(g: f32[16, 4], x: f32[16, 4]) -> (d, b) {
       d: f32[16, 4] = loop [i < 16, c < 4] mul(g[i, c], tanh(x[i, c]))
-      b: f32[4] = fold sum [c < 4 | i < 16] d[i, c]
+      b: f32[4] = reduce sum [c < 4 | i < 16] d[i, c]
     }""",
         TARGET,
         POLICY,
     )
-    assert column_folds(found) == [["b_part"], []]
+    assert column_reductions(found) == [["b_part"], []]
 
 
 def test_rows_in_two_dims_are_cut_where_they_end():
     found = check(
         """
     graph @f(g: f32[4, 6, 4], x: f32[4, 6, 4]) -> (s, b) {
-      s: f32[4, 6] = fold sum [i < 4, j < 6 | c < 4] mul(g[i, j, c], x[i, j, c])
-      b: f32[4] = fold sum [c < 4 | i < 4, j < 6] mul(g[i, j, c], s[i, j])
+      s: f32[4, 6] = reduce sum [i < 4, j < 6 | c < 4] mul(g[i, j, c], x[i, j, c])
+      b: f32[4] = reduce sum [c < 4 | i < 4, j < 6] mul(g[i, j, c], s[i, j])
     }""",
         TARGET,
         POLICY,
     )
-    assert column_folds(found) == [["b_part"], []]
+    assert column_reductions(found) == [["b_part"], []]
 
 
-def test_a_sum_that_nothing_rides_with_is_an_ordinary_fold():
+def test_a_sum_that_nothing_rides_with_is_an_ordinary_reduction():
     found = check(
         """
     graph @f(x: f32[16, 4]) -> (b, y) {
-      b: f32[4] = fold sum [c < 4 | i < 16] x[i, c]
+      b: f32[4] = reduce sum [c < 4 | i < 16] x[i, c]
       y: f32[16, 4] = loop [i < 16, c < 4] sub(x[i, c], b[c])
     }""",
         TARGET,
         POLICY,
     )
-    assert not any(column_folds(found))
+    assert not any(column_reductions(found))
 
 
 def test_sums_left_without_rows_become_kernels_over_columns():
@@ -96,26 +98,26 @@ def test_sums_left_without_rows_become_kernels_over_columns():
     found = check(
         """
     graph @f(x: f32[16, 4], y: f32[16, 4]) -> (b, a) {
-      b: f32[4] = fold sum [c < 4 | i < 16] mul(x[i, c], y[i, c])
-      a: f32[4] = fold sum [c < 4 | i < 16] x[i, c]
+      b: f32[4] = reduce sum [c < 4 | i < 16] mul(x[i, c], y[i, c])
+      a: f32[4] = reduce sum [c < 4 | i < 16] x[i, c]
       z: f32[16, 4] = update set x [i < 16, c < 4] at [i, c] mul(x[i, c], f32(2.0))
     }""",
         TARGET,
         POLICY,
     )
-    assert not any(column_folds(found))
+    assert not any(column_reductions(found))
 
 
 def test_wide_rows_that_do_not_fit_stay_apart():
     narrow = Policy(run_minimum=200, run_columns=2, run_bytes=64)
     found = check(NORM_BACKWARD.format(rows=24), TARGET, narrow)
-    assert not any(column_folds(found))
+    assert not any(column_reductions(found))
     assert any(decision.rule == "F10" for decision in found.decisions)
     assert kernel_of(found, "dw_part") is kernel_of(found, "db_part")
 
 
 def test_small_matrices_are_summed_as_before():
-    assert not any(column_folds(check(NORM_BACKWARD.format(rows=24), EAGER_TO_SPLIT)))
+    assert not any(column_reductions(check(NORM_BACKWARD.format(rows=24), EAGER_TO_SPLIT)))
 
 
 def test_the_policy_says_how_many_programs_share_the_rows():
@@ -129,9 +131,9 @@ def test_shorter_rows_are_shared_among_more_programs_as_long_as_runs_are_long():
     def runs(rows, columns):
         text = f"""
         graph @f(x: bf16[{rows}, {columns}]) -> (dx, db) {{
-          s: f32[{rows}]          = fold sum [i < {rows} | c < {columns}] cast.f32(x[i, c])
+          s: f32[{rows}]          = reduce sum [i < {rows} | c < {columns}] cast.f32(x[i, c])
           dx: f32[{rows}, {columns}] = loop [i < {rows}, c < {columns}] sub(cast.f32(x[i, c]), s[i])
-          db: f32[{columns}]      = fold sum [c < {columns} | i < {rows}] cast.f32(x[i, c])
+          db: f32[{columns}]      = reduce sum [c < {columns} | i < {rows}] cast.f32(x[i, c])
         }}"""
         return rows // kernel_of(schedule(parse_graph(text), Target(), policy), "dx").run
 
@@ -141,10 +143,10 @@ def test_shorter_rows_are_shared_among_more_programs_as_long_as_runs_are_long():
 
 ANY_ROWS = """
 graph @f(g: f32[n, 2, 6], x: f32[n, 2, 6], scale: f32[n, 2], w: f32[6]) -> (dx, dw, db) where n: size >= 0 ~ {hint} {{
-  s: f32[n, 2] = fold sum [i < n, j < 2 | c < 6] mul(g[i, j, c], mul(w[c], x[i, j, c]))
+  s: f32[n, 2] = reduce sum [i < n, j < 2 | c < 6] mul(g[i, j, c], mul(w[c], x[i, j, c]))
   dx: f32[n, 2, 6] = loop [i < n, j < 2, c < 6] sub(mul(g[i, j, c], w[c]), mul(x[i, j, c], mul(s[i, j], scale[i, j])))
-  dw: f32[6] = fold sum [c < 6 | i < n, j < 2] mul(g[i, j, c], mul(x[i, j, c], scale[i, j]))
-  db: f32[6] = fold sum [c < 6 | i < n, j < 2] g[i, j, c]
+  dw: f32[6] = reduce sum [c < 6 | i < n, j < 2] mul(g[i, j, c], mul(x[i, j, c], scale[i, j]))
+  db: f32[6] = reduce sum [c < 6 | i < n, j < 2] g[i, j, c]
 }}"""
 
 
@@ -152,7 +154,7 @@ graph @f(g: f32[n, 2, 6], x: f32[n, 2, 6], scale: f32[n, 2], w: f32[6]) -> (dx, 
 def test_any_number_of_rows_is_cut_into_as_many_runs(hint):
     graph = parse_graph(ANY_ROWS.format(hint=hint))
     found = schedule(graph, TARGET, Policy(run_minimum=1 << 17, run_columns=2))
-    assert column_folds(found)[0] == ["dw_part", "db_part"]
+    assert column_reductions(found)[0] == ["dw_part", "db_part"]
     first = kernel_of(found, "dx")
     assert first.runs == 4, "two programs on each of two processors"
     assert str(first.run) == "((2*n+3)//4)"
@@ -172,4 +174,4 @@ def test_any_number_of_rows_is_cut_into_as_many_runs(hint):
 def test_a_few_rows_at_hand_say_nothing_of_the_rows_to_come():
     """Where even several thousand rows would be found in the cache again, nothing is gained."""
     found = schedule(parse_graph(ANY_ROWS.format(hint=2)), TARGET, Policy(run_minimum=1 << 20, run_columns=2))
-    assert not any(column_folds(found))
+    assert not any(column_reductions(found))

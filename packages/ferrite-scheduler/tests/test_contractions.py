@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from checks import check, refusal
-from ferrite_ir.language.graph import Contract, Fold, Loop
+from ferrite_ir.language.graph import Contract, Loop, Reduction
 from ferrite_scheduler import Policy
 from ferrite_scheduler.model.contractions import uses_tensor_cores
 from ferrite_scheduler.model.schedule import Kernel
@@ -48,15 +48,15 @@ def test_rows_and_columns_have_axes_of_their_own() -> None:
     ],
     ids=["many rows", "one row", "many rows of f32", "few columns", "short"],
 )
-def test_others_are_folds_of_products(text: str) -> None:
-    assert isinstance(sole(text).body[0], Fold)
+def test_others_are_reductions_of_products(text: str) -> None:
+    assert isinstance(sole(text).body[0], Reduction)
 
 
 def test_the_limit_of_rows_is_a_matter_of_policy() -> None:
-    assert isinstance(sole(product(rows=3), product_rows=2).body[0], Fold)
+    assert isinstance(sole(product(rows=3), product_rows=2).body[0], Reduction)
     assert isinstance(sole(product(rows=17), product_rows=32).body[0], Contract)
     assert isinstance(sole(product(rows=3, dtype="f32"), wide_product_rows=3).body[0], Contract)
-    assert isinstance(sole(product(rows=3, dtype="f32"), wide_product_rows=2).body[0], Fold)
+    assert isinstance(sole(product(rows=3, dtype="f32"), wide_product_rows=2).body[0], Reduction)
 
 
 CODES = """
@@ -72,9 +72,9 @@ def test_tensor_cores_take_what_would_wait_for_multiplications(rows: int, dtype:
     assert uses_tensor_cores(sole(product(rows=rows, dtype=dtype)).body) == bool(count)
 
 
-def test_operands_that_both_have_columns_make_a_fold() -> None:
+def test_operands_that_both_have_columns_make_a_reduction() -> None:
     text = product(rows=3, columns=20, points=20).replace("x[m, k]", "x[m, n]")
-    assert isinstance(sole(text).body[0], Fold)
+    assert isinstance(sole(text).body[0], Reduction)
 
 
 SCALED = "mul(cast.f32(w[n, k]), s[n])"
@@ -127,11 +127,11 @@ def test_products_whose_rows_are_columns_of_each_other_do_not() -> None:
     assert [isinstance(kernel.body[0], Contract) for kernel in found.kernels] == [True, True]
 
 
-def test_folds_keep_their_own_kernels() -> None:
+def test_reductions_keep_their_own_kernels() -> None:
     found = check("""
     graph @f(x: bf16[3, 18], w: bf16[20, 18]) -> (p, q) {
       p: f32[3, 20] = contract [m < 3, n < 20 | k < 18] x[m, k] * w[n, k]
-      q: f32[3, 20] = fold max [m < 3, n < 20 | k < 18] sub(cast.f32(x[m, k]), cast.f32(w[n, k]))
+      q: f32[3, 20] = reduce max [m < 3, n < 20 | k < 18] sub(cast.f32(x[m, k]), cast.f32(w[n, k]))
     }""")
     assert len(found.kernels) == 2
     assert refusal(found, "p", "q") == "F12"

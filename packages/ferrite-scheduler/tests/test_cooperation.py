@@ -1,4 +1,4 @@
-"""Folds that several programs do together: which kernels do, what they are told, and what they compute."""
+"""Reductions that several programs do together: which kernels do, what they are told, and what they compute."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ SHORT = Policy(
 """So that rows of a few elements are long ones."""
 
 SOFTMAX = """graph @softmax(x: {dtype}[{rows}, {length}]) -> (y) {{
-  m: f32[{rows}] = fold max [i < {rows} | j < {length}] cast.f32(x[i, j])
-  s: f32[{rows}] = fold sum [i < {rows} | j < {length}] exp(sub(cast.f32(x[i, j]), m[i]))
+  m: f32[{rows}] = reduce max [i < {rows} | j < {length}] cast.f32(x[i, j])
+  s: f32[{rows}] = reduce sum [i < {rows} | j < {length}] exp(sub(cast.f32(x[i, j]), m[i]))
   y: {dtype}[{rows}, {length}] = loop [i < {rows}, j < {length}]
       cast.{dtype}(div(exp(sub(cast.f32(x[i, j]), m[i])), s[i]))
 }}"""
 
 COLUMNS = """graph @softmax(x: f32[18, 5]) -> (y) {
-  m: f32[5] = fold max [j < 5 | i < 18] x[i, j]
-  s: f32[5] = fold sum [j < 5 | i < 18] exp(sub(x[i, j], m[j]))
+  m: f32[5] = reduce max [j < 5 | i < 18] x[i, j]
+  s: f32[5] = reduce sum [j < 5 | i < 18] exp(sub(x[i, j], m[j]))
   y: f32[18, 5] = loop [i < 18, j < 5] div(exp(sub(x[i, j], m[j])), s[j])
 }"""
 
 NARROW_COLUMNS = """graph @f(x: bf16[18, 5]) -> (y) {
-  s: f32[5] = fold sum [j < 5 | i < 18] cast.f32(x[i, j])
+  s: f32[5] = reduce sum [j < 5 | i < 18] cast.f32(x[i, j])
   y: bf16[18, 5] = loop [i < 18, j < 5] cast.bf16(div(cast.f32(x[i, j]), s[j]))
 }"""
 
@@ -103,28 +103,28 @@ def test_rows_that_gain_nothing_are_walked_alone() -> None:
     assert strategy(softmax(32), cooperative_points=32) == "looped", "one program holds it"
     assert strategy(softmax(257)) == "looped", "17 parts are too many for 132 multiprocessors"
     two = """graph @f(x: f32[3, 32], z: f32[3, 32]) -> (y) {
-  s: f32[3] = fold sum [i < 3 | j < 32] mul(x[i, j], z[i, j])
+  s: f32[3] = reduce sum [i < 3 | j < 32] mul(x[i, j], z[i, j])
   y: f32[3, 32] = loop [i < 3, j < 32] mul(sub(z[i, j], s[i]), x[i, j])
 }"""
     assert strategy(two) == "looped", "two operands would wait in registers"
-    sums = "graph @f(x: f32[3, 32]) -> (s) {\n  s: f32[3] = fold sum [i < 3 | j < 32] x[i, j]\n}"
+    sums = "graph @f(x: f32[3, 32]) -> (s) {\n  s: f32[3] = reduce sum [i < 3 | j < 32] x[i, j]\n}"
     assert strategy(sums) == "looped", "nothing is read again"
 
 
-def test_folds_that_wait_for_each_other_are_walked_alone() -> None:
+def test_reductions_that_wait_for_each_other_are_walked_alone() -> None:
     text = """graph @f(x: f32[3, 32]) -> (y) {
-  m: f32[3] = fold max [i < 3 | j < 32] x[i, j]
-  s: f32[3] = fold sum [i < 3 | j < 32] mul(x[i, j], m[i])
+  m: f32[3] = reduce max [i < 3 | j < 32] x[i, j]
+  s: f32[3] = reduce sum [i < 3 | j < 32] mul(x[i, j], m[i])
   y: f32[3, 32] = loop [i < 3, j < 32] div(x[i, j], s[i])
 }"""
     assert strategies(check(text, policy=SHORT)) == ["looped"]
 
 
-def test_what_is_stored_before_the_folds_are_done_keeps_a_row_alone() -> None:
+def test_what_is_stored_before_the_reductions_are_done_keeps_a_row_alone() -> None:
     """In a first pass over the row: programs that share it store only what they have waited for."""
     text = """graph @f(x: f32[3, 32]) -> (e, y) {
   e: f32[3, 32] = loop [i < 3, j < 32] exp(x[i, j])
-  s: f32[3] = fold sum [i < 3 | j < 32] e[i, j]
+  s: f32[3] = reduce sum [i < 3 | j < 32] e[i, j]
   y: f32[3, 32] = loop [i < 3, j < 32] div(e[i, j], s[i])
 }"""
     assert "cooperative" not in strategies(check(text, policy=SHORT))
@@ -132,8 +132,8 @@ def test_what_is_stored_before_the_folds_are_done_keeps_a_row_alone() -> None:
 
 def test_sums_and_extremes_are_shared_together() -> None:
     text = """graph @f(x: f32[3, 20]) -> (y, s) {
-  m: f32[3] = fold max [i < 3 | j < 20] x[i, j]
-  s: f32[3] = fold sum [i < 3 | j < 20] x[i, j]
+  m: f32[3] = reduce max [i < 3 | j < 20] x[i, j]
+  s: f32[3] = reduce sum [i < 3 | j < 20] x[i, j]
   y: f32[3, 20] = loop [i < 3, j < 20] add(div(x[i, j], s[i]), m[i])
 }"""
     (kernel,) = check(text, policy=SHORT).kernels
@@ -146,7 +146,7 @@ def test_only_elements_are_overwritten() -> None:
     text = """graph @f(x: f32[3, 24], u: f32[3]) -> (m, y) {
   o: f32[3] = extern aten.clone.default(u)
   p: f32[3, 24] = extern aten.clone.default(x)
-  s: f32[3] = fold sum [i < 3 | j < 24] p[i, j]
+  s: f32[3] = reduce sum [i < 3 | j < 24] p[i, j]
   m: f32[3] = loop [i < 3] mul(o[i], s[i])
   y: f32[3, 24] = loop [i < 3, j < 24] div(p[i, j], m[i])
 }"""

@@ -94,7 +94,7 @@ def test_what_is_no_sum_of_digits_is_opaque(body):
 def test_quotients_and_remainders_that_add_up_in_memory_are_digits():
     (node,) = dependences(
         "graph @f(x: f32[5, 3, 7, 7]{147, 1, 21, 3}) -> (a) { a: f32[16, 3] = "
-        "fold sum [p < 16, c < 3 | r < 15] masked(lt(index.i64(p*15 + r), i64(245)), "
+        "reduce sum [p < 16, c < 3 | r < 15] masked(lt(index.i64(p*15 + r), i64(245)), "
         "x[(p*15 + r) // 49, c, ((p*15 + r) // 7) % 7, (p*15 + r) % 7], f32(0.0)) }"
     ).nodes
     (touch,) = node.loads
@@ -131,7 +131,7 @@ graph @f(x: f32[8], w: f32[8]) -> (a, d) where u0: size >= 0, u1: size >= 0 {
   a: f32[u0]  = loop [i < u0] f32(1.0)
   b: f32[8]   = loop [i < 8] mul(w[i], w[i])
   c: f32[8]   = loop [i < 8] add(w[i], cast.f32(index.i64(u1)))
-  d: f32[]    = fold sum [ | i < 8] add(b[i], c[i])
+  d: f32[]    = reduce sum [ | i < 8] add(b[i], c[i])
 }"""
 
 

@@ -87,24 +87,26 @@ def test_permutations_of_one_cut_compose(first, second):
 
 @settings(deadline=None)
 @given(bijections(), st.sampled_from([1, 2, 3]))
-def test_lifting_adds_a_fold_below(case, fold):
+def test_lifting_adds_a_reduction_below(case, reduction):
     count, digits = case
-    up = lifted(digits, fold)
-    assert all(value(up, p) == value(digits, p // fold) for p in range(count * fold))
-    assert lowered(up, fold) == digits
+    up = lifted(digits, reduction)
+    assert all(value(up, p) == value(digits, p // reduction) for p in range(count * reduction))
+    assert lowered(up, reduction) == digits
 
 
 @settings(deadline=None)
 @given(bijections())
 def test_separation_is_what_it_says(case):
     count, digits = case
-    for fold in range(1, count + 1):
-        if count % fold or not separates(digits, fold):
+    for reduction in range(1, count + 1):
+        if count % reduction or not separates(digits, reduction):
             continue
         images = [value(digits, p) for p in range(count)]
-        assert all(images[p] // fold == images[p - p % fold] // fold for p in range(count))
-        on_grid = grid_part(digits, fold)
-        assert [image // fold for image in images[::fold]] == [value(on_grid, g) for g in range(count // fold)]
+        assert all(images[p] // reduction == images[p - p % reduction] // reduction for p in range(count))
+        on_grid = grid_part(digits, reduction)
+        assert [image // reduction for image in images[::reduction]] == [
+            value(on_grid, g) for g in range(count // reduction)
+        ]
 
 
 @settings(max_examples=200, deadline=None)

@@ -16,7 +16,7 @@ CHAIN = """graph @f(x: f32[{n}], a: f32[]) -> (y, z) {{
   z: f32[{n}] = loop [i < {n}] mul(y[i], c[])
 }}"""
 TWICE = """graph @f(x: f32[{n}]) -> (y) {{
-  a: f32[] = fold sum [ | i < {n}] x[i]
+  a: f32[] = reduce sum [ | i < {n}] x[i]
   b: f32[] = extern aten.clone.default(a)
   y: f32[{n}] = loop [i < {n}] mul(x[i], b[])
 }}"""

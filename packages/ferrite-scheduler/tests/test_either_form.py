@@ -1,4 +1,4 @@
-"""Folds over symbolic axes in two forms: when each is launched, what they compute, and what keeps only one."""
+"""Reductions over symbolic axes in two forms: when each is launched, what they compute, and what keeps only one."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from ferrite_scheduler import Kernel, Schedule, schedule
 from ferrite_scheduler.simulation.simulator import simulate
 
 COLUMNS = """graph @columns(x: bf16[n, {width}], y: f32[n, {width}]) -> (t, u) where n: size >= 0 ~ {hint} {{
-  s: f32[{width}] = fold sum [j < {width} | r < n] cast.f32(x[r, j])
+  s: f32[{width}] = reduce sum [j < {width} | r < n] cast.f32(x[r, j])
   t: f32[{width}] = loop [j < {width}] mul(s[j], f32(2.0))
-  u: f32[{width}] = fold sum [j < {width} | r < n] mul(cast.f32(x[r, j]), y[r, j])
+  u: f32[{width}] = reduce sum [j < {width} | r < n] mul(cast.f32(x[r, j]), y[r, j])
 }}"""
 TOTAL = """graph @total(x: f32[n, m]) -> (s) where n: size >= 0 ~ {hint}, m: size >= 0 ~ 2 {{
-  s: f32[] = fold max [ | r < n, q < m] neg(x[r, q])
+  s: f32[] = reduce max [ | r < n, q < m] neg(x[r, q])
 }}"""
 WIDE = """graph @wide(x: f32[n, m]) -> (u) where n: size >= 0 ~ {hint}, m: size >= 0 ~ 2 {{
-  u: f32[m] = fold sum [q < m | r < n] x[r, q]
+  u: f32[m] = reduce sum [q < m | r < n] x[r, q]
 }}"""
 STORED = """graph @stored(x: f32[n, 3]) -> (e, s) where n: size >= 0 ~ {hint} {{
   e: f32[n, 3] = loop [i < n, j < 3] exp(x[i, j])
-  s: f32[3] = fold sum [j < 3 | r < n] e[r, j]
+  s: f32[3] = reduce sum [j < 3 | r < n] e[r, j]
 }}"""
 SOFTMAX = """graph @rows(x: f32[2, n]) -> (y) where n: size >= 0 ~ {hint} {{
-  s: f32[2] = fold sum [i < 2 | r < n] exp(x[i, r])
+  s: f32[2] = reduce sum [i < 2 | r < n] exp(x[i, r])
   y: f32[2, n] = loop [i < 2, j < n] div(exp(x[i, j]), s[i])
 }}"""
 
 PAIRS = """graph @pairs(a: bf16[n, {width}], b: f32[n, {width}], c: bf16[n, {width}], d: f32[n, {width}])
   -> (p, q, r, s) where n: size >= 0 ~ {hint} {{
-  p: f32[{width}] = fold sum [j < {width} | i < n] cast.f32(a[i, j])
-  q: f32[{width}] = fold sum [j < {width} | i < n] mul(cast.f32(a[i, j]), b[i, j])
-  r: f32[{width}] = fold sum [j < {width} | i < n] cast.f32(c[i, j])
-  s: f32[{width}] = fold sum [j < {width} | i < n] mul(cast.f32(c[i, j]), d[i, j])
+  p: f32[{width}] = reduce sum [j < {width} | i < n] cast.f32(a[i, j])
+  q: f32[{width}] = reduce sum [j < {width} | i < n] mul(cast.f32(a[i, j]), b[i, j])
+  r: f32[{width}] = reduce sum [j < {width} | i < n] cast.f32(c[i, j])
+  s: f32[{width}] = reduce sum [j < {width} | i < n] mul(cast.f32(c[i, j]), d[i, j])
 }}"""
 """Two pairs of sums, of which the second stages are small enough to share a kernel."""
 
 NORM = """graph @norm(x: bf16[n, {width}], m: f32[1, {width}]) -> (y) mutates (m: m2) where n: size >= 0 ~ {hint} {{
-  a: f32[{width}], v: f32[{width}], w: f32[{width}] = fold welford [j < {width} | r < n] cast.f32(x[r, j])
+  a: f32[{width}], v: f32[{width}], w: f32[{width}] = reduce welford [j < {width} | r < n] cast.f32(x[r, j])
   m2: f32[1, {width}] = update set m [j < {width}] at [0, j] add(mul(m[0, j], f32(0.9)), mul(a[j], f32(0.1)))
   y: f32[n, {width}] = loop [i < n, j < {width}] mul(sub(cast.f32(x[i, j]), a[j]), rsqrt(add(v[j], f32(1.0))))
 }}"""
@@ -91,7 +91,7 @@ def test_a_form_is_launched_for_the_lengths_that_it_is_better_for(hint: int) -> 
 
 
 @pytest.mark.parametrize("hint", [2, 100_000])
-def test_stages_share_kernels_with_those_of_folds_that_are_one_kernel_whole(hint: int) -> None:
+def test_stages_share_kernels_with_those_of_reductions_that_are_one_kernel_whole(hint: int) -> None:
     found = schedule(parse_graph(PAIRS.format(hint=hint, width=1000)))
     short, long = ({frozenset(found.kernels[k].homes) for k in launched(found, n=n)} for n in (2, 100_000))
     assert frozenset().union(*short) == {"p", "q", "r", "s"}
@@ -112,16 +112,16 @@ def test_rows_that_share_a_kernel_with_what_follows_have_the_form_that_their_hin
     assert len(large.kernels) > 1
 
 
-def test_a_fold_of_what_changes_later_has_one_form() -> None:
+def test_a_reduction_of_what_changes_later_has_one_form() -> None:
     """What does the work of both stages runs late: what the first stage reads may have been overwritten by then."""
     text = """graph @changed(x: f32[n, 1000]) -> (s) mutates (x: z) where n: size >= 0 ~ 2 {
-      s: f32[1000] = fold sum [j < 1000 | r < n] x[r, j]
+      s: f32[1000] = reduce sum [j < 1000 | r < n] x[r, j]
       z: f32[n, 1000] = update set x [i < n, j < 1000] at [i, j] add(x[i, j], f32(1.0))
     }"""
     assert not any(kernel.idle for kernel in schedule(parse_graph(text)).kernels)
 
 
-def test_static_folds_have_one_form() -> None:
+def test_static_reductions_have_one_form() -> None:
     text = COLUMNS.format(hint=2, width=1000).replace("[n,", "[20000,").replace("< n]", "< 20000]")
     found = schedule(parse_graph(text.replace(" where n: size >= 0 ~ 2", "")))
     assert [len(found.kernels), *(kernel.idle for kernel in found.kernels)] == [2, (), ()]
@@ -140,8 +140,8 @@ def test_moments_that_update_an_average_have_both_forms(hint: int) -> None:
 
 
 @pytest.mark.parametrize("is_read_again", [False, True])
-def test_loops_that_are_folded_share_a_kernel_with_whole_folds(*, is_read_again: bool) -> None:
-    """Their elements are stored for the parts of the fold alone, or for the caller as well."""
+def test_loops_that_are_reduced_share_a_kernel_with_whole_reductions(*, is_read_again: bool) -> None:
+    """Their elements are stored for the parts of the reduction alone, or for the caller as well."""
     text = STORED.format(hint=2) if is_read_again else STORED.format(hint=2).replace("(e, s)", "(s)")
     found = schedule(parse_graph(text.replace("exp(x[i, j])", "cast.f32(cast.bf16(exp(x[i, j])))")), EAGER_TO_SPLIT)
     short, long = (launched(found, n=n) for n in (2, 1_000_000))
@@ -151,7 +151,7 @@ def test_loops_that_are_folded_share_a_kernel_with_whole_folds(*, is_read_again:
     assert whole not in [found.kernels[number] for number in long]
 
 
-def test_loops_that_read_what_is_made_after_the_folds_do_not_follow_them() -> None:
+def test_loops_that_read_what_is_made_after_the_reductions_do_not_follow_them() -> None:
     text = NORM.replace("(y) mutates", "(y, z, t) mutates").replace(
         "\n}}",
         """
@@ -167,7 +167,8 @@ def test_loops_that_read_what_is_made_after_the_folds_do_not_follow_them() -> No
     assert launched(found, n=1) == [1, 4]
 
 
-# --- generated chains of loops and folds of columns -----------------------------------------------------------------
+# --- generated chains of loops and reductions of columns
+# -----------------------------------------------------------------
 
 
 class Chain:
@@ -178,7 +179,7 @@ class Chain:
         self.matrices, self.columns = ["x", "y"], ["c"]
         self.lines: list[str] = []
         for _ in range(self.rng.randint(2, 9)):
-            self.rng.choice((self.loop, self.loop, self.fold, self.fold, self.call))(f"v{len(self.lines)}")
+            self.rng.choice((self.loop, self.loop, self.reduce, self.reduce, self.call))(f"v{len(self.lines)}")
 
     def element(self, row: str) -> str:
         if self.rng.random() < 0.4:
@@ -190,12 +191,12 @@ class Chain:
         self.lines.append(f"{name}: f32[n, 3] = loop [i < n, j < 3] {value}")
         self.matrices.append(name)
 
-    def fold(self, name: str) -> None:
+    def reduce(self, name: str) -> None:
         combine = self.rng.choice(("sum", "max"))
         value = f"mul({self.rng.choice(self.matrices)}[r, j], {self.element('r')})"
         if combine == "sum":  # of many numbers, which shall not drown what is added to it
             value = f"mul({value}, f32(0.00390625))"
-        self.lines.append(f"{name}: f32[3] = fold {combine} [j < 3 | r < n] {value}")
+        self.lines.append(f"{name}: f32[3] = reduce {combine} [j < 3 | r < n] {value}")
         self.columns.append(name)
 
     def call(self, name: str) -> None:

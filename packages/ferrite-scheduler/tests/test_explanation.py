@@ -13,7 +13,7 @@ from ferrite_scheduler.__main__ import main
 
 TEXT = """
 graph @f(x: f32[1024, 1024], w: f32[64]) -> (y, u, e, q) {
-  m: f32[1024]       = fold max [i < 1024 | j < 1024] x[i, j]
+  m: f32[1024]       = reduce max [i < 1024 | j < 1024] x[i, j]
   y: f32[1024, 1024] = loop [i < 1024, j < 1024] sub(x[i, j], m[i])
   u: f32[64]         = loop [i < 64] exp(w[i])
   e: f32[1024]       = extern aten.clone.default(m)

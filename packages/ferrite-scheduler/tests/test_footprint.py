@@ -39,7 +39,7 @@ def test_a_step_names_what_is_alive_at_the_peak():
     graph @f(x: f32[8]) -> (s) {
       a: f32[8] = extern aten.clone.default(x)
       b: f32[8] = extern aten.clone.default(a)
-      s: f32[] = fold sum [ | i < 8] mul(a[i], b[i])
+      s: f32[] = reduce sum [ | i < 8] mul(a[i], b[i])
     }""")
     )
     assert found.peak == 4 * 17

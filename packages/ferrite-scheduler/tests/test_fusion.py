@@ -17,15 +17,15 @@ LOOPED = Policy(persistent_elements=2, persistent_elements_outer=2, persistent_e
 SOFTMAX = """
 graph @softmax(x: bf16[6, 8]) -> (y) {
   v: f32[6, 8]  = loop [i < 6, j < 8] cast.f32(x[i, j])
-  m: f32[6]     = fold max [i < 6 | j < 8] v[i, j]
+  m: f32[6]     = reduce max [i < 6 | j < 8] v[i, j]
   e: f32[6, 8]  = loop [i < 6, j < 8] exp(sub(v[i, j], m[i]))
-  s: f32[6]     = fold sum [i < 6 | j < 8] e[i, j]
+  s: f32[6]     = reduce sum [i < 6 | j < 8] e[i, j]
   y: bf16[6, 8] = loop [i < 6, j < 8] cast.bf16(div(e[i, j], s[i]))
 }"""
 
 LAYER_NORM = """
 graph @layer_norm(x: f32[6, 8], w: f32[8], b: f32[8]) -> (y, mean, rstd) {
-  mean: f32[6], m2: f32[6], n: f32[6] = fold welford [i < 6 | j < 8] x[i, j]
+  mean: f32[6], m2: f32[6], n: f32[6] = reduce welford [i < 6 | j < 8] x[i, j]
   rstd: f32[6] = loop [i < 6] rsqrt(add(div(m2[i], f32(8.0)), f32(1e-05)))
   y: f32[6, 8] = loop [i < 6, j < 8] add(mul(mul(sub(x[i, j], mean[i]), rstd[i]), w[j]), b[j])
 }"""
@@ -39,7 +39,7 @@ def test_softmax_is_one_persistent_kernel():
     assert [param.name for param in kernel.params] == ["x", "y"]
 
 
-def test_rows_that_both_folds_read_are_held_once():
+def test_rows_that_both_reductions_read_are_held_once():
     """A tile for the row and one for what is made of it: as many as the longest row for a tile leaves room for."""
     (kernel,) = check(SOFTMAX, policy=Policy(persistent_elements=8, persistent_bytes=2 * 8 * 4)).kernels
     assert kernel.strategy == "persistent"
@@ -55,7 +55,7 @@ def columns(points: int, *, widened: bool = True) -> str:
     again = f"y: f32[{points}, 6] = loop [i < {points}, j < 6] div(x[i, j], s[j])" if widened else ""
     return f"""
     graph @f(x: f32[{points}, 6]) -> ({"y" if widened else "s"}) {{
-      s: f32[6] = fold sum [j < 6 | i < {points}] x[i, j]
+      s: f32[6] = reduce sum [j < 6 | i < {points}] x[i, j]
       {again}
     }}"""
 
@@ -77,7 +77,7 @@ def test_columns_of_many_values_are_not_held():
     text = "graph @f(" + ", ".join(f"{name}: f32[256, 6]" for name in values) + ") -> (y) {"
     total = functools.reduce(lambda a, b: f"add({a}, {b})", [f"{name}[i, j]" for name in values])
     text += f"""
-      s: f32[6] = fold sum [j < 6 | i < 256] {total}
+      s: f32[6] = reduce sum [j < 6 | i < 256] {total}
       y: f32[256, 6] = loop [i < 256, j < 6] div({total}, s[j])
     }}"""
     found = check(text, policy=Policy(split_minimum=512))
@@ -104,11 +104,11 @@ def test_bias_activation_and_residual_are_one_kernel():
 def test_norm_backward_keeps_dx_in_one_kernel_and_dw_with_db_in_another():
     found = check("""
     graph @back(x: f32[6, 8], dy: f32[6, 8], w: f32[8]) -> (dx, dw, db) {
-      s: f32[6]     = fold sum [i < 6 | j < 8] mul(dy[i, j], w[j])
-      t: f32[6]     = fold sum [i < 6 | j < 8] mul(dy[i, j], x[i, j])
+      s: f32[6]     = reduce sum [i < 6 | j < 8] mul(dy[i, j], w[j])
+      t: f32[6]     = reduce sum [i < 6 | j < 8] mul(dy[i, j], x[i, j])
       dx: f32[6, 8] = loop [i < 6, j < 8] sub(dy[i, j], add(s[i], mul(x[i, j], t[i])))
-      dw: f32[8]    = fold sum [j < 8 | i < 6] mul(dy[i, j], x[i, j])
-      db: f32[8]    = fold sum [j < 8 | i < 6] dy[i, j]
+      dw: f32[8]    = reduce sum [j < 8 | i < 6] mul(dy[i, j], x[i, j])
+      db: f32[8]    = reduce sum [j < 8 | i < 6] dy[i, j]
     }""")
     assert len(found.kernels) == 2
     assert set(kernel_of(found, "dx").stored) == {"dx"}
@@ -116,11 +116,11 @@ def test_norm_backward_keeps_dx_in_one_kernel_and_dw_with_db_in_another():
     assert refusal(found, "dx", "dw") == "F03"
 
 
-def test_square_row_and_column_folds_stay_apart():
+def test_square_row_and_column_reductions_stay_apart():
     found = check("""
     graph @f(x: f32[6, 6]) -> (a, b) {
-      a: f32[6] = fold sum [i < 6 | j < 6] x[i, j]
-      b: f32[6] = fold sum [j < 6 | i < 6] x[i, j]
+      a: f32[6] = reduce sum [i < 6 | j < 6] x[i, j]
+      b: f32[6] = reduce sum [j < 6 | i < 6] x[i, j]
     }""")
     assert len(found.kernels) == 2
     assert refusal(found, "a", "b") == "F07"
@@ -147,19 +147,19 @@ def test_reshape_that_cuts_across_falls_back_to_divisions():
     assert len(found.kernels) == 1
 
 
-def test_grid_level_producer_of_a_fold_body_joins():
+def test_grid_level_producer_of_a_reduction_body_joins():
     found = check("""
     graph @f(x: f32[6, 8], g: f32[6]) -> (s, h) {
       h: f32[6] = loop [i < 6] exp(g[i])
-      s: f32[6] = fold sum [i < 6 | j < 8] mul(x[i, j], h[i])
+      s: f32[6] = reduce sum [i < 6 | j < 8] mul(x[i, j], h[i])
     }""")
     assert len(found.kernels) == 1
 
 
-def test_fold_over_two_dims_with_reshaped_epilogue():
+def test_reduction_over_two_dims_with_reshaped_epilogue():
     found = check("""
     graph @groups(x: f32[3, 4, 5]) -> (y) {
-      s: f32[3]    = fold sum [a < 3 | b < 4, c < 5] x[a, b, c]
+      s: f32[3]    = reduce sum [a < 3 | b < 4, c < 5] x[a, b, c]
       y: f32[60]   = loop [p < 60] mul(x[p // 20, (p // 5) % 4, p % 5], s[p // 20])
     }""")
     assert len(found.kernels) == 1
@@ -168,7 +168,7 @@ def test_fold_over_two_dims_with_reshaped_epilogue():
 def test_batch_statistics_and_running_average_are_one_kernel():
     found = check("""
     graph @stats(x: f32[3, 4, 5], r: f32[4]) -> (m) mutates (r: r1) {
-      s: f32[4]  = fold sum [c < 4 | n < 3, h < 5] x[n, c, h]
+      s: f32[4]  = reduce sum [c < 4 | n < 3, h < 5] x[n, c, h]
       m: f32[4]  = loop [c < 4] div(s[c], f32(15.0))
       r1: f32[4] = update set r [c < 4] at [c] add(mul(r[c], f32(0.9)), mul(m[c], f32(0.1)))
     }""")
@@ -277,8 +277,8 @@ def test_scatter_stays_apart_from_what_it_scatters_into():
 def test_in_place_softmax_is_one_kernel_only_while_rows_fit_in_a_tile():
     text = """
     graph @f(x: f32[4, 8]) -> () mutates (x: x1) {
-      m: f32[4]     = fold max [i < 4 | j < 8] x[i, j]
-      s: f32[4]     = fold sum [i < 4 | j < 8] exp(sub(x[i, j], m[i]))
+      m: f32[4]     = reduce max [i < 4 | j < 8] x[i, j]
+      s: f32[4]     = reduce sum [i < 4 | j < 8] exp(sub(x[i, j], m[i]))
       x1: f32[4, 8] = update set x [i < 4, j < 8] at [i, j] div(exp(sub(x[i, j], m[i])), s[i])
     }"""
     assert len(check(text).kernels) == 1
@@ -301,7 +301,7 @@ def test_scan_takes_pointwise_company_only():
       a: f32[4, 6] = loop [i < 4, j < 6] exp(x[i, j])
       s: f32[4, 6] = scan sum [i < 4, j < 6] along j a[i, j]
       y: f32[4, 6] = loop [i < 4, j < 6] mul(s[i, j], x[i, j])
-      t: f32[4]    = fold sum [i < 4 | j < 6] s[i, j]
+      t: f32[4]    = reduce sum [i < 4 | j < 6] s[i, j]
     }""")
     kernel = kernel_of(found, "s")
     assert kernel.strategy == "scan"
@@ -378,11 +378,11 @@ def test_unrelated_large_kernels_sharing_only_a_number_stay_apart():
     assert refusal(found, "a", "b") == "P04"
 
 
-def test_transposed_store_does_not_join_a_row_fold():
+def test_transposed_store_does_not_join_a_row_reduction():
     found = schedule(
         parse_graph("""
     graph @f(x: f32[1024, 1024]) -> (y, t) {
-      m: f32[1024]       = fold max [i < 1024 | j < 1024] x[i, j]
+      m: f32[1024]       = reduce max [i < 1024 | j < 1024] x[i, j]
       y: f32[1024, 1024] = loop [i < 1024, j < 1024] sub(x[i, j], m[i])
       t: f32[1024, 1024] = loop [j < 1024, i < 1024] add(y[i, j], x[i, j])
     }""")
@@ -400,8 +400,8 @@ def test_fusing_into_a_looped_kernel_pays_for_what_it_loads_twice():
     text = f"""
     graph @f({inputs}) -> (y) {{
       v: f32[64, 65536] = loop [i < 64, j < 65536] {total}
-      m: f32[64]        = fold max [i < 64 | j < 65536] v[i, j]
-      s: f32[64]        = fold sum [i < 64 | j < 65536] exp2(sub(v[i, j], m[i]))
+      m: f32[64]        = reduce max [i < 64 | j < 65536] v[i, j]
+      s: f32[64]        = reduce sum [i < 64 | j < 65536] exp2(sub(v[i, j], m[i]))
       y: f32[64, 65536] = loop [i < 64, j < 65536] div(exp2(sub(v[i, j], m[i])), s[i])
     }}"""
     found = schedule(parse_graph(text), Target(), Policy(split_minimum=1 << 30))
@@ -414,7 +414,7 @@ def test_zero_points_and_no_dims():
     found = check("""
     graph @f(x: f32[0, 4], y: f32[]) -> (a, s, b) {
       a: f32[0, 4] = loop [i < 0, j < 4] exp(x[i, j])
-      s: f32[4]    = fold sum [j < 4 | i < 0] x[i, j]
+      s: f32[4]    = reduce sum [j < 4 | i < 0] x[i, j]
       b: f32[]     = loop [] exp(y[])
     }""")
     assert found.outputs == ("a", "s", "b")

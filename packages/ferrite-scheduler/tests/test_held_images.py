@@ -16,7 +16,7 @@ SMALL = Policy(small_kernel_bytes=0, split_minimum=64)
 NORM = """graph @norm(
   x: {dtype}[{n}, {k}, {h}, {w}]{{{image}, 1, {row}, {k}}}, weight: f32[{k}], bias: f32[{k}]
 ) -> ({out}) {{
-  mean: f32[{n}, {g}], m2: f32[{n}, {g}], count: f32[{n}, {g}] = fold welford
+  mean: f32[{n}, {g}], m2: f32[{n}, {g}], count: f32[{n}, {g}] = reduce welford
       [n < {n}, g < {g} | c < {c}, h < {h}, w < {w}] cast.f32(x[n, g*{c} + c, h, w])
   y: {dtype}[{n}, {k}, {h}, {w}]{{{image}, 1, {row}, {k}}} = loop [n < {n}, k < {k}, h < {h}, w < {w}]
       cast.{dtype}({body})
@@ -140,11 +140,11 @@ def test_a_result_may_lie_where_the_images_did() -> None:
 
 def test_what_is_overwritten_before_the_images_are_read_again_keeps_three_kernels() -> None:
     """One kernel for three would read the weights after they have changed."""
-    head, fold = norm((2, 80, 8, 8), 4).split("  y: ")
+    head, reduction = norm((2, 80, 8, 8), 4).split("  y: ")
     text = f"""{head.replace("-> (y)", "-> (y) mutates (weight: w)")}  t: f32[2, 80] = loop [n < 2, k < 80]
       mul(rsqrt(add(m2[n, k // 20], f32(1e-05))), weight[k])
   w: f32[80] = update set weight [k < 80] at [k] neg(bias[k])
-  y: {fold.split(" = loop")[0]} = loop [n < 2, k < 80, h < 8, w < 8]
+  y: {reduction.split(" = loop")[0]} = loop [n < 2, k < 80, h < 8, w < 8]
       mul(mul(x[n, k, h, w], t[n, k]), w[k])
 }}"""
     found = check(text, policy=SMALL)

@@ -10,7 +10,7 @@ from ferrite_scheduler import Policy, Target
 CACHE = Target(l2_bytes=1024)
 LOOPED = Policy(persistent_elements=16)
 TWICE = """graph @f(x: f32[{n}]) -> (y, z) {{
-  a: f32[] = fold sum [ | i < {n}] x[i]
+  a: f32[] = reduce sum [ | i < {n}] x[i]
   b: f32[] = extern aten.clone.default(a)
   y: f32[{n}] = loop [i < {n}] mul(x[i], b[])
   {z}
@@ -83,7 +83,7 @@ def test_results_of_the_graph_stay() -> None:
 
 
 ROWS = """graph @f(x: f32[4, {n}]) -> ({output}) {{
-  s: f32[4] = fold sum [i < 4 | r < {n}] exp(x[i, r])
+  s: f32[4] = reduce sum [i < 4 | r < {n}] exp(x[i, r])
   y: f32[4, {n}] = loop [i < 4, r < {n}] div(exp(x[i, r]), s[i])
 }}"""
 

@@ -6,7 +6,7 @@ import pytest
 
 from checks import EAGER_TO_SPLIT, check, kernel_of
 from ferrite_ir import parse_graph
-from ferrite_ir.language.graph import Fold, Scan
+from ferrite_ir.language.graph import Reduction, Scan
 from ferrite_scheduler import Policy, schedule
 from ferrite_scheduler.rewrites import long_scans
 
@@ -34,15 +34,15 @@ def _short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_parts_compute_what_one_scan_computes(combine: str, length: int) -> None:
     text = SCANS[combine].format(n=length)
     found = check(f"graph @f(x: f32[{length}, 3]) -> (s) {{\n{text}\n}}", EAGER_TO_SPLIT, POLICY)
-    folds = [d for d in found.graph.definitions if isinstance(d, Fold)]
+    reductions = [d for d in found.graph.definitions if isinstance(d, Reduction)]
     running, local = (d for d in found.graph.definitions if isinstance(d, Scan))
     if combine in long_scans.IN_ORDER:  # the totals are the ends of the scanned parts
         running, local = local, running
-        assert not folds
+        assert not reductions
         assert local.results[0].name in {node.source for body in running.bodies for node in body.loads}
         assert len(found.kernels) == 3
         return
-    assert running.along.size == folds[0].dims[0].size > 1
+    assert running.along.size == reductions[0].dims[0].size > 1
     assert local.along.size * running.along.size >= length
     assert len(found.kernels) == (3 if length == 32 else 4)
     assert (kernel_of(found, local.results[0].name) is kernel_of(found, "s")) == (length == 32)

@@ -73,7 +73,7 @@ def test_the_last_loop_of_a_kernel_overwrites_what_dies():
     text = """
     graph @f(x: f32[4, 8]) -> (z) {
       b: f32[4, 8] = extern aten.clone.default(x)
-      m: f32[4]    = fold max [i < 4 | j < 8] b[i, j]
+      m: f32[4]    = reduce max [i < 4 | j < 8] b[i, j]
       y: f32[4, 8] = loop [i < 4, j < 8] sub(b[i, j], m[i])
       z: f32[4, 8] = extern aten.clone.default(y)
     }"""
@@ -178,7 +178,7 @@ def test_cpu_number_is_read_into_an_item_once():
 def test_order_keeps_the_peak_low():
     # Reading all large inputs first would keep all copies alive; program order frees each before the next.
     body = "\n".join(
-        f"a{k}: f32[4096] = extern aten.clone.default(x)\ns{k}: f32[] = fold sum [ | r < 4096] a{k}[r]"
+        f"a{k}: f32[4096] = extern aten.clone.default(x)\ns{k}: f32[] = reduce sum [ | r < 4096] a{k}[r]"
         for k in range(6)
     )
     outputs = ", ".join(f"s{k}" for k in range(6))
@@ -235,10 +235,10 @@ def test_an_earlier_loop_does_not():
         """
     graph @f(x: f32[3, 64]) -> (z, t) {
       y: f32[3, 64] = extern aten.clone.default(x)
-      m: f32[3] = fold max [i < 3 | r < 64] y[i, r]
+      m: f32[3] = reduce max [i < 3 | r < 64] y[i, r]
       z: f32[3, 64] = loop [i < 3, r < 64] sub(y[i, r], m[i])
-      s: f32[3] = fold sum [i < 3 | r < 64] exp(sub(y[i, r], m[i]))
-      t: f32[3] = fold sum [i < 3 | r < 64] div(exp(y[i, r]), s[i])
+      s: f32[3] = reduce sum [i < 3 | r < 64] exp(sub(y[i, r], m[i]))
+      t: f32[3] = reduce sum [i < 3 | r < 64] div(exp(y[i, r]), s[i])
     }""",
         policy=Policy(persistent_elements=2),
     )

@@ -16,8 +16,8 @@ def product(results: str = "y", **pieces: str) -> Schedule:
     chosen = {"vectors": 1, "rows": 8, "combine": "sum", "square": "mul(x[m, k], x[m, k])", "more": "", **pieces}
     text = """
     graph @f(x: f32[{vectors}, 6], w: f32[{rows}, 6]) -> ({results}) {{
-      s: f32[{vectors}] = fold {combine} [m < {vectors} | k < 6] {square}
-      y: f32[{vectors}, {rows}] = fold sum [m < {vectors}, n < {rows} | k < 6] mul(w[n, k], div(x[m, k], s[m]))
+      s: f32[{vectors}] = reduce {combine} [m < {vectors} | k < 6] {square}
+      y: f32[{vectors}, {rows}] = reduce sum [m < {vectors}, n < {rows} | k < 6] mul(w[n, k], div(x[m, k], s[m]))
       {more}
     }}"""
     return check(text.format(results=results, **chosen), TARGET, POLICY)
@@ -40,7 +40,7 @@ def test_a_product_normalises_its_vectors(vectors: str) -> None:
         ("y", {"square": "exp(exp(x[m, k]))"}),
         ("y, z", {"more": "z: f32[1] = loop [m < 1] neg(s[m])"}),
     ],
-    ids=["kept", "many vectors", "few programs", "another fold", "dear", "other readers"],
+    ids=["kept", "many vectors", "few programs", "another reduction", "dear", "other readers"],
 )
 def test_others_are_computed_once(results: str, pieces: dict[str, str]) -> None:
     found = product(results, **pieces)
@@ -48,7 +48,7 @@ def test_others_are_computed_once(results: str, pieces: dict[str, str]) -> None:
 
 
 def test_each_product_has_its_own() -> None:
-    more = "z: f32[1, 8] = fold sum [m < 1, n < 8 | k < 6] mul(exp(w[n, k]), mul(x[m, k], s[m]))"
+    more = "z: f32[1, 8] = reduce sum [m < 1, n < 8 | k < 6] mul(exp(w[n, k]), mul(x[m, k], s[m]))"
     found = product("y, z", more=more)
     made = {r.name for kernel in found.kernels for d in kernel.body for r in d.results}
     assert made == {"s_of_y", "y", "s_of_z", "z"}

@@ -25,7 +25,7 @@ POLICIES = {
 @pytest.mark.parametrize("name", POLICIES)
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**9), length=st.integers(1, 14))
-@example(seed=10374450, length=11)  # a looped kernel stores over an operand what it folds in the same pass
+@example(seed=10374450, length=11)  # a looped kernel stores over an operand what it reduces in the same pass
 def test_schedule_means_what_the_graph_means(name, seed, length):
     target, policy = POLICIES[name]
     graph = generated_graph(seed, length)

@@ -1,4 +1,4 @@
-"""Folds in two stages compute what one fold computes, for every combine, evenly and with a rest."""
+"""Reductions in two stages compute what one reduction computes, for every combine, evenly and with a rest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from checks import EAGER_TO_SPLIT, agrees, check, kernel_of
 from ferrite_ir import parse_graph
-from ferrite_ir.language.graph import Fold, Loop
+from ferrite_ir.language.graph import Loop, Reduction
 from ferrite_ir.reference.evaluator import evaluate
 from ferrite_scheduler import Policy, Target, schedule
 from ferrite_scheduler.rewrites import merged_partials, split_reductions
@@ -16,21 +16,21 @@ from ferrite_scheduler.simulation.simulator import simulate
 
 POLICY = Policy(split_minimum=4)
 IN_EIGHT = replace(EAGER_TO_SPLIT, processors=4), Policy(split_minimum=4, programs_per_processor=2)
-"""A machine and a policy that split folds of few columns in eight."""
-FOLDS = {
-    "sum": "s: f32[3] = fold sum [c < 3 | r < {n}] x[r, c]",
-    "prod": "s: f32[3] = fold prod [c < 3 | r < {n}] x[r, c]",
-    "max": "s: f32[3] = fold max [c < 3 | r < {n}] x[r, c]",
-    "min": "s: f32[3] = fold min [c < 3 | r < {n}] x[r, c]",
-    "any": "s: bool[3] = fold any [c < 3 | r < {n}] gt(x[r, c], f32(0.9))",
-    "all": "s: bool[3] = fold all [c < 3 | r < {n}] gt(x[r, c], f32(-0.9))",
-    "xor": "s: i64[3] = fold xor [c < 3 | r < {n}] index.i64(r*3 + c)",
-    "integer max": "s: i64[3] = fold max [c < 3 | r < {n}] index.i64(-r - c - 7)",
-    "argmax": "v: f32[3], s: i64[3] = fold argmax [c < 3 | r < {n}] (x[r, c], index.i64(r))",
-    "argmin": "v: f32[3], s: i64[3] = fold argmin [c < 3 | r < {n}] (x[r, c], index.i64(r))",
-    "logaddexp": "s: f32[3] = fold logaddexp [c < 3 | r < {n}] x[r, c]",
-    "welford": "m: f32[3], s: f32[3], w: f32[3] = fold welford [c < 3 | r < {n}] x[r, c]",
-    "online_softmax": "m: f32[3], s: f32[3] = fold online_softmax [c < 3 | r < {n}] x[r, c]",
+"""A machine and a policy that split reductions of few columns in eight."""
+REDUCTIONS = {
+    "sum": "s: f32[3] = reduce sum [c < 3 | r < {n}] x[r, c]",
+    "prod": "s: f32[3] = reduce prod [c < 3 | r < {n}] x[r, c]",
+    "max": "s: f32[3] = reduce max [c < 3 | r < {n}] x[r, c]",
+    "min": "s: f32[3] = reduce min [c < 3 | r < {n}] x[r, c]",
+    "any": "s: bool[3] = reduce any [c < 3 | r < {n}] gt(x[r, c], f32(0.9))",
+    "all": "s: bool[3] = reduce all [c < 3 | r < {n}] gt(x[r, c], f32(-0.9))",
+    "xor": "s: i64[3] = reduce xor [c < 3 | r < {n}] index.i64(r*3 + c)",
+    "integer max": "s: i64[3] = reduce max [c < 3 | r < {n}] index.i64(-r - c - 7)",
+    "argmax": "v: f32[3], s: i64[3] = reduce argmax [c < 3 | r < {n}] (x[r, c], index.i64(r))",
+    "argmin": "v: f32[3], s: i64[3] = reduce argmin [c < 3 | r < {n}] (x[r, c], index.i64(r))",
+    "logaddexp": "s: f32[3] = reduce logaddexp [c < 3 | r < {n}] x[r, c]",
+    "welford": "m: f32[3], s: f32[3], w: f32[3] = reduce welford [c < 3 | r < {n}] x[r, c]",
+    "online_softmax": "m: f32[3], s: f32[3] = reduce online_softmax [c < 3 | r < {n}] x[r, c]",
 }
 
 
@@ -40,30 +40,30 @@ def short_chunks(monkeypatch):
 
 
 @pytest.mark.parametrize("length", [32, 29])
-@pytest.mark.parametrize("combine", FOLDS)
+@pytest.mark.parametrize("combine", REDUCTIONS)
 def test_two_stages_compute_what_one_computes(combine, length):
-    text = FOLDS[combine].format(n=length)
+    text = REDUCTIONS[combine].format(n=length)
     found = check(f"graph @f(x: f32[{length}, 3]) -> (s) {{\n{text}\n}}", EAGER_TO_SPLIT, POLICY)
-    first, second = [d for d in found.graph.definitions if isinstance(d, Fold)]
+    first, second = [d for d in found.graph.definitions if isinstance(d, Reduction)]
     assert first.combine == second.combine
-    assert second.fold_dims[0].size == first.dims[0].size > 1
+    assert second.reduction_dims[0].size == first.dims[0].size > 1
     assert kernel_of(found, first.results[0].name) is not kernel_of(found, "s")
 
 
 @pytest.mark.parametrize("length", [32, 29])
 @pytest.mark.parametrize("combine", ["sum", "max", "any", "welford"])
-def test_parts_are_combined_by_the_fold_that_reads_their_states(combine, length):
+def test_parts_are_combined_by_the_reduction_that_reads_their_states(combine, length):
     result, states = ("t: bool[]" if combine == "any" else "t: f32[]"), "s[c]"
     if combine == "welford":
         result, states = "a: f32[], t: f32[], b: f32[]", "(m[c], s[c], w[c])"
-    text = f"{FOLDS[combine].format(n=length)}\n{result} = fold {combine} [ | c < 3] {states}"
+    text = f"{REDUCTIONS[combine].format(n=length)}\n{result} = reduce {combine} [ | c < 3] {states}"
     found = check(f"graph @f(x: f32[{length}, 3]) -> (t) {{\n{text}\n}}", *IN_EIGHT)
     first, last = found.graph.definitions
-    assert [dim.size for dim in last.fold_dims] == [3, first.dims[0].size]
+    assert [dim.size for dim in last.reduction_dims] == [3, first.dims[0].size]
     assert len(found.kernels) == 2
 
 
-STATES = "fold sum [c < 3 | r < 32] x[r, c]\n{between}t: f32[] = fold {combine} [ | c < 3] {state}"
+STATES = "reduce sum [c < 3 | r < 32] x[r, c]\n{between}t: f32[] = reduce {combine} [ | c < 3] {state}"
 
 
 @pytest.mark.parametrize(
@@ -72,15 +72,15 @@ STATES = "fold sum [c < 3 | r < 32] x[r, c]\n{between}t: f32[] = fold {combine} 
         ("max", "s[c]", ""),
         ("sum", "exp(s[c])", ""),
         ("sum", "s[c]", "u: f32[3] = loop [c < 3] exp(s[c])\n"),
-        ("sum", "s[c]", "u: f32[] = fold sum [ | c < 3] s[c]\n"),
+        ("sum", "s[c]", "u: f32[] = reduce sum [ | c < 3] s[c]\n"),
     ],
-    ids=["another combine", "not as it is", "a loop reads them, too", "two folds"],
+    ids=["another combine", "not as it is", "a loop reads them, too", "two reductions"],
 )
 def test_states_that_are_wanted_otherwise_are_combined_first(combine, state, between):
     text = "s: f32[3] = " + STATES.format(combine=combine, state=state, between=between)
     outputs = "t, u" if between else "t"
     found = check(f"graph @f(x: f32[32, 3]) -> ({outputs}) {{\n{text}\n}}", *IN_EIGHT)
-    assert [dim.size for dim in found.graph.definitions[1].fold_dims] == [found.graph.definitions[0].dims[0].size]
+    assert [dim.size for dim in found.graph.definitions[1].reduction_dims] == [found.graph.definitions[0].dims[0].size]
 
 
 def test_more_states_than_a_program_combines_are_combined_first(monkeypatch):
@@ -92,25 +92,27 @@ def test_more_states_than_a_program_combines_are_combined_first(monkeypatch):
 
 def test_parts_have_dims_of_their_own():
     """What prints must be what is meant: also where a dim has the name and the extent of a part."""
-    text = "s: f32[3] = fold sum [r0 < 3 | r1 < 24] x[r1, r0]\nt: f32[] = fold sum [ | s0 < 3] s[s0]"
+    text = "s: f32[3] = reduce sum [r0 < 3 | r1 < 24] x[r1, r0]\nt: f32[] = reduce sum [ | s0 < 3] s[s0]"
     found = check(f"graph @f(x: f32[24, 3]) -> (t) {{\n{text}\n}}", *IN_EIGHT)
     first, last = found.graph.definitions
-    assert first.fold_dims[0].size == 3
-    assert {dim.name for dim in (*first.dims, *first.fold_dims)} == {"r0", "r1", "s0"}
-    assert [dim.name for dim in last.fold_dims] == ["s0", "s1"]
+    assert first.reduction_dims[0].size == 3
+    assert {dim.name for dim in (*first.dims, *first.reduction_dims)} == {"r0", "r1", "s0"}
+    assert [dim.name for dim in last.reduction_dims] == ["s0", "s1"]
     assert str(parse_graph(str(found.graph))) == str(found.graph)
 
 
-def test_parts_whose_sum_is_wanted_itself_have_a_second_fold():
-    text = "s: f32[3] = fold sum [c < 3 | r < 32] x[r, c]\nt: f32[] = fold sum [ | c < 3] s[c]"
+def test_parts_whose_sum_is_wanted_itself_have_a_second_reduction():
+    text = "s: f32[3] = reduce sum [c < 3 | r < 32] x[r, c]\nt: f32[] = reduce sum [ | c < 3] s[c]"
     found = check(f"graph @f(x: f32[32, 3]) -> (s, t) {{\n{text}\n}}", *IN_EIGHT)
-    assert len([d for d in found.graph.definitions if isinstance(d, Fold)]) == 3
+    assert len([d for d in found.graph.definitions if isinstance(d, Reduction)]) == 3
 
 
 def test_a_rest_is_masked_and_an_even_split_is_not():
     even, rest = (
         schedule(
-            parse_graph(f"graph @f(x: f32[{n}, 3]) -> (s) {{\n{FOLDS['sum'].format(n=n)}\n}}"), EAGER_TO_SPLIT, POLICY
+            parse_graph(f"graph @f(x: f32[{n}, 3]) -> (s) {{\n{REDUCTIONS['sum'].format(n=n)}\n}}"),
+            EAGER_TO_SPLIT,
+            POLICY,
         )
         for n in (64, 61)
     )
@@ -130,13 +132,13 @@ def test_a_rest_is_masked_and_an_even_split_is_not():
 )
 def test_parts_of_what_is_read_again_take_turns(cache, length, reads, turns):
     text = f"""graph @f(x: f32[{length}, 3], w: f32[{length}, 3]) -> (y) {{
-      {FOLDS["sum"].format(n=length)}
+      {REDUCTIONS["sum"].format(n=length)}
       y: f32[{length}, 3] = loop [r < {length}, c < 3] mul({reads}, s[c])
     }}"""
     found = check(text, replace(EAGER_TO_SPLIT, l2_bytes=cache), POLICY)
     first = found.graph.definitions[0]
     (load,) = first.bodies[0].loads
-    assert load.indices[0].coefficient(first.fold_dims[0]) == (first.dims[0].size if turns else 1)
+    assert load.indices[0].coefficient(first.reduction_dims[0]) == (first.dims[0].size if turns else 1)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,7 @@ def test_parts_of_what_is_read_again_take_turns(cache, length, reads, turns):
 def test_images_that_are_read_again_have_more_parts(cache, place, parts, turns):
     shape = ", ".join({"n": "2", "r": "64", "c": "3"}[letter] for letter in place.split(", "))
     text = f"""graph @f(x: f32[{shape}]) -> (y) {{
-      s: f32[2, 3] = fold sum [n < 2, c < 3 | r < 64] x[{place}]
+      s: f32[2, 3] = reduce sum [n < 2, c < 3 | r < 64] x[{place}]
       y: f32[2, 64, 3] = loop [n < 2, r < 64, c < 3] mul(x[{place}], s[n, c])
     }}"""
     target, policy = IN_EIGHT
@@ -162,15 +164,15 @@ def test_images_that_are_read_again_have_more_parts(cache, place, parts, turns):
     (load,) = first.bodies[0].loads
     (along,) = (index for index, letter in zip(load.indices, place.split(", "), strict=True) if letter == "r")
     assert first.dims[0].size == parts
-    assert along.coefficient(first.fold_dims[0]) == (parts if turns else 1)
+    assert along.coefficient(first.reduction_dims[0]) == (parts if turns else 1)
 
 
-def test_folds_over_one_domain_are_split_alike_and_share_kernels():
+def test_reductions_over_one_domain_are_split_alike_and_share_kernels():
     found = check(
         """
     graph @f(x: f32[64, 3], y: f32[64, 3]) -> (a, b) {
-      a: f32[3] = fold sum [c < 3 | r < 64] mul(x[r, c], y[r, c])
-      b: f32[3] = fold sum [c < 3 | r < 64] x[r, c]
+      a: f32[3] = reduce sum [c < 3 | r < 64] mul(x[r, c], y[r, c])
+      b: f32[3] = reduce sum [c < 3 | r < 64] x[r, c]
     }""",
         EAGER_TO_SPLIT,
         POLICY,
@@ -181,18 +183,22 @@ def test_folds_over_one_domain_are_split_alike_and_share_kernels():
 
 
 def test_full_sum_gives_every_processor_work_and_leaves_a_small_second_stage():
-    found = schedule(parse_graph("graph @f(x: f32[67108864]) -> (s) {\ns: f32[] = fold sum [ | r < 67108864] x[r]\n}"))
+    found = schedule(
+        parse_graph("graph @f(x: f32[67108864]) -> (s) {\ns: f32[] = reduce sum [ | r < 67108864] x[r]\n}")
+    )
     first, second = found.kernels
     programs = first.grid[0].size
     assert Target().processors <= programs <= 1024
     assert second.strategy == "persistent"
-    assert second.fold is not None
-    assert second.fold.size == programs
+    assert second.reduction is not None
+    assert second.reduction.size == programs
 
 
 def test_column_sum_keeps_columns_innermost():
     found = schedule(
-        parse_graph("graph @f(x: f32[16384, 4096]) -> (s) {\ns: f32[4096] = fold sum [c < 4096 | r < 16384] x[r, c]\n}")
+        parse_graph(
+            "graph @f(x: f32[16384, 4096]) -> (s) {\ns: f32[4096] = reduce sum [c < 4096 | r < 16384] x[r, c]\n}"
+        )
     )
     first, second = found.kernels
     assert [axis.name for axis in first.axes] == ["y", "x", "r"]
@@ -202,29 +208,29 @@ def test_column_sum_keeps_columns_innermost():
 
 def test_few_columns_are_split_where_their_narrow_pieces_take_longer_than_a_second_kernel():
     def stages(rows):
-        fold = f"s: f32[1000] = fold sum [c < 1000 | r < {rows}] cast.f32(x[r, c])"
-        return len(schedule(parse_graph(f"graph @f(x: bf16[{rows}, 1000]) -> (s) {{\n{fold}\n}}")).kernels)
+        reduction = f"s: f32[1000] = reduce sum [c < 1000 | r < {rows}] cast.f32(x[r, c])"
+        return len(schedule(parse_graph(f"graph @f(x: bf16[{rows}, 1000]) -> (s) {{\n{reduction}\n}}")).kernels)
 
     assert [stages(rows) for rows in (1024, 4096, 8192, 16384)] == [1, 1, 1, 2]
 
 
 def test_many_rows_are_not_split():
-    text = "graph @f(x: f32[16384, 4096]) -> (s) {\ns: f32[16384] = fold sum [i < 16384 | r < 4096] x[i, r]\n}"
+    text = "graph @f(x: f32[16384, 4096]) -> (s) {\ns: f32[16384] = reduce sum [i < 16384 | r < 4096] x[i, r]\n}"
     graph = parse_graph(text)
     assert schedule(graph).graph is graph
 
 
-def test_small_folds_are_not_split():
-    graph = parse_graph("graph @f(x: f32[4096]) -> (s) {\ns: f32[] = fold sum [ | r < 4096] x[r]\n}")
+def test_small_reductions_are_not_split():
+    graph = parse_graph("graph @f(x: f32[4096]) -> (s) {\ns: f32[] = reduce sum [ | r < 4096] x[r]\n}")
     assert schedule(graph).graph is graph
 
 
-def test_folds_and_scans_of_one_point_become_loops():
+def test_reductions_and_scans_of_one_point_become_loops():
     found = check("""
     graph @f(x: f32[4, 1]) -> (s, m, w, e, c) {
-      s: f32[4]    = fold sum [i < 4 | r < 1] x[i, r]
-      m: f32[4], v: f32[4], w: f32[4] = fold welford [i < 4 | r < 1] x[i, r]
-      k: f32[4], e: f32[4] = fold online_softmax [i < 4 | r < 1] x[i, r]
+      s: f32[4]    = reduce sum [i < 4 | r < 1] x[i, r]
+      m: f32[4], v: f32[4], w: f32[4] = reduce welford [i < 4 | r < 1] x[i, r]
+      k: f32[4], e: f32[4] = reduce online_softmax [i < 4 | r < 1] x[i, r]
       c: f32[4, 1] = scan sum [i < 4, r < 1] along r x[i, r]
     }""")
     assert all(isinstance(definition, Loop) for definition in found.graph.definitions)
@@ -234,7 +240,7 @@ def test_folds_and_scans_of_one_point_become_loops():
 MOMENTS = """graph @moments(x: bf16[n, {channels}, h, h]{{{channels}*h**2, 1, {channels}*h, {channels}}}) -> (m, y)
   where n: size >= 2 ~ {hint}, h: size >= 2 ~ {edge} {{
   m: f32[{channels}], v: f32[{channels}], w: f32[{channels}] =
-    fold welford [c < {channels} | i < n, j < h, k < h] cast.f32(x[i, c, j, k])
+    reduce welford [c < {channels} | i < n, j < h, k < h] cast.f32(x[i, c, j, k])
   y: f32[{channels}, n, h, h] = loop [c < {channels}, i < n, j < h, k < h]
     mul(sub(cast.f32(x[i, c, j, k]), m[c]), rsqrt(v[c]))
 }}"""
@@ -250,11 +256,11 @@ def test_columns_of_any_length_are_split_as_if_they_were_long():
 
 def test_few_rows_of_any_length_stay_whole():
     text = """graph @f(x: f32[8, n]) -> (s, y) where n: size >= 2 ~ 3 {
-      s: f32[8] = fold sum [r < 8 | i < n] x[r, i]
+      s: f32[8] = reduce sum [r < 8 | i < n] x[r, i]
       y: f32[8, n] = loop [i < 8, j < n] div(x[i, j], s[i])
     }"""
     found = schedule(parse_graph(text))
-    assert [d.combine for d in found.graph.definitions if isinstance(d, Fold)] == ["sum"]
+    assert [d.combine for d in found.graph.definitions if isinstance(d, Reduction)] == ["sum"]
 
 
 @pytest.mark.parametrize(("n", "h"), [(2, 2), (3, 7), (5, 8), (13, 5)])

@@ -74,10 +74,10 @@ def test_a_heavy_access_decides_where_rows_end():
     assert max(size for dims in axes(kernel).values() for size in dims) < 320
 
 
-def test_columns_of_groups_are_folded_side_by_side():
+def test_columns_of_groups_are_reduced_side_by_side():
     kernel = only_kernel("""
     graph @f(x: f32[16, 512, 320], s: f32[16, 32]) -> (z) {
-      z: f32[16, 32, 10] = fold sum [n < 16, g < 32, m < 10 | p < 512] mul(x[n, p, g*10 + m], s[n, g])
+      z: f32[16, 32, 10] = reduce sum [n < 16, g < 32, m < 10 | p < 512] mul(x[n, p, g*10 + m], s[n, g])
     }""")
     assert axes(kernel) == {"y": (16,), "x": (320,), "r": (512,)}
 
@@ -135,10 +135,10 @@ def test_what_lies_beside_the_columns_of_long_rows_is_read_at_once(long, expecte
     assert axes(kernel) == expected
 
 
-def test_middle_fold_puts_the_contiguous_dim_on_x():
+def test_middle_reduction_puts_the_contiguous_dim_on_x():
     kernel = only_kernel("""
     graph @f(x: f32[64, 512, 256]) -> (m, v) {
-      m: f32[64, 256], v: f32[64, 256], n: f32[64, 256] = fold welford [a < 64, c < 256 | b < 512] x[a, b, c]
+      m: f32[64, 256], v: f32[64, 256], n: f32[64, 256] = reduce welford [a < 64, c < 256 | b < 512] x[a, b, c]
     }""")
     assert axes(kernel) == {"y": (64,), "x": (256,), "r": (512,)}
     assert kernel.strategy == "looped"
@@ -151,15 +151,15 @@ def test_middle_fold_puts_the_contiguous_dim_on_x():
 def test_few_columns_share_a_tile_with_those_of_the_next_rows(columns, expected):
     kernel = only_kernel(f"""
     graph @f(x: f32[1024, 16, {columns}]) -> (s) {{
-      s: f32[1024, {columns}] = fold sum [a < 1024, c < {columns} | b < 16] x[a, b, c]
+      s: f32[1024, {columns}] = reduce sum [a < 1024, c < {columns} | b < 16] x[a, b, c]
     }}""")
     assert axes(kernel) == expected
 
 
-def test_row_fold_over_two_dims_joins_them():
+def test_row_reduction_over_two_dims_joins_them():
     kernel = only_kernel("""
     graph @f(x: f32[1024, 8, 64]) -> (s) {
-      s: f32[1024] = fold sum [i < 1024 | a < 8, b < 64] x[i, a, b]
+      s: f32[1024] = reduce sum [i < 1024 | a < 8, b < 64] x[i, a, b]
     }""")
     assert axes(kernel) == {"x": (1024,), "r": (512,)}
     assert kernel.strategy == "persistent"
@@ -168,8 +168,8 @@ def test_row_fold_over_two_dims_joins_them():
 def test_column_softmax_is_one_kernel_over_the_outer_dim():
     found = check("""
     graph @f(x: f32[8, 12]) -> (y) {
-      m: f32[12]    = fold max [j < 12 | i < 8] x[i, j]
-      s: f32[12]    = fold sum [j < 12 | i < 8] exp(sub(x[i, j], m[j]))
+      m: f32[12]    = reduce max [j < 12 | i < 8] x[i, j]
+      s: f32[12]    = reduce sum [j < 12 | i < 8] exp(sub(x[i, j], m[j]))
       y: f32[8, 12] = loop [i < 8, j < 12] div(exp(sub(x[i, j], m[j])), s[j])
     }""")
     assert axes(kernel_of(found, "y")) == {"x": (12,), "r": (8,)}
@@ -182,7 +182,7 @@ def test_long_rows_are_looped_and_so_are_rows_with_much_alive():
         for k in range(1, inputs):
             total = f"add({total}, x{k}[i, j])"
         return only_kernel(
-            f"graph @f({given}) -> (s) {{\ns: f32[512] = fold sum [i < 512 | j < {width}] {total}\n}}"
+            f"graph @f({given}) -> (s) {{\ns: f32[512] = reduce sum [i < 512 | j < {width}] {total}\n}}"
         ).strategy
 
     assert strategy(1024, 1) == "persistent"

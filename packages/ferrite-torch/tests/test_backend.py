@@ -328,7 +328,7 @@ class TestInterface:
     def test_programs_can_be_read(self) -> None:
         compiled(lambda x: torch.softmax(x, -1))(torch.randn(2, 8))
         (program,) = ferrite_torch.compiled_programs()
-        assert program["format"] == "ferrite-program/1"
+        assert program["format"] == "ferrite-program/2"
         assert program["kernels"][0]["origin"]
 
     def test_an_explanation(self) -> None:

@@ -8,7 +8,7 @@ import torch
 from ferrite_ir.language import index as ix
 from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.dtypes import BF16, C64, F32, I64
-from ferrite_ir.language.graph import Extern, Fold, Loop, Scan, Update
+from ferrite_ir.language.graph import Extern, Loop, Reduction, Scan, Update
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.tensors import Tensor
 
@@ -56,12 +56,12 @@ def test_a_value_is_never_named_like_a_dim(name: str) -> None:
     assert builder.loop((2,), F32, lambda p: builder.constant(0, F32)).value.name == f"v_{name}"
 
 
-def test_a_fold_has_one_result_per_state_component() -> None:
+def test_a_reduction_has_one_result_per_state_component() -> None:
     builder = started()
     x = builder.input("x", F32, (4, 8), (8, 1))
-    mean, m2, weight = builder.fold("welford", (4,), (8,), lambda p, r: (x.at((p[0], r[0])),))
-    (fold,) = builder.definitions
-    assert isinstance(fold, Fold)
+    mean, m2, weight = builder.reduce("welford", (4,), (8,), lambda p, r: (x.at((p[0], r[0])),))
+    (reduced,) = builder.definitions
+    assert isinstance(reduced, Reduction)
     assert [mean.value.name, m2.value.name, weight.value.name] == ["op_mean", "op_m2", "op_weight"]
 
 
@@ -69,7 +69,7 @@ def test_operands_that_do_not_fit_a_combine_are_refused() -> None:
     builder = started()
     x = builder.input("x", BF16, (4,), (1,))
     with pytest.raises(ValueError, match="cast to f32 first"):
-        builder.fold("sum", (), (4,), lambda p, r: (x.at(r),))
+        builder.reduce("sum", (), (4,), lambda p, r: (x.at(r),))
 
 
 def test_a_scan_runs_along_an_axis() -> None:

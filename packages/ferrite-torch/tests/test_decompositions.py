@@ -61,7 +61,7 @@ def test_a_norm_drops_dims_of_extent_one_on_every_torch() -> None:
                 assert norm(x, order, dim, keepdim, dtype=torch.float64).dtype is torch.float64
 
 
-def test_variance_and_mean_by_dims_are_one_fold() -> None:
+def test_variance_and_mean_by_dims_are_one_reduction() -> None:
     var_mean = decomposition_table(LOWERINGS.__contains__)[aten.var_mean.dim]
     x = torch.randn(3, 5, 7)
     for unbiased in (False, True):

@@ -465,7 +465,7 @@ def test_artifacts_survive_the_store() -> None:
 
     artifact = Artifact(
         kind="backward",
-        program={"format": "ferrite-program/1"},
+        program={"format": "ferrite-program/2"},
         arguments=4,
         selection=(0, 3),
         repeats=(1,),

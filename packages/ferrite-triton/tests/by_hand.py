@@ -1,6 +1,6 @@
 """Schedules made by hand: every definition of a graph in one kernel, so that tests choose strategy and axes themselves.
 
-Dims called ``r…`` are the fold axis; all others lie on ``x`` unless a test puts them elsewhere.
+Dims called ``r…`` are the reduction axis; all others lie on ``x`` unless a test puts them elsewhere.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ferrite_ir import parse_graph
-from ferrite_ir.language.graph import Computed, Contract, Fold, Graph, Update, View, names_read
+from ferrite_ir.language.graph import Computed, Contract, Graph, Reduction, Update, View, names_read
 from ferrite_ir.language.index import Dim
 from ferrite_scheduler.model.schedule import Allocate, Axis, Item, Kernel, Launch, Param, Schedule, Step
 
@@ -19,8 +19,8 @@ def kernel_dims(graph: Graph) -> tuple[Dim, ...]:
     dims: dict[Dim, None] = {}
     for definition in graph.definitions:
         dims.update(dict.fromkeys(definition.dims))
-        if isinstance(definition, Fold | Contract):
-            dims.update(dict.fromkeys(definition.fold_dims))
+        if isinstance(definition, Reduction | Contract):
+            dims.update(dict.fromkeys(definition.reduction_dims))
     return tuple(dims)
 
 

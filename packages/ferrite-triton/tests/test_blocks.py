@@ -1,4 +1,4 @@
-"""Folds over blocks of rows, in the text of the kernel that holds the rows."""
+"""Reductions over blocks of rows, in the text of the kernel that holds the rows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def kernel(blocks: int, row: str = "sum") -> KernelSpec:
     columns = blocks * 32
     text = f"""
     graph @f(x: f32[64, {columns}]) -> (scale, q) {{
-      s: f32[64] = fold {row} [i < 64 | c < {columns}] x[i, c]
-      m: f32[64, {blocks}] = fold max [i < 64, b < {blocks} | k < 32] mul(x[i, b * 32 + k], s[i])
+      s: f32[64] = reduce {row} [i < 64 | c < {columns}] x[i, c]
+      m: f32[64, {blocks}] = reduce max [i < 64, b < {blocks} | k < 32] mul(x[i, b * 32 + k], s[i])
       scale: f32[64, {blocks}] = loop [i < 64, b < {blocks}] mul(m[i, b], f32(0.5))
       q: f32[64, {columns}] = loop [i < 64, c < {columns}] div(mul(x[i, c], s[i]), scale[i, c // 32])
     }}"""
@@ -30,11 +30,11 @@ def test_a_tile_has_an_axis_of_blocks() -> None:
     spec = kernel(4)
     assert [(axis["name"], axis["kind"], axis["size"], axis["block"]) for axis in spec.axes] == [
         ("x", "grid", 64, "XBLOCK"),
-        ("b", "fold", 4, "BBLOCK"),
-        ("r", "fold", 32, "RBLOCK"),
+        ("b", "reduction", 4, "BBLOCK"),
+        ("r", "reduction", 32, "RBLOCK"),
     ]
     assert spec.blocks == {"BBLOCK": 4, "RBLOCK": 32}
-    assert (spec.facts["fold_size"], spec.facts["contiguous_axis"], spec.facts["numel"]) == (128, "r", 64)
+    assert (spec.facts["reduction_size"], spec.facts["contiguous_axis"], spec.facts["numel"]) == (128, "r", 64)
     text = lines(spec)
     assert "i_1 = x * 128 + b * 32 + r" in text
     assert "sum_3 = tl.sum(tl.sum(load_2, 2, keep_dims=True), 1, keep_dims=True)" in text

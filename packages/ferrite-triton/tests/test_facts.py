@@ -36,24 +36,26 @@ def test_pointwise() -> None:
     assert not facts["random"]
 
 
-def test_fold() -> None:
+def test_reduction() -> None:
     facts = facts_of(
-        "graph @f(x: f32[8, 100]) -> (y) {\n  y: f32[8] = fold sum [d0 < 8 | r0 < 100] x[d0, r0]\n}", "persistent"
+        "graph @f(x: f32[8, 100]) -> (y) {\n  y: f32[8] = reduce sum [d0 < 8 | r0 < 100] x[d0, r0]\n}", "persistent"
     )
-    assert facts["folds"] == 1
-    assert facts["fold_size"] == 100
+    assert facts["reductions"] == 1
+    assert facts["reduction_size"] == 100
     assert facts["numel"] == 8
     assert facts["contiguous_axis"] == "r"
     assert facts["bytes"] == 800 * 4 + 8 * 4
 
 
-def test_what_is_read_says_which_axis_of_a_fold_is_contiguous() -> None:
+def test_what_is_read_says_which_axis_of_a_reduction_is_contiguous() -> None:
     """Rows of three have more in their results, which lie along another axis."""
-    text = "graph @f(x: bf16[64, 3]) -> (y) {\n  y: f32[64] = fold sum [d0 < 64 | r0 < 3] cast.f32(x[d0, r0])\n}"
+    text = "graph @f(x: bf16[64, 3]) -> (y) {\n  y: f32[64] = reduce sum [d0 < 64 | r0 < 3] cast.f32(x[d0, r0])\n}"
     assert facts_of(text, "persistent")["contiguous_axis"] == "r"
 
 
-ROWS_OF_SEVEN = "graph @f(x: f32[64, 16, 7]) -> (y) {{\n  y: f32[64, 7] = fold {} [d0 < 64, d1 < 7 | r0 < 16] x[{}]\n}}"
+ROWS_OF_SEVEN = (
+    "graph @f(x: f32[64, 16, 7]) -> (y) {{\n  y: f32[64, 7] = reduce {} [d0 < 64, d1 < 7 | r0 < 16] x[{}]\n}}"
+)
 
 
 def test_columns_of_which_few_lie_beside_each_other() -> None:
@@ -83,8 +85,8 @@ def test_neighbours_before_places_go_on_elsewhere(place: str, run: int | None) -
 
 
 def test_what_varies_along_rows_alone_is_computed_once_for_each() -> None:
-    folded = "  s: f32[8] = fold sum [d0 < 8 | r0 < 100] mul(x[d0, r0], x[d0, r0])\n"
-    text = "graph @f(x: f32[8, 100]) -> (y) {\n" + folded + "  y: f32[8] = loop [d0 < 8] mul(s[d0], s[d0])\n}"
+    reduced = "  s: f32[8] = reduce sum [d0 < 8 | r0 < 100] mul(x[d0, r0], x[d0, r0])\n"
+    text = "graph @f(x: f32[8, 100]) -> (y) {\n" + reduced + "  y: f32[8] = loop [d0 < 8] mul(s[d0], s[d0])\n}"
     assert facts_of(text, "persistent")["flops"] == 800 + 8
 
 
@@ -106,13 +108,13 @@ def test_places_of_one_tensor_add_up_to_all_of_it() -> None:
     assert facts_of(text.format(neighbours))["bytes"] == (1024 + 512) * 4
 
 
-def test_vectors_that_rows_are_folded_with() -> None:
-    folded = "  s: f32[8] = fold sum [d0 < 8 | r0 < 100] mul(a[d0, r0], mul(b[r0], c[r0]))\n"
+def test_vectors_that_rows_are_reduced_with() -> None:
+    reduced = "  s: f32[8] = reduce sum [d0 < 8 | r0 < 100] mul(a[d0, r0], mul(b[r0], c[r0]))\n"
     given = "graph @f(a: f32[8, 100], b: f32[100], c: f32[100]) -> "
-    assert facts_of(f"{given}(s) {{\n{folded}}}", "persistent")["vectors"] == 2
+    assert facts_of(f"{given}(s) {{\n{reduced}}}", "persistent")["vectors"] == 2
     scaled = "  y: f32[8, 100] = loop [d0 < 8, r0 < 100] mul(a[d0, r0], s[d0])\n"
-    assert "vectors" not in facts_of(f"{given}(s, y) {{\n{folded}{scaled}}}", "persistent")
-    summed = "  s: f32[8] = fold sum [d0 < 8 | r0 < 100] a[d0, r0]\n"
+    assert "vectors" not in facts_of(f"{given}(s, y) {{\n{reduced}{scaled}}}", "persistent")
+    summed = "  s: f32[8] = reduce sum [d0 < 8 | r0 < 100] a[d0, r0]\n"
     assert "vectors" not in facts_of(f"{given}(s) {{\n{summed}}}", "persistent")
 
 
@@ -130,7 +132,7 @@ def test_vectors_that_rows_are_combined_with(value: str, vectors: int) -> None:
 
 def test_values_held_at_once() -> None:
     text = """graph @f(a: f32[8, 100], b: f32[8, 100]) -> (y) {
-  s: f32[8] = fold sum [d0 < 8 | r0 < 100] mul(a[d0, r0], b[d0, r0])
+  s: f32[8] = reduce sum [d0 < 8 | r0 < 100] mul(a[d0, r0], b[d0, r0])
   y: f32[8, 100] = loop [d0 < 8, r0 < 100] add(mul(a[d0, r0], s[d0]), b[d0, r0])
 }"""
     assert facts_of(text, "persistent")["live_values"] == 3

@@ -21,13 +21,13 @@ SHORT = Policy(
 """So that rows of a few elements are long ones."""
 
 SUM_AND_MAXIMUM = """graph @f(x: f32[3, 20]) -> (y) {
-  s: f32[3] = fold sum [i < 3 | j < 20] x[i, j]
-  m: f32[3] = fold max [i < 3 | j < 20] x[i, j]
+  s: f32[3] = reduce sum [i < 3 | j < 20] x[i, j]
+  m: f32[3] = reduce max [i < 3 | j < 20] x[i, j]
   y: f32[3, 20] = loop [i < 3, j < 20] add(div(x[i, j], s[i]), m[i])
 }"""
 
 MATRICES = """graph @f(x: f32[5, 18, 64]) -> (y) {
-  s: f32[5, 64] = fold sum [b < 5, j < 64 | i < 18] x[b, i, j]
+  s: f32[5, 64] = reduce sum [b < 5, j < 64 | i < 18] x[b, i, j]
   y: f32[5, 18, 64] = loop [b < 5, i < 18, j < 64] div(x[b, i, j], s[b, j])
 }"""
 
@@ -85,7 +85,7 @@ def test_columns_of_several_matrices() -> None:
 
 
 SOFTMAX = """graph @f(x: f32[3, 20]) -> (y) {
-  m: f32[3], s: f32[3] = fold online_softmax [i < 3 | j < 20] x[i, j]
+  m: f32[3], s: f32[3] = reduce online_softmax [i < 3 | j < 20] x[i, j]
   y: f32[3, 20] = loop [i < 3, j < 20] div(exp(sub(x[i, j], m[i])), s[i])
 }"""
 
@@ -118,7 +118,7 @@ def test_equal_kernels_with_other_statuses_are_written_once() -> None:
 
 
 NARROW = """graph @f(x: bf16[3, 20]) -> (y) {
-  m: f32[3], s: f32[3] = fold online_softmax [i < 3 | j < 20] cast.f32(x[i, j])
+  m: f32[3], s: f32[3] = reduce online_softmax [i < 3 | j < 20] cast.f32(x[i, j])
   y: RESULT[3, 20] = loop [i < 3, j < 20] cast.RESULT(div(exp(sub(cast.f32(x[i, j]), m[i])), s[i]))
 }"""
 
@@ -159,12 +159,12 @@ def test_exponentials_of_halves_are_rough_where_all_is_rounded() -> None:
 
 
 SCALED = """graph @f(x: f32[3, 20], w: bf16[20]) -> (y) {
-  m: f32[3], s: f32[3] = fold online_softmax [i < 3 | j < 20] x[i, j]
+  m: f32[3], s: f32[3] = reduce online_softmax [i < 3 | j < 20] x[i, j]
   y: f32[3, 20] = loop [i < 3, j < 20] mul(div(exp(sub(x[i, j], m[i])), s[i]), cast.f32(w[j]))
 }"""
 
 
-def test_halves_that_are_not_folded_do_not_wait() -> None:
+def test_halves_that_are_not_reduced_do_not_wait() -> None:
     """They are read after the meeting: floats have their terms, and their registers, as without them."""
     spec = emitted(SCALED)
     assert "_came" not in spec.source
@@ -173,7 +173,7 @@ def test_halves_that_are_not_folded_do_not_wait() -> None:
 
 
 WEIGHTED = """graph @f(x: f32[3, 20], w: bf16[20]) -> (y) {
-  m: f32[3], s: f32[3] = fold online_softmax [i < 3 | j < 20] mul(x[i, j], cast.f32(w[j]))
+  m: f32[3], s: f32[3] = reduce online_softmax [i < 3 | j < 20] mul(x[i, j], cast.f32(w[j]))
   y: bf16[3, 20] = loop [i < 3, j < 20] cast.bf16(div(exp(sub(mul(x[i, j], cast.f32(w[j])), m[i])), s[i]))
 }"""
 

@@ -15,7 +15,7 @@ from ferrite_triton.kernels import Emitted, emit_alternatives
 from test_golden import GIVES, GOLDEN
 
 SOFTMAX = """graph @f(x: f32[4, 100], b: f32[4]) -> (y) {
-  m: f32[4] = fold max [d0 < 4 | r0 < 100] add(x[d0, r0], b[d0])
+  m: f32[4] = reduce max [d0 < 4 | r0 < 100] add(x[d0, r0], b[d0])
   y: f32[4, 100] = loop [d0 < 4, r0 < 100] add(exp(sub(x[d0, r0], m[d0])), f32(0.0))
 }"""
 GATHER = """graph @f(x: f32[10, 4], i: i64[8]) -> (y) {
@@ -66,7 +66,7 @@ def test_other_names_make_no_other_kernel(text: str, strategy: str) -> None:
         ("exp(", "log("),
         ("sub(x[d0, r0], m[d0])", "sub(m[d0], x[d0, r0])"),
         ("sub(x[d0, r0], m[d0])", "sub(x[d0, r0], b[d0])"),
-        ("fold max", "fold min"),
+        ("reduce max", "reduce min"),
         ("b: f32[4]", "b: f32[4]{2}"),
     ],
 )

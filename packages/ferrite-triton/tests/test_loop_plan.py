@@ -1,4 +1,4 @@
-"""Loops over the fold axis: what each does, and what stays in the cache for the next."""
+"""Loops over the reduction axis: what each does, and what stays in the cache for the next."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def loops_of(source: str) -> list[str]:
 
 
 SOFTMAX = """graph @softmax(x: f32[8, 500]) -> (y) {
-  m: f32[8] = fold max [d0 < 8 | r0 < 500] x[d0, r0]
+  m: f32[8] = reduce max [d0 < 8 | r0 < 500] x[d0, r0]
   e: f32[8, 500] = loop [d0 < 8, r0 < 500] exp(sub(x[d0, r0], m[d0]))
-  s: f32[8] = fold sum [d0 < 8 | r0 < 500] e[d0, r0]
+  s: f32[8] = reduce sum [d0 < 8 | r0 < 500] e[d0, r0]
   y: f32[8, 500] = loop [d0 < 8, r0 < 500] div(e[d0, r0], s[d0])
 }"""
 
 
-def test_dependent_folds_take_a_loop_each() -> None:
+def test_dependent_reductions_take_a_loop_each() -> None:
     loops = loops_of(source_of(SOFTMAX))
     assert len(loops) == 3
     assert "fmath.maximum_nan" in loops[0]
@@ -39,7 +39,7 @@ def test_dependent_folds_take_a_loop_each() -> None:
     assert "tl.store" in loops[2]
 
 
-def test_persistent_folds_take_none_and_read_once() -> None:
+def test_persistent_reductions_take_none_and_read_once() -> None:
     source = source_of(SOFTMAX, "persistent")
     assert loops_of(source) == []
     assert source.count("tl.load(") == 1
@@ -49,12 +49,12 @@ def test_data_that_is_read_again_stays() -> None:
     loops = loops_of(source_of(SOFTMAX))
     policies = [re.findall(r'eviction_policy="(\w+)"', loop) for loop in loops]
     assert policies == [["evict_last"], ["evict_last"], ["evict_first"]]
-    once = "graph @f(x: f32[8, 500]) -> (y) {\n  y: f32[8] = fold sum [d0 < 8 | r0 < 500] x[d0, r0]\n}"
+    once = "graph @f(x: f32[8, 500]) -> (y) {\n  y: f32[8] = reduce sum [d0 < 8 | r0 < 500] x[d0, r0]\n}"
     assert "eviction_policy" not in source_of(once)
 
 
 COLUMNS = """graph @columns(x: bf16[500, 24]) -> (m, s, y) {
-  m: f32[24], s: f32[24] = fold online_softmax [d0 < 24 | r0 < 500] cast.f32(x[r0, d0])
+  m: f32[24], s: f32[24] = reduce online_softmax [d0 < 24 | r0 < 500] cast.f32(x[r0, d0])
   y: f32[500, 24] = loop [r0 < 500, d0 < 24] sub(cast.f32(x[r0, d0]), m[d0])
 }"""
 
@@ -72,7 +72,7 @@ def test_the_next_block_of_columns_that_are_read_again_is_asked_for() -> None:
     assert "prefetch" not in second  # what is read for the last time is there
     assert "prefetch" not in source_of(SOFTMAX)  # rows
     assert "prefetch" not in source_of(COLUMNS.replace("cast.f32(x[r0, d0])", "x[r0, d0]").replace("x: bf16", "x: f32"))
-    once = "graph @f(x: f32[500, 24]) -> (y) {\n  y: f32[24] = fold sum [d0 < 24 | r0 < 500] x[r0, d0]\n}"
+    once = "graph @f(x: f32[500, 24]) -> (y) {\n  y: f32[24] = reduce sum [d0 < 24 | r0 < 500] x[r0, d0]\n}"
     assert "prefetch" not in source_of(once)
 
 
@@ -83,7 +83,7 @@ def test_bytes_beside_wider_elements_are_read_in_pieces_as_long_as_theirs(
 ) -> None:
     factor = "v[r0]" if dtype == "f32" else "cast.f32(v[r0])"
     text = f"""graph @f(w: i8[40, 4096], v: {dtype}[4096]) -> (y) {{
-  y: f32[40] = fold sum [d0 < 40 | r0 < 4096] mul(cast.f32(w[d0, r0]), {factor})
+  y: f32[40] = reduce sum [d0 < 40 | r0 < 4096] mul(cast.f32(w[d0, r0]), {factor})
 }}"""
     source = source_of(text, strategy)
     asked = re.findall(r"tl.load\(tl.max_contiguous\(in(\d) \+ [^,]*, \[1, (\d)\]\)", source)
@@ -102,11 +102,11 @@ def test_what_is_written_in_passing_says_so() -> None:
     assert "cache_modifier" not in source_of(SOFTMAX)
 
 
-def test_independent_folds_share_a_loop_even_with_an_epilogue_between() -> None:
+def test_independent_reductions_share_a_loop_even_with_an_epilogue_between() -> None:
     text = """graph @f(x: f32[8, 500]) -> (a, q, b) {
-  a: f32[8] = fold sum [d0 < 8 | r0 < 500] x[d0, r0]
+  a: f32[8] = reduce sum [d0 < 8 | r0 < 500] x[d0, r0]
   q: f32[8] = loop [d0 < 8] exp(a[d0])
-  b: f32[8] = fold max [d0 < 8 | r0 < 500] x[d0, r0]
+  b: f32[8] = reduce max [d0 < 8 | r0 < 500] x[d0, r0]
 }"""
     source = source_of(text)
     assert len(loops_of(source)) == 1
@@ -114,9 +114,9 @@ def test_independent_folds_share_a_loop_even_with_an_epilogue_between() -> None:
     assert source.index("fmath.exp") > source.index("tl.sum(")
 
 
-def test_what_does_not_vary_along_the_fold_axis_is_computed_before_the_loop() -> None:
+def test_what_does_not_vary_along_the_reduction_axis_is_computed_before_the_loop() -> None:
     text = """graph @f(x: f32[8, 500], k: f32[8]) -> (y) {
-  y: f32[8] = fold sum [d0 < 8 | r0 < 500] mul(x[d0, r0], exp(k[d0]))
+  y: f32[8] = reduce sum [d0 < 8 | r0 < 500] mul(x[d0, r0], exp(k[d0]))
 }"""
     (loop,) = loops_of(source_of(text))
     assert "fmath.exp" not in loop
@@ -126,7 +126,7 @@ def test_what_does_not_vary_along_the_fold_axis_is_computed_before_the_loop() ->
 def test_a_value_is_stored_in_the_first_loop_that_knows_it() -> None:
     text = """graph @f(x: f32[8, 500]) -> (t, y) {
   t: f32[8, 500] = loop [d0 < 8, r0 < 500] exp(x[d0, r0])
-  m: f32[8] = fold max [d0 < 8 | r0 < 500] t[d0, r0]
+  m: f32[8] = reduce max [d0 < 8 | r0 < 500] t[d0, r0]
   y: f32[8, 500] = loop [d0 < 8, r0 < 500] sub(t[d0, r0], m[d0])
 }"""
     loops = loops_of(source_of(text))
@@ -137,8 +137,8 @@ def test_a_value_is_stored_in_the_first_loop_that_knows_it() -> None:
 
 def test_the_last_pass_over_a_row_that_no_cache_holds_begins_at_its_end() -> None:
     text = """graph @f(x: bf16[8, {width}]) -> (y) {{
-  m: f32[8] = fold max [d0 < 8 | r0 < {width}] cast.f32(x[d0, r0])
-  s: f32[8] = fold sum [d0 < 8 | r0 < {width}] exp(sub(cast.f32(x[d0, r0]), m[d0]))
+  m: f32[8] = reduce max [d0 < 8 | r0 < {width}] cast.f32(x[d0, r0])
+  s: f32[8] = reduce sum [d0 < 8 | r0 < {width}] exp(sub(cast.f32(x[d0, r0]), m[d0]))
   y: bf16[8, {width}] = loop [d0 < 8, r0 < {width}] cast.bf16(div(exp(sub(cast.f32(x[d0, r0]), m[d0])), s[d0]))
 }}"""
     loops = loops_of(source_of(text.format(width=131072)))
@@ -148,7 +148,7 @@ def test_the_last_pass_over_a_row_that_no_cache_holds_begins_at_its_end() -> Non
 
 def test_neighbours_of_one_thread_share_a_running_maximum_where_rows_are_aligned() -> None:
     text = """graph @f(x: {dtype}[8, {width}]) -> (m, s) {{
-  m: f32[8], s: f32[8] = fold online_softmax [d0 < 8 | r0 < {width}] {body}
+  m: f32[8], s: f32[8] = reduce online_softmax [d0 < 8 | r0 < {width}] {body}
 }}"""
 
     def loop_of(dtype: str, width: int) -> str:
@@ -167,7 +167,7 @@ def test_neighbours_of_one_thread_share_a_running_maximum_where_rows_are_aligned
 
 def test_rows_of_one_thread_share_a_running_maximum_of_columns_that_are_read_twice() -> None:
     text = """graph @f(x: f32[512, 64]) -> ({results}) {{
-  m: f32[64], s: f32[64] = fold online_softmax [d0 < 64 | r0 < 512] x[r0, d0]
+  m: f32[64], s: f32[64] = reduce online_softmax [d0 < 64 | r0 < 512] x[r0, d0]
   y: f32[512, 64] = loop [r0 < 512, d0 < 64] sub(x[r0, d0], m[d0])
 }}"""
     assert "[8, RBLOCK // 8, XBLOCK])" in loops_of(source_of(text.format(results="y, s")))[0]
@@ -177,7 +177,7 @@ def test_rows_of_one_thread_share_a_running_maximum_of_columns_that_are_read_twi
 
 def test_a_maximum_with_its_position_moves_only_to_larger_values() -> None:
     text = """graph @f(x: f32[8, 500], k: i64[8, 500]) -> (i, j) {
-  v: f32[8], i: i64[8] = fold argmax [d0 < 8 | r0 < 500] (x[d0, r0], index.i64({index}))
+  v: f32[8], i: i64[8] = reduce argmax [d0 < 8 | r0 < 500] (x[d0, r0], index.i64({index}))
 }"""
     (loop,) = loops_of(source_of(text.replace("{index}", "r0").replace(" -> (i, j)", " -> (i)")))
     assert "argmax_nan" not in loop

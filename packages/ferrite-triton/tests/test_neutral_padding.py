@@ -15,7 +15,7 @@ def source(
 ) -> str:
     types = f"x: f32[n, {length}], w: f32[n], v: f32[{length}], e: f32[n, {length}]{repeated}"
     text = f"""graph @f({types}) -> (s) where n: size >= 1, m: size >= 0 {{
-      s: f32[n] = fold {combine} [i < n | r < {length}] {body}
+      s: f32[n] = reduce {combine} [i < n | r < {length}] {body}
     }}"""
     return emit_program(schedule_text(text, strategy)).kernels[0].source
 

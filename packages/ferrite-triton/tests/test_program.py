@@ -173,7 +173,9 @@ def test_errors_say_which_kernel_and_where_from() -> None:
 
 def test_definitions_without_text() -> None:
     text = "graph @f(x: f32[6]) -> (y) {\n  y: f32[] = contract [| r0 < 6] x[r0] * x[r0]\n}"
-    with pytest.raises(UnsupportedDefinition, match=r"by_hand holds a contraction .* write it as a fold of products"):
+    with pytest.raises(
+        UnsupportedDefinition, match=r"by_hand holds a contraction .* write it as a reduction of products"
+    ):
         emit_program(schedule_text(text, "looped"))
 
 

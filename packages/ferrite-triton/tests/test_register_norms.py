@@ -14,7 +14,7 @@ FEW = Target(processors=4)
 """So that parts of small images have many places."""
 
 NORM = """graph @norm(x: {dtype}[2, {k}, 16, 16]{{{image}, 1, {row}, {k}}}, weight: f32[{k}]) -> (y{more}) {{
-  mean: f32[2, {g}], m2: f32[2, {g}], count: f32[2, {g}] = fold welford
+  mean: f32[2, {g}], m2: f32[2, {g}], count: f32[2, {g}] = reduce welford
       [n < 2, g < {g} | c < {c}, h < 16, w < 16] cast.f32(x[n, g*{c} + c, h, w])
   y: {dtype}[2, {k}, 16, 16]{{{image}, 1, {row}, {k}}} = loop [n < 2, k < {k}, h < 16, w < 16] cast.{dtype}(
       mul(mul(sub(cast.f32(x[n, k, h, w]), mean[n, k // {c}]), rsqrt(add(m2[n, k // {c}], f32(1e-05)))), weight[k]))

@@ -10,8 +10,8 @@ from by_hand import schedule_text
 from ferrite_triton import KernelSpec, emit_program
 
 SOFTMAX = """graph @f(x: {type}[{shape}]) -> (y) {{
-  m: f32[777] = fold max [d0 < 777 | r0 < {points}] cast.f32(x[{place}])
-  s: f32[777] = fold sum [d0 < 777 | r0 < {points}] exp(sub(cast.f32(x[{place}]), m[d0]))
+  m: f32[777] = reduce max [d0 < 777 | r0 < {points}] cast.f32(x[{place}])
+  s: f32[777] = reduce sum [d0 < 777 | r0 < {points}] exp(sub(cast.f32(x[{place}]), m[d0]))
   y: f32[777, {points}] = loop [d0 < 777, r0 < {points}] div(exp(sub(cast.f32(x[{place}]), m[d0])), s[d0])
 }}"""
 
@@ -35,7 +35,7 @@ def test_what_is_read_hides_its_neighbours_and_what_is_stored_shows_them() -> No
 
 
 def test_without_a_store_along_the_row_there_is_one_name_for_its_positions() -> None:
-    text = "graph @f(x: f32[777, 7]) -> (y) {\n  y: f32[777] = fold sum [d0 < 777 | r0 < 7] x[d0, r0]\n}"
+    text = "graph @f(x: f32[777, 7]) -> (y) {\n  y: f32[777] = reduce sum [d0 < 777 | r0 < 7] x[d0, r0]\n}"
     spec = emit_program(schedule_text(text, "persistent")).kernels[0]
     assert spec.facts["walked"]
     assert "position" not in spec.source
@@ -78,13 +78,13 @@ def test_a_thread_holds_no_more_than_it_has_registers_for(operands: int, *, walk
     for name in names[1:]:
         total = f"add({total}, {name}[d0, r0])"
     inputs = ", ".join(f"{name}: bf16[777, 41]" for name in names)
-    text = f"graph @f({inputs}) -> (y) {{\n  y: f32[777] = fold sum [d0 < 777 | r0 < 41] cast.f32({total})\n}}"
+    text = f"graph @f({inputs}) -> (y) {{\n  y: f32[777] = reduce sum [d0 < 777 | r0 < 41] cast.f32({total})\n}}"
     spec = emit_program(schedule_text(text, "persistent")).kernels[0]
     assert spec.facts.get("walked", False) is walked
 
 
 def test_a_program_may_have_hundreds_of_rows_whatever_divides_their_number() -> None:
-    text = "graph @f(x: f32[{n}, {k}]) -> (y) {{\n  y: f32[{n}] = fold sum [d0 < {n} | r0 < {k}] x[d0, r0]\n}}"
+    text = "graph @f(x: f32[{n}, {k}]) -> (y) {{\n  y: f32[{n}] = reduce sum [d0 < {n} | r0 < {k}] x[d0, r0]\n}}"
     rows = {
         k: emit_program(schedule_text(text.format(n=64 * 777, k=k), "persistent")).kernels[0].axes[0].get("max_block")
         for k in (7, 8)

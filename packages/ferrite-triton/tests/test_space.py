@@ -37,24 +37,26 @@ def test_masks_of_a_flat_axis(size: int, max_block: int | None, *, masked: bool)
 
 
 @pytest.mark.parametrize(("size", "masked"), [(64, False), (65, True), (1024, False), (1000, True)])
-def test_masks_of_a_persistent_fold(size: int, *, masked: bool) -> None:
+def test_masks_of_a_persistent_reduction(size: int, *, masked: bool) -> None:
     spec = emit(
-        f"graph @f(x: f32[7, {size}]) -> (y) {{\n  y: f32[7] = fold sum [d0 < 7 | r0 < {size}] x[d0, r0]\n}}",
+        f"graph @f(x: f32[7, {size}]) -> (y) {{\n  y: f32[7] = reduce sum [d0 < 7 | r0 < {size}] x[d0, r0]\n}}",
         "persistent",
     )
     assert ("rmask" in spec.source) == masked
     assert spec.blocks == {"RBLOCK": 1 << (size - 1).bit_length()}
 
 
-def test_outer_grid_axes_of_a_fold_have_one_position_per_program() -> None:
-    text = "graph @f(x: f32[4, 50, 6]) -> (y) {\n  y: f32[4, 6] = fold sum [d0 < 4, d1 < 6 | r0 < 50] x[d0, r0, d1]\n}"
+def test_outer_grid_axes_of_a_reduction_have_one_position_per_program() -> None:
+    text = (
+        "graph @f(x: f32[4, 50, 6]) -> (y) {\n  y: f32[4, 6] = reduce sum [d0 < 4, d1 < 6 | r0 < 50] x[d0, r0, d1]\n}"
+    )
     spec = emit(text, "persistent", d0="y")
     assert spec.blocks == {"YBLOCK": 1, "RBLOCK": 64}
     assert "y = program // xblocks\n" in spec.source
 
 
 def test_the_contiguous_axis_is_the_fast_one_of_the_tile() -> None:
-    text = "graph @f(x: f32[90, 70]) -> (y) {{\n  y: f32[70] = fold sum [d0 < 70 | r0 < 90] x[{}]\n}}"
+    text = "graph @f(x: f32[90, 70]) -> (y) {{\n  y: f32[70] = reduce sum [d0 < 70 | r0 < 90] x[{}]\n}}"
     columns, rows = (
         emit(text.format("r0, d0"), "persistent"),
         emit(text.replace("90, 70", "70, 90").format("d0, r0"), "persistent"),
@@ -70,7 +72,7 @@ def test_address_width(rows: int, width: int) -> None:
     spec = emit(
         (
             f"graph @f(x: f32[{rows}, 40000]) -> (y) {{\n"
-            f"  y: f32[{rows}] = fold sum [d0 < {rows} | r0 < 40000] x[d0, r0]\n}}"
+            f"  y: f32[{rows}] = reduce sum [d0 < {rows} | r0 < 40000] x[d0, r0]\n}}"
         ),
         "looped",
     )
@@ -94,7 +96,7 @@ def test_symbolic_sizes_are_params() -> None:
 
 
 SOFTMAX = """graph @softmax(x: {dtype}[n, {row}]) -> (y) where n: size >= 1 ~ 512, m: size >= 1 ~ 2 {{
-  peak: f32[n], mass: f32[n] = fold online_softmax [d0 < n | r0 < {row}] cast.f32(x[d0, r0])
+  peak: f32[n], mass: f32[n] = reduce online_softmax [d0 < n | r0 < {row}] cast.f32(x[d0, r0])
   y: {dtype}[n, {row}] = loop [d0 < n, r0 < {row}] cast.{dtype}(div(exp(sub(cast.f32(x[d0, r0]), peak[d0])), mass[d0]))
 }}"""
 
@@ -123,7 +125,7 @@ def test_long_rows_of_whole_vectors_have_a_text_of_their_own(dtype: str, vector:
 def test_texts_for_long_rows_expect_long_rows() -> None:
     """What is compiled before a call tells the sizes is compiled for some that the text is launched for."""
     (_, held), (_, whole), (_, other) = softmax_forms("bf16", "m").alternatives
-    lengths = [axis["hint"] for spec in (held, whole, other) for axis in spec.axes if axis["kind"] == "fold"]
+    lengths = [axis["hint"] for spec in (held, whole, other) for axis in spec.axes if axis["kind"] == "reduction"]
     assert lengths == [2, 8193, 8193]
     assert whole.facts["bytes"] > 8192 * held.facts["bytes"] // 4
 
@@ -140,7 +142,7 @@ def test_rows_of_known_vectors_need_no_other_text() -> None:
 def test_rows_are_read_past_their_end_where_memory_goes_on(rows: str, words: int, mask: str) -> None:
     """However many rows there are: what lies behind the last one is known to be there."""
     text = f"""graph @f(x: bf16[{rows}, {words}]) -> (s) where n: size >= 1 ~ 4 {{
-      s: f32[{rows}] = fold sum [d0 < {rows} | r0 < 2001] cast.f32(x[d0, r0])
+      s: f32[{rows}] = reduce sum [d0 < {rows} | r0 < 2001] cast.f32(x[d0, r0])
     }}"""
     (load,) = [line for line in emit(text, "looped").source.splitlines() if "tl.load" in line]
     assert mask in load
@@ -160,7 +162,7 @@ def test_columns_in_steps_of_a_symbolic_length_have_an_address_of_their_own(
     """Of a single operand: several share their offsets."""
     sizes = "n: size >= 1 ~ 999, m: size >= 1 ~ 1000"
     text = f"""graph @f(x: bf16[n, {steps}], y: bf16[n, {steps}]) -> (s) where {sizes} {{
-      s: f32[{steps}] = fold sum [d0 < {steps} | r0 < n] {body}
+      s: f32[{steps}] = reduce sum [d0 < {steps} | r0 < n] {body}
     }}"""
     source = emit(text, "looped").source
     assert ("= in0 + x\n" in source) is is_held

@@ -210,7 +210,7 @@ def test_division_is_fast_under_sums_that_are_rounded_but_not_under_jumps(value:
 
 
 SOFTMAX = """graph @f(a: bf16[8, 4000], s: f32[8]) -> (y) {{
-  m: f32[8], t: f32[8] = fold online_softmax [d0 < 8 | r0 < 4000] cast.f32(a[d0, r0])
+  m: f32[8], t: f32[8] = reduce online_softmax [d0 < 8 | r0 < 4000] cast.f32(a[d0, r0])
   y: {dtype}[8, 4000] = loop [d0 < 8, r0 < 4000] {value}
 }}"""
 TERM = "exp(sub(cast.f32(a[d0, r0]), m[d0]))"
@@ -277,8 +277,8 @@ def test_a_guarded_load_is_one_masked_load() -> None:
 
 def test_equal_reductions_are_done_once() -> None:
     text = """graph @f(x: f32[8, 64]) -> (s, m2) {
-  s: f32[8] = fold sum [d0 < 8 | r0 < 64] x[d0, r0]
-  m: f32[8], m2: f32[8], w: f32[8] = fold welford [d0 < 8 | r0 < 64] x[d0, r0]
+  s: f32[8] = reduce sum [d0 < 8 | r0 < 64] x[d0, r0]
+  m: f32[8], m2: f32[8], w: f32[8] = reduce welford [d0 < 8 | r0 < 64] x[d0, r0]
 }"""
     source = emit_program(schedule_text(text, "persistent")).kernels[0].source
     assert source.count("tl.sum(") == 2
@@ -292,7 +292,7 @@ SIXTIETH = "tl.full([], 60.0, tl.float32), tl.full([], 0.01666666753590107, tl.f
 )
 def test_means_are_products_where_that_rounds_the_same_number(points: int, expected: str) -> None:
     text = f"""graph @f(x: f32[8, {points}]) -> (m) {{
-  m: f32[8], m2: f32[8], w: f32[8] = fold welford [d0 < 8 | r0 < {points}] x[d0, r0]
+  m: f32[8], m2: f32[8], w: f32[8] = reduce welford [d0 < 8 | r0 < {points}] x[d0, r0]
 }}"""
     source = emit_program(schedule_text(text, "persistent")).kernels[0].source
     assert f" = {expected}\n" in source

@@ -17,7 +17,7 @@ from ferrite_scheduler.fusion.proposal import propose
 from ferrite_scheduler.fusion.rules import judge
 from ferrite_scheduler.kernels.loop_nests import Layouts, Misfit, build_kernel
 from ferrite_scheduler.memory.host_steps import Work, plan_memory
-from ferrite_scheduler.model.annotations import ColumnFold, as_fold, unmarked
+from ferrite_scheduler.model.annotations import ColumnReduction, as_reduction, unmarked
 from ferrite_scheduler.model.contractions import keep_narrow_contractions
 from ferrite_scheduler.model.schedule import Conditions, Decision, Kernel, Schedule
 from ferrite_scheduler.model.target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
@@ -29,7 +29,7 @@ from ferrite_scheduler.refinements.multi_versioning import (
     group_stages,
     made_in,
     offer_splits,
-    sharing_folds,
+    sharing_reductions,
     whole_forms,
     with_loops,
 )
@@ -46,7 +46,7 @@ from ferrite_scheduler.rewrites.row_results import separate_row_results
 from ferrite_scheduler.rewrites.segmented_reductions import combine_rows
 from ferrite_scheduler.rewrites.sorted_scatters import sort_updates
 from ferrite_scheduler.rewrites.split_precision import cut_rows
-from ferrite_scheduler.rewrites.split_reductions import prepare_folds
+from ferrite_scheduler.rewrites.split_reductions import prepare_reductions
 from ferrite_scheduler.rewrites.update_operands import separate_updates
 
 
@@ -98,15 +98,15 @@ class _Plan:
 def _with_either_form(
     graph: Graph, plan: _Plan, target: Target, policy: Policy
 ) -> tuple[_Plan, list[tuple[Whole, _Plan]]]:
-    """Returns a plan with both forms of folds that have two, and what does the work of both stages of some.
+    """Returns a plan with both forms of reductions that have two, and what does the work of both stages of some.
 
-    ``plan`` has the form that the hint asks for. What shares a kernel with the fold in it, or does not, still does:
-    sums of columns that ride with rows have the form that is right for all lengths.
+    ``plan`` has the form that the hint asks for. What shares a kernel with the reduction in it, or does not, still
+    does: sums of columns that ride with rows have the form that is right for all lengths.
     """
     definitions = [node.definition for node in plan.dependences.nodes]
-    refused = frozenset(d.by_row.results[0].name for d in definitions if isinstance(d, ColumnFold))
+    refused = frozenset(d.by_row.results[0].name for d in definitions if isinstance(d, ColumnReduction))
     offered, offers = offer_splits(graph, target, policy, refused)
-    unfit = sharing_folds(offers, graph, plan.clusters, plan.dependences)
+    unfit = sharing_reductions(offers, graph, plan.clusters, plan.dependences)
     while True:
         if unfit:
             refused |= unfit
@@ -118,7 +118,7 @@ def _with_either_form(
         both = _clustered(offered, target, policy, {offer.first for offer in offers}, stages)
         wholes, unfit = whole_forms(both.clusters, both.graph, both.dependences, offers)
         pairs = _made_alone(wholes, whole, both, offers, target, policy)
-        unfit = unfit.union(*(form.folds for form, single in pairs if len(single.clusters) != 1))
+        unfit = unfit.union(*(form.reductions for form, single in pairs if len(single.clusters) != 1))
         if not unfit:
             return both, pairs
 
@@ -128,18 +128,18 @@ def _made_alone(
 ) -> list[tuple[Whole, _Plan]]:
     """Returns what does the work of both stages, with loops beside them where one kernel does all of it, and its plan.
 
-    ``whole`` is the plan in which all folds are whole, ``both`` that with their stages.
+    ``whole`` is the plan in which all reductions are whole, ``both`` that with their stages.
     """
     pairs: list[tuple[Whole, _Plan]] = []
     taken: set[int] = set()
     for form in wholes:
         wider = with_loops(form, whole.clusters, both.clusters, both.graph, both.dependences, offers, taken)
-        plan = None if wider is None else _clustered(wider.graph, target, policy, form.folds)
+        plan = None if wider is None else _clustered(wider.graph, target, policy, form.reductions)
         if wider is not None and plan is not None and len(plan.clusters) == 1:
             pairs.append((wider, plan))
             taken.update(wider.loops)
         else:
-            pairs.append((form, _clustered(form.graph, target, policy, form.folds)))
+            pairs.append((form, _clustered(form.graph, target, policy, form.reductions)))
     return pairs
 
 
@@ -150,11 +150,11 @@ def _clustered(
     settled: Collection[str] = (),
     stages: Mapping[str, Stage] | None = None,
 ) -> _Plan:
-    """Returns a graph cut into clusters, its folds prepared but for those, by result, whose form is ``settled``.
+    """Returns a graph cut into clusters, its reductions prepared but for those, by result, whose form is ``settled``.
 
-    ``stages`` says, by result, which definitions are stages of folds in two forms.
+    ``stages`` says, by result, which definitions are stages of reductions in two forms.
     """
-    graph = prepare_folds(graph, target, policy, settled)
+    graph = prepare_reductions(graph, target, policy, settled)
     nodes = nodes_of(graph)
     graph = unmarked(graph)
     dependences = dependences_of(graph, nodes)
@@ -170,7 +170,7 @@ def _clustered(
 def _without_lonely_columns(
     clusters: Sequence[Cluster | Node], graph: Graph, dependences: Dependences, target: Target, policy: Policy
 ) -> tuple[list[Cluster | Node], Dependences]:
-    """Returns the clusters with column folds that found nothing along rows to ride with made kernels over columns."""
+    """Returns the clusters; column reductions that found no rows to ride with become kernels over columns."""
     lonely = [item for item in clusters if isinstance(item, Cluster) and item.columns == len(item.members)]
     if not lonely:
         return list(clusters), dependences
@@ -188,13 +188,13 @@ def _without_lonely_columns(
 
 
 def _over_columns(dependences: Dependences, numbers: Iterable[int], graph: Graph) -> Dependences:
-    """Returns the dependences with the column folds among these nodes made folds like any other."""
+    """Returns the dependences with the column reductions among these nodes made reductions like any other."""
     nodes = list(dependences.nodes)
     types = {name: value.type for name, value in graph.values.items()}
     for number in numbers:
         definition = nodes[number].definition
-        if isinstance(definition, ColumnFold):
-            nodes[number] = make_node(number, as_fold(definition), types, {})
+        if isinstance(definition, ColumnReduction):
+            nodes[number] = make_node(number, as_reduction(definition), types, {})
     return replace(dependences, nodes=tuple(nodes))
 
 

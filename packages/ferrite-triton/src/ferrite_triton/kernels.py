@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ferrite_ir.language.graph import Contract, Fold, Loop, Scan, Update, bodies_of
+from ferrite_ir.language.graph import Contract, Loop, Reduction, Scan, Update, bodies_of
 from ferrite_ir.language.ops import OPS
 from ferrite_ir.language.scalar import postorder
 from ferrite_ir.language.sizes import Size, floordiv, hint, is_static
@@ -98,11 +98,11 @@ def _forms(kernel: Kernel) -> list[_Form]:
     least = 0
     flat, accesses = _flattened(kernel)
     conditions = narrow_conditions(flat, accesses)
-    if kernel.persistent_up_to and kernel.fold is not None:
+    if kernel.persistent_up_to and kernel.reduction is not None:
         held = _flattened(part_softmax(replace(kernel, strategy="persistent")))
         own = narrow_conditions(*held)
         if own is not None:
-            forms.append(_Form(((kernel.fold.size, kernel.persistent_up_to), *own), *held, 32))
+            forms.append(_Form(((kernel.reduction.size, kernel.persistent_up_to), *own), *held, 32))
             least = kernel.persistent_up_to + 1 if conditions is not None and set(own) <= set(conditions) else 0
     if conditions is not None:
         forms += _looped_forms(replace(flat, space=replace(flat.space, least=least)), accesses, conditions)
@@ -123,10 +123,10 @@ class _Form:
 
 def _looped_forms(flat: FlatKernel, accesses: tuple[Access, ...], conditions: tuple[Condition, ...]) -> Iterator[_Form]:
     """Yields the forms with 32-bit addresses: first that for rows all of which begin at multiples of a vector."""
-    multiple, fold = needed_multiple(flat), flat.space.fold
+    multiple, reduction = needed_multiple(flat), flat.space.reduction
     rest: Size = 1
-    if multiple > 1 and fold is not None:
-        rest = fold.size - floordiv(fold.size, multiple) * multiple
+    if multiple > 1 and reduction is not None:
+        rest = reduction.size - floordiv(reduction.size, multiple) * multiple
         aligned = replace(flat, space=replace(flat.space, multiple=multiple))
         if rest == 0:
             yield _Form(conditions, aligned, accesses, 32)
@@ -140,14 +140,15 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
     if not fits_axes(kernel.body, kernel.axes):
         raise UnsupportedDefinition(
             f"{kernel.name} holds a contraction that is not of half types or f32 with its rows on y, its columns on x; "
-            "write it as a fold of products"
+            "write it as a reduction of products"
         )
     space = build_space(kernel)
     flat = flatten(kernel, space)
     accesses = find_accesses(flat)
-    is_across = space.folds_tile and "y" not in space.order and contiguous_axis(flat, accesses) == "x"
+    is_across = space.reduces_tile and "y" not in space.order and contiguous_axis(flat, accesses) == "x"
     if is_across and not is_strewn(flat, accesses):
-        # Neighbouring threads take neighbouring x: the fold axis, and its blocks, become the slow ones of the tile.
+        # Neighbouring threads take neighbouring x: the reduction axis, and its blocks, become the slow ones of the
+        # tile.
         flat = replace(flat, space=build_space(kernel, ("b", "r", "x")))
         if scans_serially(flat):
             flat = replace(flat, space=replace(flat.space, serial=SERIAL))
@@ -175,7 +176,7 @@ def _write(form: _Form, params: SizeParams) -> KernelSpec:
         source=source,
         family=kernel.strategy,
         params=(*describe_params(flat), *_describe_sizes(params, width)),
-        axes=tuple(describe_axis(axis, params, space.least if axis.is_fold else 0) for axis in space.axes),
+        axes=tuple(describe_axis(axis, params, space.least if axis.is_reduction else 0) for axis in space.axes),
         blocks={axis.constant: axis.block for axis in space.axes if axis.block is not None},
         grid=grid_expression(space),
         mutated=mutated_params(flat),
@@ -233,8 +234,8 @@ def assemble(flat: FlatKernel, program: TileProgram) -> tuple[str, str]:
 
 
 def main_operations(flat: FlatKernel) -> list[str]:
-    """Returns up to three names that say what a kernel computes: folds and scans, then the dearest operations."""
-    combines = [definition.combine for definition in flat.definitions if isinstance(definition, (Fold, Scan))]
+    """Returns up to three names that say what a kernel computes: reductions and scans, then the dearest operations."""
+    combines = [definition.combine for definition in flat.definitions if isinstance(definition, (Reduction, Scan))]
     combines += ["product" for definition in flat.definitions if isinstance(definition, Contract)]
     updates = [definition.mode for definition in flat.definitions if isinstance(definition, Update)]
     nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
@@ -278,8 +279,8 @@ def mutated_params(flat: FlatKernel) -> tuple[str, ...]:
 
 def _facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgram) -> dict[str, Any]:
     """Returns the facts of a kernel, for the sizes that its spec expects."""
-    facts, fold, least = collect_facts(flat, accesses, program), flat.space.fold, flat.space.least
-    if fold is not None and least > (expected := hint(fold.size)):
+    facts, reduction, least = collect_facts(flat, accesses, program), flat.space.reduction, flat.space.least
+    if reduction is not None and least > (expected := hint(reduction.size)):
         facts["bytes"] = facts["bytes"] * least // max(1, expected)
     if flat.kernel.columns:
         facts |= {"registers": registers_of(flat), "threads": THREADS}
@@ -294,7 +295,7 @@ def describe_axis(axis: KernelAxis, params: SizeParams, least: int = 0) -> dict[
     """Returns an axis of the spec; its expected size is ``least`` where the kernel is launched for no smaller one."""
     described: dict[str, Any] = {
         "name": axis.name,
-        "kind": "fold" if axis.is_fold else "grid",
+        "kind": "reduction" if axis.is_reduction else "grid",
         "size": params.expression(axis.size),
         "hint": max(hint(axis.size), least),
         "block": axis.constant,

@@ -26,7 +26,7 @@ from ferrite_triton.host.symbols import bind_symbols
 from ferrite_triton.host.templates import Expansion
 from ferrite_triton.kernels import emit_alternatives, origin_texts
 
-PROGRAM_FORMAT = "ferrite-program/1"
+PROGRAM_FORMAT = "ferrite-program/2"
 
 _TEMPLATES: dict[str, Callable[[CallExtern, Collection[str]], Expansion]] = {COMBINE_ROWS: write_combined_rows}
 """What carries out the library calls that are kernels of ours."""
@@ -34,7 +34,7 @@ _TEMPLATES: dict[str, Callable[[CallExtern, Collection[str]], Expansion]] = {COM
 
 @dataclass(frozen=True)
 class Program:
-    """A program of format 1: JSON values, ready to be saved or loaded by a runtime.
+    """A program of format 2: JSON values, ready to be saved or loaded by a runtime.
 
     Attributes:
         name: for logs.

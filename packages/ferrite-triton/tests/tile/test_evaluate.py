@@ -21,21 +21,21 @@ GRAPHS = {
     ),
     "transposed": ("pointwise", "y: f32[70, 3] = loop [d0 < 70, d1 < 3] add(x[d1, d0], f32(1.0))"),
     "halves": ("pointwise", "y: f32[3, 70] = loop [d0 < 3, d1 < 70] cast.f32(rounded.f16(div(x[d0, d1], f32(3.0))))"),
-    "sum": ("persistent", "y: f32[3] = fold sum [d0 < 3 | r0 < 70] x[d0, r0]"),
-    "column sum": ("persistent", "y: f32[70] = fold sum [d0 < 70 | r0 < 3] x[r0, d0]"),
-    "looped maximum": ("looped", "y: f32[3] = fold max [d0 < 3 | r0 < 70] x[d0, r0]"),
+    "sum": ("persistent", "y: f32[3] = reduce sum [d0 < 3 | r0 < 70] x[d0, r0]"),
+    "column sum": ("persistent", "y: f32[70] = reduce sum [d0 < 70 | r0 < 3] x[r0, d0]"),
+    "looped maximum": ("looped", "y: f32[3] = reduce max [d0 < 3 | r0 < 70] x[d0, r0]"),
     "looped argmax": (
         "looped",
-        "v: f32[3], y: i64[3] = fold argmax [d0 < 3 | r0 < 70] (x[d0, r0], index.i64(r0))",
+        "v: f32[3], y: i64[3] = reduce argmax [d0 < 3 | r0 < 70] (x[d0, r0], index.i64(r0))",
     ),
     "normalised": (
         "persistent",
-        """m: f32[3] = fold max [d0 < 3 | r0 < 70] x[d0, r0]
+        """m: f32[3] = reduce max [d0 < 3 | r0 < 70] x[d0, r0]
   y: f32[3, 70] = loop [d0 < 3, r0 < 70] sub(x[d0, r0], m[d0])""",
     ),
     "two loops": (
         "looped",
-        """m: f32[3] = fold sum [d0 < 3 | r0 < 70] x[d0, r0]
+        """m: f32[3] = reduce sum [d0 < 3 | r0 < 70] x[d0, r0]
   y: f32[3, 70] = loop [d0 < 3, r0 < 70] mul(x[d0, r0], m[d0])""",
     ),
     "scan": ("scan", "y: f32[3, 70] = scan sum [d0 < 3, r0 < 70] along r0 x[d0, r0]"),

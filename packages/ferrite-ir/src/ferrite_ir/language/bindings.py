@@ -123,8 +123,8 @@ def view_sizes(views: Iterable[View]) -> Iterator[Size]:
 
 def definition_sizes(definition: Definition) -> Iterator[Size]:
     """Yields the sizes in a definition, those of its results excepted."""
-    dims, folded = domain_of(definition)
-    yield from (dim.size for dim in (*dims, *folded))
+    dims, reduced = domain_of(definition)
+    yield from (dim.size for dim in (*dims, *reduced))
     if isinstance(definition, Sort) and definition.top is not None:
         yield definition.top
     if isinstance(definition, Extern):

@@ -1,4 +1,4 @@
-"""The named combines of folds and scans.
+"""The named combines of reductions and scans.
 
 A combine carries a tuple state. An operand tuple is either *lifted* (one value per point, as written by a lowering) or
 already a *state* (as a second stage sees it): ``welford`` takes ``(x)`` or ``(mean, m2, weight)``, ``online_softmax``
@@ -35,7 +35,7 @@ class Combine:
         return (self.lifted,) if self.lifted == len(self.state) else (self.lifted, len(self.state))
 
     def result_types(self, operands: tuple[DType, ...]) -> tuple[DType, ...]:
-        """Returns the types of the results for operands of these types (a fold never changes types.
+        """Returns the types of the results for operands of these types (a reduction never changes types.
 
         Lowerings cast first).
         """

@@ -172,8 +172,8 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
-    """Reduction: for each point of ``dims``, the operands at all points of ``fold_dims`` combined.
+class Reduction:
+    """Reduction: for each point of ``dims``, the operands at all points of ``reduction_dims`` combined.
 
     There is one result for each component of the state.
     """
@@ -181,7 +181,7 @@ class Fold:
     results: tuple[Value, ...]
     combine: str
     dims: tuple[Dim, ...]
-    fold_dims: tuple[Dim, ...]
+    reduction_dims: tuple[Dim, ...]
     bodies: tuple[Scalar, ...]
     origins: Origins = field(default=(), compare=False)
 
@@ -243,14 +243,14 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """Matrix-multiply-like: at each point of ``dims`` the sum over ``fold_dims`` of ``left * right``.
+    """Matrix-multiply-like: at each point of ``dims`` the sum over ``reduction_dims`` of ``left * right``.
 
     The sum is carried in f32 or wider.
     """
 
     result: Value
     dims: tuple[Dim, ...]
-    fold_dims: tuple[Dim, ...]
+    reduction_dims: tuple[Dim, ...]
     left: Scalar
     right: Scalar
     origins: Origins = field(default=(), compare=False)
@@ -321,8 +321,8 @@ class While:
     origins: Origins = field(default=(), compare=False)
 
 
-Definition: TypeAlias = Loop | Fold | Scan | Sort | Update | Contract | Extern | Call | If | While
-Computed: TypeAlias = Loop | Fold | Scan | Sort | Update | Contract
+Definition: TypeAlias = Loop | Reduction | Scan | Sort | Update | Contract | Extern | Call | If | While
+Computed: TypeAlias = Loop | Reduction | Scan | Sort | Update | Contract
 
 Output: TypeAlias = "View | bool | int | float | sizes.Symbolic | None"
 
@@ -416,7 +416,7 @@ class Module:
 def bodies_of(definition: Definition) -> tuple[Scalar, ...]:
     """Returns the scalar expressions of a definition, in order; none for calls."""
     match definition:
-        case Loop() | Fold() | Scan():
+        case Loop() | Reduction() | Scan():
             return definition.bodies
         case Sort():
             return (definition.body,)
@@ -428,13 +428,13 @@ def bodies_of(definition: Definition) -> tuple[Scalar, ...]:
 
 
 def domain_of(definition: Definition) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
-    """Returns the dims of a computed definition: those that its results keep, and those folded away.
+    """Returns the dims of a computed definition: those that its results keep, and those reduced over.
 
     Both empty for calls.
     """
     match definition:
-        case Fold() | Contract():
-            return definition.dims, definition.fold_dims
+        case Reduction() | Contract():
+            return definition.dims, definition.reduction_dims
         case Loop() | Scan() | Sort() | Update():
             return definition.dims, ()
     return (), ()

@@ -11,11 +11,11 @@ from ferrite_ir.language.graph import (
     Contract,
     Definition,
     Extern,
-    Fold,
     Graph,
     If,
     Loop,
     Output,
+    Reduction,
     Scan,
     Sort,
     Update,
@@ -150,14 +150,14 @@ def _key(definition: Definition, storage: Storage, position: int) -> Hashable:
     match definition:
         case Loop():
             what: Hashable = definition.dims
-        case Fold():
-            what = (definition.combine, definition.dims, definition.fold_dims)
+        case Reduction():
+            what = (definition.combine, definition.dims, definition.reduction_dims)
         case Scan():
             what = (definition.combine, definition.dims, definition.along)
         case Sort():
             what = (definition.dims, definition.along, definition.descending, definition.top)
         case Contract():
-            what = (definition.dims, definition.fold_dims)
+            what = (definition.dims, definition.reduction_dims)
         case _:
             return None
     bodies = bodies_of(definition)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ferrite_ir.language.dtypes import BOOL
-from ferrite_ir.language.graph import Definition, Fold, Graph, Loop
+from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction
 from ferrite_ir.language.index import Dim, constant
 from ferrite_ir.language.scalar import Scalar, apply, const, index_value, postorder, rewrite
 
@@ -39,17 +39,17 @@ class Pick:
         return Inline(numerics=self.numerics).run(with_definitions(graph, definitions))
 
     def _changed(self, definition: Definition) -> Definition:
-        if not isinstance(definition, Fold) or definition.combine != "sum":
+        if not isinstance(definition, Reduction) or definition.combine != "sum":
             return definition
         (body,) = definition.bodies
-        wide = [dim for dim in definition.fold_dims if dim.size != 1]
+        wide = [dim for dim in definition.reduction_dims if dim.size != 1]
         if len(wide) != 1:
             return definition
         hit = _only_test(body, wide[0])
         if hit is None or not _is_zero_without(body, hit):
             return definition
         chosen = simplifier(self.numerics)(rewrite(body, lambda node: node, {hit: const(True, BOOL)}))
-        if chosen.dims & frozenset(definition.fold_dims):
+        if chosen.dims & frozenset(definition.reduction_dims):
             return definition
         bodies = (apply("where", _is_inside(hit, wide[0]), chosen, const(0, chosen.dtype)),)
         return Loop(definition.results, definition.dims, bodies, definition.origins)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ferrite_ir.language import index as ix
-from ferrite_ir.language.graph import Contract, Definition, Fold, Graph, Loop, Scan, Sort, Update
+from ferrite_ir.language.graph import Contract, Definition, Graph, Loop, Reduction, Scan, Sort, Update
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar, index_value, load, rebuilt, unsettled
 from ferrite_ir.passes.rules.indices import settled_indirect
@@ -96,7 +96,7 @@ def map_scalars(
                 if bodies == definition.bodies
                 else Loop(definition.results, definition.dims, bodies, definition.origins)
             )
-        case Fold() | Scan():
+        case Reduction() | Scan():
             bodies = tuple([change(body) for body in definition.bodies])
             return definition if bodies == definition.bodies else replace(definition, bodies=bodies)
         case Sort():

@@ -1,4 +1,4 @@
-"""Writes small window folds out as expressions."""
+"""Writes small window reductions out as expressions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar, TypeAlias
 
 from ferrite_ir.language import index as ix
 from ferrite_ir.language import sizes
-from ferrite_ir.language.graph import Definition, Fold, Graph, Loop, TensorType, domain_of, loads_of
+from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction, TensorType, domain_of, loads_of
 from ferrite_ir.language.index import Dim, Index, atom_dims
 from ferrite_ir.language.scalar import Scalar, apply, substitute_dims
 from ferrite_ir.language.sizes import Size
@@ -23,12 +23,12 @@ State: TypeAlias = tuple[Scalar, ...]
 
 @dataclass(frozen=True, slots=True)
 class Unroll:
-    """Turns folds over small windows (pooling, resampling) into pointwise definitions.
+    """Turns reductions over small windows (pooling, resampling) into pointwise definitions.
 
     Neighbouring windows overlap or touch, so a kernel that gives each result to one lane and takes the points of the
-    window one after the other reads the same cache lines as its neighbours, and pads nothing to a power of two. A fold
-    whose result is needed at every one of its points again (a softmax over groups) stays: it belongs into one kernel
-    with its readers.
+    window one after the other reads the same cache lines as its neighbours, and pads nothing to a power of two. A
+    reduction whose result is needed at every one of its points again (a softmax over groups) stays: it belongs into one
+    kernel with its readers.
 
     Attributes:
         max_points: largest window that is written out.
@@ -45,57 +45,59 @@ class Unroll:
 
     def run(self, graph: Graph) -> Graph:
         """Returns the graph with small windows written out."""
-        if not any(isinstance(definition, Fold) for definition in graph.definitions):
+        if not any(isinstance(definition, Reduction) for definition in graph.definitions):
             return graph
         reach = _reading_points(graph)
         simplify = simplifier(self.numerics)
 
         def change(definition: Definition) -> Definition:
-            if isinstance(definition, Fold) and self._is_small_window(definition, graph, reach):
+            if isinstance(definition, Reduction) and self._is_small_window(definition, graph, reach):
                 return unrolled(definition, simplify)
             return definition
 
         return with_definitions(graph, [change(definition) for definition in graph.definitions])
 
-    def _is_small_window(self, fold: Fold, graph: Graph, reach: dict[str, Size]) -> bool:
-        points = sizes.product(dim.size for dim in fold.fold_dims)
-        if fold.combine not in _STEPS or not isinstance(points, int) or not 1 < points <= self.max_points:
+    def _is_small_window(self, reduction: Reduction, graph: Graph, reach: dict[str, Size]) -> bool:
+        points = sizes.product(dim.size for dim in reduction.reduction_dims)
+        if reduction.combine not in _STEPS or not isinstance(points, int) or not 1 < points <= self.max_points:
             return False
-        if sum(map(count_nodes, fold.bodies)) * points > self.max_nodes:
+        if sum(map(count_nodes, reduction.bodies)) * points > self.max_nodes:
             return False
-        if any(not sizes.is_provably_at_most(reach.get(v.name, 0), v.type.numel) for v in fold.results):
+        if any(not sizes.is_provably_at_most(reach.get(v.name, 0), v.type.numel) for v in reduction.results):
             return False
-        loads = [load for body in fold.bodies for load in body.loads if load.dims & frozenset(fold.fold_dims)]
-        return bool(loads) and all(self._is_window(load, fold, graph.type_of(load.source)) for load in loads)
+        loads = [
+            load for body in reduction.bodies for load in body.loads if load.dims & frozenset(reduction.reduction_dims)
+        ]
+        return bool(loads) and all(self._is_window(load, reduction, graph.type_of(load.source)) for load in loads)
 
-    def _is_window(self, load: Scalar, fold: Fold, read: TensorType) -> bool:
-        """Returns whether a fold dim and a result dim move along one axis of what is read, in comparable steps."""
-        inner, outer = frozenset(fold.fold_dims), frozenset(fold.dims)
+    def _is_window(self, load: Scalar, reduction: Reduction, read: TensorType) -> bool:
+        """Returns whether a reduction dim and a result dim move along one axis of what is read, in comparable steps."""
+        inner, outer = frozenset(reduction.reduction_dims), frozenset(reduction.dims)
         if not any(index.dims & inner and index.dims & outer for index in load.indices):
             return False
         near = _smallest_step(load.indices, read, outer)
         return near is not None and near <= self.max_gap * (_smallest_step(load.indices, read, inner) or 1)
 
 
-def unrolled(fold: Fold, simplify: Rewriter) -> Loop:
-    """Returns the loop whose bodies combine the operands at all points of a fold, in order.
+def unrolled(reduction: Reduction, simplify: Rewriter) -> Loop:
+    """Returns the loop whose bodies combine the operands at all points of a reduction, in order.
 
-    The fold's dims have integer sizes, and its combine is one that `Unroll` knows.
+    The reduction's dims have integer sizes, and its combine is one that `Unroll` knows.
     """
-    states = [tuple(simplify(body) for body in point) for point in _points_of(fold)]
-    step = _STEPS[fold.combine]
+    states = [tuple(simplify(body) for body in point) for point in _points_of(reduction)]
+    step = _STEPS[reduction.combine]
     state = states[0]
     for _, other in pairwise(states):
         state = tuple(map(simplify, step(state, other)))
-    return Loop(fold.results, fold.dims, state, fold.origins)
+    return Loop(reduction.results, reduction.dims, state, reduction.origins)
 
 
-def _points_of(fold: Fold) -> Iterator[State]:
-    """Yields the operands at every point of the fold dims, last dim fastest."""
-    for place in product(*(range(int(dim.size)) for dim in fold.fold_dims)):
-        mapping: dict[Dim, Index] = {d: ix.constant(at) for d, at in zip(fold.fold_dims, place, strict=True)}
+def _points_of(reduction: Reduction) -> Iterator[State]:
+    """Yields the operands at every point of the reduction dims, last dim fastest."""
+    for place in product(*(range(int(dim.size)) for dim in reduction.reduction_dims)):
+        mapping: dict[Dim, Index] = {d: ix.constant(at) for d, at in zip(reduction.reduction_dims, place, strict=True)}
         memo: dict[Scalar, Scalar] = {}
-        yield tuple(substitute_dims(body, mapping, memo) for body in fold.bodies)
+        yield tuple(substitute_dims(body, mapping, memo) for body in reduction.bodies)
 
 
 def _each(op: str) -> Callable[[State, State], State]:

@@ -16,12 +16,12 @@ from ferrite_ir.language.graph import (
     Contract,
     Definition,
     Extern,
-    Fold,
     Graph,
     If,
     Loop,
     Module,
     Output,
+    Reduction,
     Scan,
     Sort,
     Update,
@@ -193,17 +193,17 @@ class Evaluator:
             for tensor, value in zip(tensors, values, strict=True):
                 tensor.write(place, value)
 
-    def run_fold(self, fold: Fold) -> None:
-        """Computes a fold: the state of each kept point, folded dims in order."""
-        tensors = [self.allocate(value) for value in fold.results]
-        for kept in self.points(fold.dims):
+    def run_reduction(self, reduction: Reduction) -> None:
+        """Computes a reduction: the state of each kept point, reduced dims in order."""
+        tensors = [self.allocate(value) for value in reduction.results]
+        for kept in self.points(reduction.dims):
             states = (
-                lift(fold.combine, tuple(point.scalar(body) for body in fold.bodies))
-                for point in self.points(fold.fold_dims, kept.dims)
+                lift(reduction.combine, tuple(point.scalar(body) for body in reduction.bodies))
+                for point in self.points(reduction.reduction_dims, kept.dims)
             )
-            state = self._combined(fold.combine, states, fold.results[0].type.dtype)
+            state = self._combined(reduction.combine, states, reduction.results[0].type.dtype)
             for tensor, value in zip(tensors, state, strict=True):
-                tensor.write(_place(kept, fold.dims), round_to(value, tensor.dtype))
+                tensor.write(_place(kept, reduction.dims), round_to(value, tensor.dtype))
 
     def _combined(self, combine: str, states: Iterator[State], dtype: DType) -> State:
         total: State | None = None
@@ -265,7 +265,7 @@ class Evaluator:
         for kept in self.points(contract.dims):
             total = sum(
                 point.scalar(contract.left) * point.scalar(contract.right)
-                for point in self.points(contract.fold_dims, kept.dims)
+                for point in self.points(contract.reduction_dims, kept.dims)
             )
             result.write(_place(kept, contract.dims), round_to(total, result.dtype))
 
@@ -394,7 +394,7 @@ _STORES: dict[str, Callable[[Any, Number], Number]] = {
 
 _RUN: dict[type, Callable[[Evaluator, Any], None]] = {
     Loop: Evaluator.run_loop,
-    Fold: Evaluator.run_fold,
+    Reduction: Evaluator.run_reduction,
     Scan: Evaluator.run_scan,
     Sort: Evaluator.run_sort,
     Update: Evaluator.run_update,

@@ -18,12 +18,12 @@ from ferrite_ir.language.graph import (
     Contract,
     Definition,
     Extern,
-    Fold,
     Graph,
     If,
     Loop,
     Module,
     Output,
+    Reduction,
     Scan,
     Sort,
     Tag,
@@ -322,6 +322,8 @@ class _GraphReader:
         token = words.take()
         reader = _DEFINITIONS.get(token.text)
         if reader is None:
+            if token.text == "fold":
+                raise words.error("'fold' is the old word for a reduction: write 'reduce'", token)
             raise words.error(f"expected a definition ({', '.join(_DEFINITIONS)}), found {token.text!r}", token)
         definition = reader(self, results)
         for value in results:
@@ -351,25 +353,25 @@ class _GraphReader:
     def _read_domain(self) -> Domain:
         words = self.words
         dims: list[Dim] = []
-        folded: list[Dim] = []
+        reduced: list[Dim] = []
         target = dims
         words.expect("[")
         while not words.accept("]"):
             if words.accept("|"):
-                target = folded
+                target = reduced
                 continue
             name = words.name("a dim")
             words.expect("<")
             target.append(Dim(name, self._read_size()))
             if not (words.sees("]") or words.sees("|")):
                 words.expect(",")
-        return tuple(dims), tuple(folded)
+        return tuple(dims), tuple(reduced)
 
     def _read_plain_domain(self) -> tuple[Dim, ...]:
         token = self.words.next
-        dims, folded = self._read_domain()
-        if folded:
-            raise self.words.error("only a fold and a contract have dims behind '|'", token)
+        dims, reduced = self._read_domain()
+        if reduced:
+            raise self.words.error("only a reduction and a contract have dims behind '|'", token)
         return dims
 
     def _read_bodies(self, scope: Scope) -> tuple[Scalar, ...]:
@@ -400,12 +402,12 @@ class _GraphReader:
         dims = self._read_plain_domain()
         return Loop(self._named(results), dims, self._read_bodies(self._scope(dims)))
 
-    def read_fold(self, results: Results) -> Fold:
-        """Returns the rest of a fold."""
+    def read_reduction(self, results: Results) -> Reduction:
+        """Returns the rest of a reduction."""
         combine = self._read_combine()
-        dims, folded = self._read_domain()
-        bodies = self._read_bodies(self._scope((*dims, *folded)))
-        return Fold(self._named(results), combine, dims, folded, bodies)
+        dims, reduced = self._read_domain()
+        bodies = self._read_bodies(self._scope((*dims, *reduced)))
+        return Reduction(self._named(results), combine, dims, reduced, bodies)
 
     def read_scan(self, results: Results) -> Scan:
         """Returns the rest of a scan."""
@@ -443,12 +445,12 @@ class _GraphReader:
 
     def read_contract(self, results: Results) -> Contract:
         """Returns the rest of a contract."""
-        dims, folded = self._read_domain()
-        scope = self._scope((*dims, *folded))
+        dims, reduced = self._read_domain()
+        scope = self._scope((*dims, *reduced))
         read_bindings(self.words, scope)
         left = read_scalar(self.words, scope)
         self.words.expect("*")
-        return Contract(self._single(results), dims, folded, left, read_scalar(self.words, scope))
+        return Contract(self._single(results), dims, reduced, left, read_scalar(self.words, scope))
 
     def read_extern(self, results: Results) -> Extern:
         """Returns the rest of a library call."""
@@ -506,7 +508,7 @@ _WORDS: dict[str, bool | None] = {"none": None, "true": True, "false": False}
 
 _DEFINITIONS: dict[str, Callable[[_GraphReader, Results], Definition]] = {
     "loop": _GraphReader.read_loop,
-    "fold": _GraphReader.read_fold,
+    "reduce": _GraphReader.read_reduction,
     "scan": _GraphReader.read_scan,
     "sort": _GraphReader.read_sort,
     "update": _GraphReader.read_update,

@@ -18,12 +18,12 @@ from ferrite_ir.language.graph import (
     Contract,
     Definition,
     Extern,
-    Fold,
     Graph,
     If,
     Loop,
     Module,
     Output,
+    Reduction,
     Scan,
     Sort,
     Tag,
@@ -256,16 +256,16 @@ def _body(head: str, roots: tuple[Scalar, ...], tail: str = "", indices: tuple[I
     return "\n".join([head, *(f"  let {name} = {text}" for name, text in bindings), f"  {body}"])
 
 
-def _domain(dims: tuple[Dim, ...], folded: tuple[Dim, ...] = ()) -> str:
-    return f"[{dims_text(dims)} | {dims_text(folded)}]" if folded else f"[{dims_text(dims)}]"
+def _domain(dims: tuple[Dim, ...], reduced: tuple[Dim, ...] = ()) -> str:
+    return f"[{dims_text(dims)} | {dims_text(reduced)}]" if reduced else f"[{dims_text(dims)}]"
 
 
 def _loop(loop: Loop, values: Mapping[str, Value]) -> str:
     return _body(f"loop {_domain(loop.dims)}", loop.bodies)
 
 
-def _fold(fold: Fold, values: Mapping[str, Value]) -> str:
-    return _body(f"fold {fold.combine} {_domain(fold.dims, fold.fold_dims)}", fold.bodies)
+def _reduction(reduction: Reduction, values: Mapping[str, Value]) -> str:
+    return _body(f"reduce {reduction.combine} {_domain(reduction.dims, reduction.reduction_dims)}", reduction.bodies)
 
 
 def _scan(scan: Scan, values: Mapping[str, Value]) -> str:
@@ -286,7 +286,9 @@ def _update(update: Update, values: Mapping[str, Value]) -> str:
 
 
 def _contract(contract: Contract, values: Mapping[str, Value]) -> str:
-    return _body(f"contract {_domain(contract.dims, contract.fold_dims)}", (contract.left, contract.right), "{1} * {2}")
+    return _body(
+        f"contract {_domain(contract.dims, contract.reduction_dims)}", (contract.left, contract.right), "{1} * {2}"
+    )
 
 
 def _extern(extern: Extern, values: Mapping[str, Value]) -> str:
@@ -339,7 +341,7 @@ def _while(loop: While, values: Mapping[str, Value]) -> str:
 
 _RIGHT: dict[type, Callable[[Any, Mapping[str, Value]], str]] = {
     Loop: _loop,
-    Fold: _fold,
+    Reduction: _reduction,
     Scan: _scan,
     Sort: _sort,
     Update: _update,

@@ -15,10 +15,10 @@ from ferrite_ir.language.graph import (
     Contract,
     Definition,
     Extern,
-    Fold,
     Graph,
     If,
     Loop,
+    Reduction,
     Scan,
     Sort,
     TensorType,
@@ -200,15 +200,15 @@ class _Checker:
             self.report("V14", message, view.name)
 
     def _check_domain(self, definition: Definition) -> None:
-        dims, folded = domain_of(definition)
-        names = [dim.name for dim in (*dims, *folded)]
+        dims, reduced = domain_of(definition)
+        names = [dim.name for dim in (*dims, *reduced)]
         for name in dict.fromkeys(names):
             if names.count(name) > 1:
                 self.report("V10", f"two dims are called {name}", name)
             if name in self._symbols:
                 self.report("V10", f"the dim {name} is also a symbolic size; rename one", name)
-        if isinstance(definition, (Fold, Contract)) and not folded:
-            self.report("V10", "there is no dim behind '|' to fold over; write a loop", "]")
+        if isinstance(definition, (Reduction, Contract)) and not reduced:
+            self.report("V10", "there is no dim behind '|' to reduce over; write a loop", "]")
 
     def _check_count(self, results: tuple[Any, ...], wanted: int) -> bool:
         if len(results) != wanted:
@@ -234,8 +234,8 @@ class _Checker:
     def _check_scalars(self, definition: Definition, indices: tuple[Index, ...] = ()) -> None:
         """Checks loads, indices and dims of the bodies (and indices) of a definition."""
         roots = (*bodies_of(definition), *indirects_of(indices))
-        dims, folded = domain_of(definition)
-        known = {*dims, *folded}
+        dims, reduced = domain_of(definition)
+        known = {*dims, *reduced}
         used = frozenset().union(*(body.dims for body in roots), *(index.dims for index in indices))
         for dim in sorted(used - known, key=lambda dim: dim.order):
             self.report("V09", f"{dim.name} < {sizes.text(dim.size)} is no dim of the domain", dim.name)
@@ -285,11 +285,11 @@ class _Checker:
                 self._check_type(value, body.dtype)
                 self._check_shape(value, sizes_of(loop.dims))
 
-    def check_fold(self, fold: Fold) -> None:
-        """Checks a fold."""
-        self._check_domain(fold)
-        self._check_scalars(fold)
-        self._check_states(fold, fold.combine, fold.dims)
+    def check_reduction(self, reduction: Reduction) -> None:
+        """Checks a reduction."""
+        self._check_domain(reduction)
+        self._check_scalars(reduction)
+        self._check_states(reduction, reduction.combine, reduction.dims)
 
     def check_scan(self, scan: Scan) -> None:
         """Checks a scan."""
@@ -300,7 +300,7 @@ class _Checker:
             self.report("V06", f"{scan.combine} is no combine of scans", scan.combine)
         self._check_states(scan, scan.combine, scan.dims)
 
-    def _check_states(self, definition: Fold | Scan, combine: str, dims: tuple[Dim, ...]) -> None:
+    def _check_states(self, definition: Reduction | Scan, combine: str, dims: tuple[Dim, ...]) -> None:
         row = COMBINES.get(combine)
         if row is None:
             self.report("V06", f"unknown combine {combine!r}; known: {', '.join(COMBINES)}", combine)
@@ -421,7 +421,7 @@ def _shape(shape: Iterable[Size]) -> str:
 
 _CHECKS: dict[type, Callable[[_Checker, Any], None]] = {
     Loop: _Checker.check_loop,
-    Fold: _Checker.check_fold,
+    Reduction: _Checker.check_reduction,
     Scan: _Checker.check_scan,
     Sort: _Checker.check_sort,
     Update: _Checker.check_update,

@@ -14,7 +14,7 @@ RULES: dict[str, str] = {
     "V07": "a load has one index for each dim of its value, and its element type",
     "V08": "an index lies in bounds, or its load is guarded by masked",
     "V09": "a body depends on dims of its domain only",
-    "V10": "the dims of a domain have different names, which are no symbolic sizes, and there are dims to fold over",
+    "V10": "the dims of a domain have different names, which are no symbolic sizes, and there are dims to reduce over",
     "V11": "a value is not used once an update has replaced it",
     "V12": "an update stores elements of its target's type, at one index for each dim; its result has that type too",
     "V13": "an update reads its own target only where it stores",

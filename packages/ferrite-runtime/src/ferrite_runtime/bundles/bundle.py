@@ -25,7 +25,7 @@ from ferrite_runtime.formats.steps import Check, Extern
 from ferrite_runtime.formats.target import Target
 from ferrite_runtime.kernel_source.allowed_text import check_source
 
-FORMAT = "ferrite-bundle/1"
+FORMAT = "ferrite-bundle/2"
 MINOR = 0
 FEATURES = frozenset(("programs", "training", "binaries", "tuning", "user-kernels", "run-time-sizes"))
 """What this runtime understands; a bundle that must be understood names what it needs of these."""

@@ -13,7 +13,7 @@ from ferrite_runtime.errors import FileUnreadable, NoPackage, PackageInvalid, Sp
 from ferrite_runtime.formats.canonical_json import dump_canonical
 
 MAGIC = b"ferrite-bundle/"
-MAJOR = 1
+MAJOR = 2
 # A manifest is text that people may read; a file that claims more than this is not one of ours.
 MAX_MANIFEST = 32 << 20
 MAX_FILE = 16 << 30

@@ -32,7 +32,7 @@ _LOG = logging.getLogger("ferrite_runtime")
 _CACHE_LOG = logging.getLogger("ferrite.cache")
 
 # Raised whenever a stored binary would mean something else to a newer runtime.
-RUNTIME_FORMAT = 2
+RUNTIME_FORMAT = 3
 KERNELS = "kernels"
 JOBS = "jobs"
 """The kind of notes on what binaries were built from: `cache why-miss` compares them."""

@@ -402,11 +402,11 @@ def candidate_configs(spec: KernelSpec, machine: Machine, sizes: Mapping[str, in
 def shipped_configs(spec: KernelSpec, machine: Machine, sizes: Mapping[str, int] | None = None) -> tuple[Config, ...]:
     """Returns the configs that a library has binaries of and that are right for these sizes of the axes.
 
-    A tile that holds the whole fold axis has to be as long as that.
+    A tile that holds the whole reduction axis has to be as long as that.
     """
     library = machine.compiler.library
     found = () if library is None else library.configs(spec, machine.facts.target)
     if sizes is None or spec.family != "persistent":
         return tuple(found)
-    folds = [axis for axis in spec.axes if axis.kind == "fold" and axis.block not in spec.blocks]
-    return tuple(config for config in found if all(config.block(axis.block) >= sizes[axis.name] for axis in folds))
+    reductions = [axis for axis in spec.axes if axis.kind == "reduction" and axis.block not in spec.blocks]
+    return tuple(config for config in found if all(config.block(axis.block) >= sizes[axis.name] for axis in reductions))

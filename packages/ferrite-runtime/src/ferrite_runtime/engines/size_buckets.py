@@ -71,13 +71,13 @@ class BucketedKernel:
             self.kernel(arguments).launch(stream, arguments)
 
     def is_idle(self, arguments: Sequence[Any]) -> bool:
-        """Tells whether a launch has nothing to do, as one of its axes is empty; an empty fold has a value."""
+        """Tells whether a launch has nothing to do, as one of its axes is empty; an empty reduction has a value."""
         pairs = zip(self.spec.params, arguments, strict=True)
         return self.is_idle_at({param.name: value for param, value in pairs if param.role == "size"})
 
     def is_idle_at(self, sizes: Mapping[str, int]) -> bool:
         """Tells whether launches at these values of the size params have nothing to do."""
-        return not self.spec.facts.get("folds") and 0 in self.spec.axis_sizes(sizes).values()
+        return not self.spec.facts.get("reductions") and 0 in self.spec.axis_sizes(sizes).values()
 
 
 def _promised(spec: KernelSpec) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import triton.language as tl
 from ferrite_runtime.fmath.cooperation import floats_as_they_came
 from ferrite_runtime.fmath.machine import WARP
 from ferrite_runtime.fmath.row_lists import counter_of
-from ferrite_runtime.fmath.row_sums import combined, folded, neutral_of
+from ferrite_runtime.fmath.row_sums import combined, neutral_of, reduced
 from ferrite_runtime.fmath.sorting import sort_integers
 
 _NO_ROW = tl.constexpr(0x7FFFFFFF)
@@ -53,18 +53,18 @@ def _rows_at(
 
 
 @triton.jit
-def _fold_apart(value, mode: tl.constexpr, compute: tl.constexpr):
+def _reduce_apart(value, mode: tl.constexpr, compute: tl.constexpr):
     """Returns rows combined (``[lines, apart, block]``); those that lie in different threads stay apart."""
     lines: tl.constexpr = value.shape[0]
     depth: tl.constexpr = value.shape[1]
     block: tl.constexpr = value.shape[2]
     apart: tl.constexpr = _rows_apart(depth, block, value.dtype.primitive_bitwidth)
     wide = floats_as_they_came(value) if value.dtype == tl.bfloat16 else value.to(compute)
-    return folded(tl.reshape(wide, [lines, depth // apart, apart, block]), mode, 1)
+    return reduced(tl.reshape(wide, [lines, depth // apart, apart, block]), mode, 1)
 
 
 @triton.jit
-def _fold_rows(
+def _reduce_rows(
     coming,
     row,
     size,
@@ -81,15 +81,15 @@ def _fold_rows(
     if most > depth:
         # Asked for before the first ones are waited for, here and below.
         more = _rows_at(row, size, depth, source, column, mode, width, stride, depth)
-        total = combined(_fold_apart(coming, mode, compute), _fold_apart(more, mode, compute), mode)
+        total = combined(_reduce_apart(coming, mode, compute), _reduce_apart(more, mode, compute), mode)
     else:
-        total = _fold_apart(coming, mode, compute)
+        total = _reduce_apart(coming, mode, compute)
     for first in tl.range(2 * depth, most, 2 * depth):
         value = _rows_at(row, size, first, source, column, mode, width, stride, depth)
         more = _rows_at(row, size, first + depth, source, column, mode, width, stride, depth)
-        total = combined(total, _fold_apart(value, mode, compute), mode)
-        total = combined(total, _fold_apart(more, mode, compute), mode)
-    return folded(total, mode, 1)
+        total = combined(total, _reduce_apart(value, mode, compute), mode)
+        total = combined(total, _reduce_apart(more, mode, compute), mode)
+    return reduced(total, mode, 1)
 
 
 @triton.jit
@@ -116,7 +116,7 @@ def _combine_lists(
     coming = _rows_at(ordered, size, 0, source, column, mode, width, stride, depth)
     # What the places are before comes with the first rows: what waits for it does not keep them waiting.
     before = _before(base, initial, offset, inside, compute)
-    own = _fold_rows(coming, ordered, size, source, column, mode, width, stride, compute)
+    own = _reduce_rows(coming, ordered, size, source, column, mode, width, stride, compute)
     return combined(before, own, mode)
 
 
@@ -202,7 +202,7 @@ def _is_last(done, expected):
 
 
 @triton.jit
-def _fold_parts(parts, number, stride: tl.constexpr, column, inside, mode: tl.constexpr):
+def _reduce_parts(parts, number, stride: tl.constexpr, column, inside, mode: tl.constexpr):
     """Returns so many parts, ``stride`` elements apart, combined in their order."""
     neutral: tl.constexpr = neutral_of(mode)
     total = tl.full(column.shape, neutral, parts.dtype.element_ty)
@@ -215,7 +215,7 @@ def _fold_parts(parts, number, stride: tl.constexpr, column, inside, mode: tl.co
             other=neutral,
             cache_modifier=".cg",
         )
-        total = combined(total, folded(value, mode, 0), mode)
+        total = combined(total, reduced(value, mode, 0), mode)
     return total
 
 
@@ -265,7 +265,7 @@ def _combine_chunk(
     row = _rows_of_chunk(runs, ordered, place, first, shares, chunk, tile, spread)
     own = tl.minimum(size - first, chunk) + tl.arange(0, 1)
     coming = _rows_at(row[None, :], own, 0, source, column, mode, width, stride, batch)
-    total = _fold_rows(coming, row[None, :], own, source, column, mode, width, stride, compute)
+    total = _reduce_rows(coming, row[None, :], own, source, column, mode, width, stride, compute)
     total = tl.reshape(total, [block])
     offset = place.to(tl.int64) * width + column
     chunks = (size + chunk - 1) // chunk
@@ -280,14 +280,14 @@ def _combine_chunk(
         counter = done + task % blocks + start * blocks
         if _is_last(counter + group * blocks, members):
             grouped = parted + group.to(tl.int64) * width
-            total = _fold_parts(grouped, members, width, column, inside, mode)
+            total = _reduce_parts(grouped, members, width, column, inside, mode)
             if chunks <= _GROUP:
                 _store_place(base, out, initial, offset, inside, total, mode)
             else:
                 groups = (chunks + _GROUP - 1) // _GROUP
                 tl.store(grouped + column, total, inside)
                 if _is_last(counter + slots * blocks, groups):
-                    total = _fold_parts(parted, groups, _GROUP * width, column, inside, mode)
+                    total = _reduce_parts(parted, groups, _GROUP * width, column, inside, mode)
                     _store_place(base, out, initial, offset, inside, total, mode)
 
 

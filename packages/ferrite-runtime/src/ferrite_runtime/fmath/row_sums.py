@@ -20,7 +20,7 @@ def combined(a, b, mode: tl.constexpr):
 
 
 @triton.jit
-def folded(parts, mode: tl.constexpr, axis: tl.constexpr):
+def reduced(parts, mode: tl.constexpr, axis: tl.constexpr):
     """Returns a tile combined along an axis."""
     if mode == "add":
         return tl.sum(parts, axis)

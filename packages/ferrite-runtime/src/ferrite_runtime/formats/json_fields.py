@@ -156,4 +156,4 @@ class Fields:
     def close(self) -> None:
         """Raises if the object has a field that nobody took."""
         for name in sorted(self._left):
-            raise UnknownField(self.at(name), "is not a field of this object in format 1")
+            raise UnknownField(self.at(name), "is not a field of this object in format 2")

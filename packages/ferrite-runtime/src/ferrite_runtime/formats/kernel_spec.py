@@ -1,4 +1,4 @@
-"""Kernel specs, format 1: the value that a kernel's writer and its runner share."""
+"""Kernel specs, format 2: the value that a kernel's writer and its runner share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.expressions import Expr, evaluate, expr_names, read_expr, write_expr
 from ferrite_runtime.formats.json_fields import MAX_INTEGER, Fields, check_identifier, check_integer, check_text
 
-FORMAT = 1
+FORMAT = 2
 FAMILIES = ("pointwise", "persistent", "looped", "cooperative", "scan", "sort", "template", "user")
 USER = "user"
 ROLES = ("tensor", "size", "scalar")
 ACCESSES = ("read", "write", "readwrite", "atomic")
-AXIS_KINDS = ("grid", "fold")
+AXIS_KINDS = ("grid", "reduction")
 MAX_ALIGN = 4096
 """Bytes that a pointer can be promised to be a multiple of."""
 
@@ -258,7 +258,7 @@ def _read_plain(fields: Fields, key: str, kind: str) -> dict[str, Any]:
 
 INTEGERS = frozenset(
     (
-        *("branches", "bytes", "element_bytes", "flops", "fold_size", "folds", "live_values", "loads"),
+        *("branches", "bytes", "element_bytes", "flops", "reduction_size", "reductions", "live_values", "loads"),
         *("multiplied_rows", "neighbours", "num_stages", "num_warps", "numel", "ops", "parts", "passes"),
         *("percent_apart", "pieces", "product", "registers", "rows_together", "run", "stores", "threads", "vectors"),
     )

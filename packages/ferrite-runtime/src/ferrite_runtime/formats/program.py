@@ -23,7 +23,7 @@ from ferrite_runtime.formats.steps import (
     write_step,
 )
 
-PROGRAM_FORMAT = "ferrite-program/1"
+PROGRAM_FORMAT = "ferrite-program/2"
 
 
 @dataclass(frozen=True, slots=True)

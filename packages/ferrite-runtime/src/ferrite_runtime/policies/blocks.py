@@ -47,15 +47,15 @@ def misfit(spec: KernelSpec, config: Config, sizes: Mapping[str, int]) -> str:
             return f"it gives no value for {axis.block}"
         if axis.max_block is not None and block > axis.max_block:
             return f"{axis.block} is {block}, at most {axis.max_block} is allowed"
-        if spec.family == "persistent" and axis.kind == "fold" and block < sizes[axis.name]:
+        if spec.family == "persistent" and axis.kind == "reduction" and block < sizes[axis.name]:
             return f"{axis.block} is {block}, less than the {sizes[axis.name]} elements that have to be in one tile"
-        if spec.family == "persistent" and axis.kind == "fold" and block > next_power_of_two(sizes[axis.name]):
+        if spec.family == "persistent" and axis.kind == "reduction" and block > next_power_of_two(sizes[axis.name]):
             return f"{axis.block} is {block}, more than it takes to hold the {sizes[axis.name]} elements in one tile"
     return ""
 
 
 def fixed_tile(spec: KernelSpec, sizes: Mapping[str, int]) -> int:
-    """Returns the product of the blocks that the source fixes (a persistent fold axis counts as one block)."""
+    """Returns the product of the blocks that the source fixes (a persistent reduction axis counts as one block)."""
     product = 1
     for axis in spec.axes:
         if axis.block in spec.blocks:

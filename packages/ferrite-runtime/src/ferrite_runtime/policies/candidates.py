@@ -103,5 +103,5 @@ def launch_bytes(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int]
     if stated is None:
         return None
     shape = Shape.of(spec, device, sizes)
-    actual, expected = shape.points * shape.fold, shape.expected_points
+    actual, expected = shape.points * shape.reduction, shape.expected_points
     return int(stated) if actual == expected else int(stated) * actual // expected

@@ -1,4 +1,4 @@
-"""Configs of kernels that fold or scan columns: what lies next to each other belongs to other results."""
+"""Configs of kernels that reduce or scan columns: what lies next to each other belongs to other results."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ HELD_BYTES, HELD_OF_COLUMNS = 128, 64
 STREWN_WARPS = 4
 # Rows of columns from which on half a line of halves is enough: more threads than hold a line combine slowly.
 HALF_LINE_ROWS = 128
-# Programs per multiprocessor of which each folds rows together with few threads.
+# Programs per multiprocessor of which each reduces rows together with few threads.
 SMALL_PROGRAMS = 8
-# Elements per thread of a tile that is folded along its slow axis: what lies in registers for each of them (an
+# Elements per thread of a tile that is reduced along its slow axis: what lies in registers for each of them (an
 # accumulator or two, and the values on their way) decides how many programs share a multiprocessor.
 OUTER_PER_THREAD = 8
-# Rows of columns of halves that many programs fold with few threads, and the tile of such a program.
+# Rows of columns of halves that many programs reduce with few threads, and the tile of such a program.
 SHORT_COLUMN, SHORT_COLUMNS = 256, (128, 16)
 # Elements of a tile of columns of which there are many programs.
 MANY_TILE = 1024
 # Rows from which on columns are tall; columns and bytes of a tile of such, its warps, and the programs that are enough
 # for a multiprocessor.
-TALL_FOLD, TALL_COLUMNS, TALL_BYTES, TALL_WARPS, NEARLY_BUSY = 768, 64, 8192, 8, 1.9
+TALL_REDUCTION, TALL_COLUMNS, TALL_BYTES, TALL_WARPS, NEARLY_BUSY = 768, 64, 8192, 8, 1.9
 # Tile and warps of moments of many tall columns, floats and halves: so few registers to a thread that all programs run
 # at once. What numbers of columns are multiples of for that, and what moments have of each of their elements.
 TALL_MOMENTS, TALL_MOMENTS_OF_HALVES, WHOLE_TILES, LIVE_OF_MOMENTS = (128, 4, 8), (64, 32, 4), 128, 3
@@ -44,7 +44,7 @@ AGAIN_WARPS = 16
 # Elements of a tile of columns that stay in the cache until they are read again, its warps, and rows of which one turn
 # of the loop reads all.
 AGAIN_TILE, SHORT_AGAIN_WARPS, SHORT_AGAIN = 16384, 8, 512
-# Rows of columns that too few programs fold for the multiprocessors there are, at least and at once, and the warps of
+# Rows of columns that too few programs reduce for the multiprocessors there are, at least and at once, and the warps of
 # such a program for these.
 FEW_ROWS, LONG_COLUMN, FEW_WARPS = 128, 512, 16
 # Bytes that memory is read in at least.
@@ -64,7 +64,8 @@ def persistent_columns(shape: Shape, row: int) -> tuple[Config, ...]:
 def _whole_columns(shape: Shape, row: int) -> tuple[tuple[int, int], ...]:
     """Returns how many columns lie beside each other in tiles that hold them whole, and their warps; best guess first.
 
-    As many as one warp holds, but whole lines. What threads of several warps hold of a column they fold through shared
+    As many as one warp holds, but whole lines. What threads of several warps hold of a column they reduce through
+    shared
     memory, which costs more than its reading: softmax of columns of 8 halves took 287 us with eight warps and takes 47
     with one on an H100.
     """
@@ -82,10 +83,11 @@ def _whole_columns(shape: Shape, row: int) -> tuple[tuple[int, int], ...]:
 def _strewn_columns(shape: Shape, row: int) -> tuple[Config, ...]:
     """Returns the candidates of columns of which few lie beside each other, all of whose rows one warp has.
 
-    A thread has 32 bytes of what is only folded, and of what is not four elements, which are stored one by one as well.
+    A thread has 32 bytes of what is only reduced, and of what is not four elements, which are stored one by one as
+    well.
     """
     threads, shape = STREWN_WARPS * shape.device.target.warp_size, replace(shape, live=1)
-    columns = threads * (32 // shape.narrowest_read if shape.only_folds else 4) // row
+    columns = threads * (32 // shape.narrowest_read if shape.only_reduces else 4) // row
     tiles = ((columns, STREWN_WARPS), (columns // 2, STREWN_WARPS // 2), (columns * 2, STREWN_WARPS * 2))
     return tuple(rows_config(shape, max(1, x), row, w) for x, w in tiles)
 
@@ -117,15 +119,15 @@ def looped_columns(shape: Shape) -> tuple[Config, ...]:
             warps //= 2
         together = ((rows, warps), (rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, 4))
         return tuple(_together(shape, count, warps) for count, warps in together)
-    tall = shape.fold >= TALL_FOLD
+    tall = shape.reduction >= TALL_REDUCTION
     if shape.points // (2 * line) >= FILL * shape.device.multiprocessors:
         return _many_tall(shape) if tall else _many_columns(shape)
     columns = keep_busy(shape, line, least=max(8, line // 2))
-    if shape.points // columns < shape.device.multiprocessors and shape.fold > FEW_ROWS:
+    if shape.points // columns < shape.device.multiprocessors and shape.reduction > FEW_ROWS:
         # Few programs of many rows, mostly partial sums that the cache still has: as many threads as can be, on pieces
         # of memory that are no smaller than what it is read in.
         half = columns // 2 if columns // 2 * shape.narrowest_read >= SECTOR else columns
-        most = min(LONG_COLUMN, next_power_of_two(shape.fold))
+        most = min(LONG_COLUMN, next_power_of_two(shape.reduction))
         few = loop_config(shape, half, most, FEW_WARPS * most // LONG_COLUMN)
         return (few, *(loop_config(shape, columns, LONG_COLUMN // d, FEW_WARPS // d) for d in (2, 4, 8)))
     if tall and shape.points // columns >= shape.device.multiprocessors:
@@ -147,7 +149,7 @@ def _many_columns(shape: Shape) -> tuple[Config, ...]:
     warps = max(1, MANY_TILE * shape.narrowest_read // (threads * 32))
     more = ((line, 2 * MANY_TILE // line, 2 * warps), (line // 2, MANY_TILE // line, warps), (2 * line, 16, 4))
     tiles = ((line, MANY_TILE // line, warps), *more)
-    if shape.reads_halves and shape.fold <= SHORT_COLUMN:
+    if shape.reads_halves and shape.reduction <= SHORT_COLUMN:
         columns, rows = SHORT_COLUMNS if shape.live == 1 else (size // 2 for size in SHORT_COLUMNS)
         tiles = ((columns, rows, 1), *tiles[:3])
     shape = replace(shape, live=1) if shape.reads_halves else shape
@@ -204,7 +206,7 @@ def _again_warps(shape: Shape, columns: int) -> int:
 
 def _again_bytes(shape: Shape, columns: int) -> int:
     """Returns the bytes of so many columns."""
-    return columns * shape.fold * shape.element_bytes
+    return columns * shape.reduction * shape.element_bytes
 
 
 def _again_short(shape: Shape, line: int) -> tuple[Config, ...]:
@@ -212,7 +214,7 @@ def _again_short(shape: Shape, line: int) -> tuple[Config, ...]:
 
     Of those that one turn of the loop reads half a line, so that more programs run at once.
     """
-    columns, rows = (line // 2 or 1, SHORT_AGAIN) if shape.fold <= SHORT_AGAIN else (line, AGAIN_TILE // line)
+    columns, rows = (line // 2 or 1, SHORT_AGAIN) if shape.reduction <= SHORT_AGAIN else (line, AGAIN_TILE // line)
     shape = replace(shape, live=1)
     tiles = ((columns, rows), (columns, rows // 2), (line * 2, rows // 2))
     return tuple(loop_config(shape, x, r, SHORT_AGAIN_WARPS) for x, r in tiles)
@@ -226,10 +228,10 @@ def _again(shape: Shape, columns: int, warps: int) -> Config:
 
 
 def _together(shape: Shape, rows: int, warps: int) -> Config:
-    """Returns the config of whole lines of columns with so many rows to a thread, which folds them on its own first."""
+    """Returns the config of whole lines of columns with so many rows to a thread, which it reduces alone first."""
     shape = replace(shape, live=1)
     axis = next(axis for axis in shape.axes("grid") if axis.name == shape.contiguous)
-    depth = next(shape.limit(axis) for axis in shape.axes("fold"))
+    depth = next(shape.limit(axis) for axis in shape.axes("reduction"))
     columns = min(previous_power_of_two(128 // shape.narrowest_read), shape.limit(axis))
     step = shape.device.target.warp_size * max(1, 16 // shape.narrowest_read)  # what a warp reads at once
     while warps > 1 and rows * warps * step // columns > depth:
@@ -244,11 +246,11 @@ def scanned_columns(shape: Shape) -> tuple[Config, ...]:
     columns as many as one warp holds whole, and of longer ones, up to `WHOLE_SCAN`, as many as one tile holds.
     """
     shape = replace(shape, live=1)  # most of what is alive at once is a thread's share of totals, not a tile
-    row = next_power_of_two(shape.fold)
-    if row <= SHORT_SCAN and shape.fold_is_known:
+    row = next_power_of_two(shape.reduction)
+    if row <= SHORT_SCAN and shape.reduction_is_known:
         return tuple(loop_config(shape, count, row, w) for count, w in _whole_columns(shape, row))
     line = 128 // max(1, shape.element_bytes)
-    if row <= WHOLE_SCAN and shape.fold_is_known:
+    if row <= WHOLE_SCAN and shape.reduction_is_known:
         whole = min(2 * line, SCAN_TILE // row)
         columns = keep_busy(shape, whole, least=min(whole, line))
         warps = max(1, columns * row // (shape.device.target.warp_size * PART_PER_THREAD))

@@ -20,8 +20,8 @@ def neighbours(spec: KernelSpec, device: DeviceFacts, config: Config, sizes: Map
 
     A step doubles or halves a block or the warps, both at once (a thread then has as much to do as before), or trades
     one block for another. No step touches a constant that the source fixes, or the block of a tile that holds a whole
-    fold axis; none leaves what the axes and the device allow. Programs that wait for each other wait for nothing in a
-    launch that comes after another one with the same status, so that measuring them says nothing.
+    reduction axis; none leaves what the axes and the device allow. Programs that wait for each other wait for nothing
+    in a launch that comes after another one with the same status, so that measuring them says nothing.
     """
     if spec.family in _SETTLED or "parts" in spec.facts:
         return ()
@@ -35,8 +35,8 @@ def neighbours(spec: KernelSpec, device: DeviceFacts, config: Config, sizes: Map
 
 def _steps(spec: KernelSpec, config: Config) -> Iterator[Config]:
     blocks = dict(config.blocks)
-    folds = {axis.block for axis in spec.axes if axis.kind == "fold"}
-    free = [name for name in blocks if not (spec.family == "persistent" and name in folds)]
+    reductions = {axis.block for axis in spec.axes if axis.kind == "reduction"}
+    free = [name for name in blocks if not (spec.family == "persistent" and name in reductions)]
     for warps in (config.num_warps * 2, config.num_warps // 2):
         if warps:
             yield Config.of(blocks, warps, config.num_stages)

@@ -10,7 +10,7 @@ from ferrite_runtime.policies.blocks import block_limit, fixed_tile, free_axes
 
 # Triton refuses tiles of more elements than this; it also bounds the interpreter's memory.
 MAX_TILE = 1 << 20
-MAX_FOLD = 1 << 14
+MAX_REDUCTION = 1 << 14
 
 
 def interpreter_config(spec: KernelSpec, sizes: Mapping[str, int]) -> Config:
@@ -24,10 +24,10 @@ def interpreter_config(spec: KernelSpec, sizes: Mapping[str, int]) -> Config:
         return spec.configs[0] if spec.configs else Config.of({}, 4)
     budget = max(1, MAX_TILE // fixed_tile(spec, sizes))
     blocks: dict[str, int] = {}
-    for axis in free_axes(spec, "fold"):
+    for axis in free_axes(spec, "reduction"):
         whole = spec.family not in ("looped", "scan")
         limit = block_limit(axis, sizes[axis.name])
-        blocks[axis.block] = limit if whole else min(limit, MAX_FOLD, budget)
+        blocks[axis.block] = limit if whole else min(limit, MAX_REDUCTION, budget)
         budget = max(1, budget // blocks[axis.block])
     for axis in free_axes(spec, "grid"):
         blocks[axis.block] = min(block_limit(axis, sizes[axis.name]), budget)

@@ -1,4 +1,4 @@
-"""Configs of kernels without a fold: flat loops, and tiles where two axes are contiguous for different buffers."""
+"""Configs of kernels without a reduction: flat loops, and tiles where two axes are contiguous for different buffers."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _memory(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
 
 
 def _read_again(spec: KernelSpec, device: DeviceFacts, moved: float) -> float:
-    """Returns the bytes that further passes over the fold axis read from memory, not from the cache."""
+    """Returns the bytes that further passes over the reduction axis read from memory, not from the cache."""
     facts = spec.facts
     buffers = max(1, facts.get("loads", 1) + facts.get("stores", 1))
     read = moved * facts.get("loads", 1) / buffers
@@ -101,10 +101,10 @@ def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:
     points = math.prod(max(1, size) for size in spec.hint_sizes().values())
     buffers = facts.get("loads", 1) + facts.get("stores", 1)
     operations = float(facts.get("flops", 0)) + points * buffers * ACCESS_OPERATIONS
-    operations += points * facts.get("folds", 0)
+    operations += points * facts.get("reductions", 0)
     if facts.get("product"):
         operations /= max(1, spec.hint_sizes().get("y", 1))  # tensor cores take all rows at once
     if spec.family == "sort":
-        steps = math.log2(max(2, facts.get("fold_size", 2)))
+        steps = math.log2(max(2, facts.get("reduction_size", 2)))
         operations += points * SORT_OPERATIONS * steps * (steps + 1) / 2
     return float(operations / (device.multiprocessors * LANE_OPERATIONS))

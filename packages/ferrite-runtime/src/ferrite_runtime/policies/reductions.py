@@ -1,4 +1,4 @@
-"""Configs of kernels that fold: whole rows in one tile (persistent), or a loop over them."""
+"""Configs of kernels that reduce: whole rows in one tile (persistent), or a loop over them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ HUGE_ROW = 8192
 # A long row that fills less than this share of its tile.
 IDLE_ROW, IDLE_SHARE = 4096, 0.75
 # Elements of the tile of several short rows, and elements per thread of such that one warp holds; of those that are
-# only added up, or at least so long and only folded.
-SHORT_TILE, ROW_HELD, ROW_FOLDED, FOLDED_ROW = 2048, 32, 64, 128
+# only added up, or at least so long and only reduced.
+SHORT_TILE, ROW_HELD, ROW_REDUCED, REDUCED_ROW = 2048, 32, 64, 128
 # Rows of so few elements, and elements of a tile of them.
 TINY_ROW, TINY_TILE = 4, 1024
-# Rows of halves that lie at odd places are folded two by two up to this length: a thread has as many as of short ones.
+# Rows of halves that lie at odd places are reduced two by two up to this length: a thread has as many as of short ones.
 ODD_ROW = 2048
 # Rows of which a thread has one each go through their lines of memory element by element. So many bytes of a row leave
 # room for those of two to a thread, and warps that store rows longer than so many do so one by one: by way of shared
@@ -50,7 +50,7 @@ SHARED_COLUMNS = 32
 PRODUCT_COLUMNS, PRODUCT_TILE, PRODUCT_STAGES, PRODUCT_WARPS = 32, 4096, 6, 2
 # Sums of products that a thread has under way, and bytes of rows that a multiprocessor's own cache has room for.
 MULTIPLIED_PER_THREAD, MULTIPLIED_BYTES = 32, 128 << 10
-# Rows of halves that a program folds with a vector, and elements of them per thread.
+# Rows of halves that a program reduces with a vector, and elements of them per thread.
 VECTOR_ROWS, VECTOR_PER_THREAD = 2, 64
 # Bytes per thread of rows that are sorted, and warps for these at most; fewer for rows of more elements: more steps.
 SORTED_BYTES, SORT_WARPS, LONG_SORT, LONG_SORT_WARPS = 16, 8, 1024, 4
@@ -60,7 +60,7 @@ BYTE_SHARE = 1.25
 
 def persistent_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a kernel that holds whole rows, best guess first."""
-    row = next_power_of_two(shape.fold)
+    row = next_power_of_two(shape.reduction)
     if "run" in shape.spec.facts:
         return _runs(shape, row)
     if shape.spec.facts.get("walked"):
@@ -70,9 +70,9 @@ def persistent_configs(shape: Shape) -> tuple[Config, ...]:
 
 def _walked_rows(shape: Shape, row: int) -> tuple[Config, ...]:
     """Returns the candidates of short rows of which each thread goes through its own."""
-    read, threads, shape = shape.fold * shape.narrowest_read, shape.device.target.warp_size, replace(shape, live=1)
+    read, threads, shape = shape.reduction * shape.narrowest_read, shape.device.target.warp_size, replace(shape, live=1)
     rows, warps = (512, 8) if read <= WALKED_SHORT else (128, 4)
-    if read > WALKED_LONG and not shape.only_folds:
+    if read > WALKED_LONG and not shape.only_reduces:
         rows, warps = 32, 1
     busy = keep_busy(shape, rows, threads)
     tiles = ((busy, max(1, min(warps, busy // threads))), (32, 1), (128, 4), (256, 4), (512, 8))
@@ -90,8 +90,8 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
     elif row < LONG_ROW and _fills_warp(shape, row):
         per_thread = _held_by_warp(shape, row)
         rows, shape = max(1, threads * per_thread // row), replace(shape, live=1)
-    elif LONG_ROW < row <= ODD_ROW and shape.reads_halves and shape.only_folds and _is_odd(shape):
-        rows, per_thread, shape = 2, ROW_FOLDED, replace(shape, live=1)
+    elif LONG_ROW < row <= ODD_ROW and shape.reads_halves and shape.only_reduces and _is_odd(shape):
+        rows, per_thread, shape = 2, ROW_REDUCED, replace(shape, live=1)
     rows = keep_busy(shape, rows)
     warps = max(1, rows * row // (threads * per_thread))
     # Where few rows leave multiprocessors idle, a row is shared by as many threads as can each read 16 bytes at once.
@@ -102,7 +102,7 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
         several = _with_vectors(shape, row)
         return (several, first) if _matrices(shape) > 1 else (first, several)
     more = [(rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, warps * 2), (rows * 4, warps * 2)]
-    if (row >= IDLE_ROW and shape.fold <= row * IDLE_SHARE) or _narrows_to_bytes(shape):
+    if (row >= IDLE_ROW and shape.reduction <= row * IDLE_SHARE) or _narrows_to_bytes(shape):
         # The lanes past the end keep threads idle, the more the more there are; and what becomes bytes takes many
         # instructions for each of them, so that what a row takes beside them counts. Measured on an H200 for halves: 18
         # to 20 % less for softmax of 3,000 and RMS norm of 5,000 elements, 0 to 8 % for quantisation.
@@ -117,36 +117,36 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
 def _held_by_warp(shape: Shape, row: int) -> int:
     """Returns how many elements of short rows a thread holds of which one warp holds several."""
     is_one_sum = shape.live == 1 and int(shape.spec.facts.get("stores", 1)) == 1
-    if shape.only_folds and (is_one_sum or row >= FOLDED_ROW):
-        return ROW_FOLDED
+    if shape.only_reduces and (is_one_sum or row >= REDUCED_ROW):
+        return ROW_REDUCED
     return ROW_HELD if shape.live <= MANY_LIVE else ROW_HELD // 2
 
 
 def _is_odd(shape: Shape) -> bool:
     """Returns whether rows begin at odd places, so that a thread reads an element at a time."""
-    return shape.fold_is_known and shape.fold % 2 == 1
+    return shape.reduction_is_known and shape.reduction % 2 == 1
 
 
 def _fills_warp(shape: Shape, row: int) -> bool:
     """Returns whether a row is longer than what a warp reads at once: a second one would lie along it, too.
 
-    What they have folded would be combined through shared memory, of short rows for each few elements. A thread reads
+    What they have reduced would be combined through shared memory, of short rows for each few elements. A thread reads
     as many at once as rows are multiples of, 16 bytes at most.
     """
-    if not shape.fold_is_known:
+    if not shape.reduction_is_known:
         return False
-    vector = min(shape.fold & -shape.fold, max(1, 16 // max(1, shape.narrowest_read)))
+    vector = min(shape.reduction & -shape.reduction, max(1, 16 // max(1, shape.narrowest_read)))
     return row > shape.device.target.warp_size * vector
 
 
 def _shares_vectors(shape: Shape) -> bool:
-    """Returns whether there are rows enough for programs to fold several of halves with the same vectors."""
+    """Returns whether there are rows enough for programs to reduce several of halves with the same vectors."""
     is_half = shape.narrowest_read == shape.element_bytes == 2
     return is_half and "vectors" in shape.spec.facts and keep_busy(shape, VECTOR_ROWS) == VECTOR_ROWS
 
 
 def _matrices(shape: Shape) -> int:
-    """Returns how many matrices are folded with vectors.
+    """Returns how many matrices are reduced with vectors.
 
     On an H200 two rows of each of two take 5 % less time than one of each, and two rows of one matrix 7 % more.
     """
@@ -154,7 +154,7 @@ def _matrices(shape: Shape) -> int:
 
 
 def _with_vectors(shape: Shape, row: int) -> Config:
-    """Returns the config of long rows that are folded with vectors: a thread widens its part of these for two rows."""
+    """Returns the config of long rows that are reduced with vectors: a thread widens its part of these for two rows."""
     warps = max(1, VECTOR_ROWS * row // (shape.device.target.warp_size * VECTOR_PER_THREAD))
     return rows_config(replace(shape, live=1), VECTOR_ROWS, row, warps)
 
@@ -189,12 +189,12 @@ def _saves_steps(shape: Shape, warps: int) -> bool:
     them out, unless only the call knows how long rows are; of a step that ends past it the program waits for threads
     that have nothing to do.
     """
-    if not shape.fold_is_known:
+    if not shape.reduction_is_known:
         return False
     vector = 16 // max(2, shape.narrowest_read)
     step = shape.device.target.warp_size * warps * vector
-    steps = -(-shape.fold // step) * step
-    return warps > 1 and shape.fold < IDLE_ROW and -(-shape.fold * 2 // step) * step // 2 < steps
+    steps = -(-shape.reduction // step) * step
+    return warps > 1 and shape.reduction < IDLE_ROW and -(-shape.reduction * 2 // step) * step // 2 < steps
 
 
 def _halved(shape: Shape, row: int, warps: int) -> Config:
@@ -254,7 +254,7 @@ def _multiplied(shape: Shape) -> tuple[Config, ...]:
     rows = next_power_of_two(int(shape.spec.facts["multiplied_rows"]))
     limits = {axis.block: shape.limit(axis) for axis in shape.spec.axes}
     tiles, found = [(2, 1, 4), (4, 2, 4), (1, 1, 4), (4, 1, 4)], []
-    if rows * shape.fold * param_bytes("f32") > MULTIPLIED_BYTES:
+    if rows * shape.reduction * param_bytes("f32") > MULTIPLIED_BYTES:
         tiles[:2] = reversed(tiles[:2])
     for columns, share, warps in tiles:
         sums = share * MULTIPLIED_PER_THREAD * warps * shape.device.target.warp_size
@@ -265,11 +265,11 @@ def _multiplied(shape: Shape) -> tuple[Config, ...]:
 
 
 def _inner_looped(shape: Shape) -> tuple[Config, ...]:
-    if int(shape.spec.facts.get("passes", 1)) > 1 and shape.fold >= LONG_PASS:
+    if int(shape.spec.facts.get("passes", 1)) > 1 and shape.reduction >= LONG_PASS:
         # Few rows at a time, each read by as many threads as a program can have: the next pass finds them in the cache.
         most = shape.device.max_warps
         # With the fewest lanes past the end; of equals the longer blocks, which are half as many.
-        blocks = sorted((LONG_PASS, LONG_PASS // 2), key=lambda block: -(-shape.fold // block) * block)
+        blocks = sorted((LONG_PASS, LONG_PASS // 2), key=lambda block: -(-shape.reduction // block) * block)
         again = (*((block, most) for block in blocks), (LONG_PASS // 4, most // 2 or 1))
         return tuple(loop_config(shape, 1, r, w) for r, w in again)
     block = LOOP_BLOCK * (2 if shape.element_bytes <= 2 else 1)
@@ -278,11 +278,11 @@ def _inner_looped(shape: Shape) -> tuple[Config, ...]:
     crowded = shape.points >= 2 * shape.device.multiprocessors
     if not crowded:
         block *= 2  # few programs have to keep the memory busy between them
-    block = min(block, next_power_of_two(shape.fold))
+    block = min(block, next_power_of_two(shape.reduction))
     rows = keep_busy(shape, max(1, LOOP_BLOCK // 2 // block))
     warps = max(1, rows * block // (shape.device.target.warp_size * (16 if shape.element_bytes <= 2 else 8)))
     is_filled = shape.points >= FILL * shape.device.multiprocessors
-    if is_filled and shape.narrowest_read >= 4 and shape.only_folds and "vectors" not in shape.spec.facts:
+    if is_filled and shape.narrowest_read >= 4 and shape.only_reduces and "vectors" not in shape.spec.facts:
         warps *= 2  # as many threads as read 16 bytes each
     first = (rows, block, warps)
     tiles = [first, (rows, block, warps * 2), (rows, block * 2, warps * 2), (rows, block // 2 or 1, warps)]
@@ -316,11 +316,11 @@ def scan_configs(shape: Shape) -> tuple[Config, ...]:
         return (replace(shape, live=1).fit({}, max(1, min(warps, shape.device.max_warps))),)
     if shape.contiguous in ("x", "y"):
         return scanned_columns(shape)
-    row = next_power_of_two(shape.fold)
+    row = next_power_of_two(shape.reduction)
     block = row if row <= LOOP_BLOCK else SCAN_BLOCK
     held = SCANNED_PER_THREAD * shape.device.target.warp_size
     rows = keep_busy(shape, held // block if row < LONG_ROW else 1)
-    is_light = shape.fold_is_known and (row < LONG_ROW or (row == block and _is_odd(shape)))
+    is_light = shape.reduction_is_known and (row < LONG_ROW or (row == block and _is_odd(shape)))
     warps = max(1, rows * block // (held if is_light or block > LOOP_BLOCK else held // 4))
     shape = replace(shape, live=1) if is_light else shape
     return tuple(_loop_x(shape, x, r, w) for x, r, w in ((rows, block, warps), (rows, max(1, block // 2), warps)))
@@ -328,7 +328,7 @@ def scan_configs(shape: Shape) -> tuple[Config, ...]:
 
 def sort_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a sort, which holds whole rows: sorting networks compile slowly, so there are few."""
-    row = next_power_of_two(shape.fold)
+    row = next_power_of_two(shape.reduction)
     rows = keep_busy(shape, max(1, 512 // row))
     # With fewer threads more steps of the network stay within a thread or a warp, but the code grows.
     wanted = rows * row * shape.narrowest_read // (shape.device.target.warp_size * SORTED_BYTES)
@@ -339,5 +339,5 @@ def sort_configs(shape: Shape) -> tuple[Config, ...]:
 
 def _loop_x(shape: Shape, rows: int, block: int, warps: int) -> Config:
     return shape.fit(
-        {axis.name: block for axis in shape.axes("fold")} | {"x": rows}, min(warps, shape.device.max_warps)
+        {axis.name: block for axis in shape.axes("reduction")} | {"x": rows}, min(warps, shape.device.max_warps)
     )

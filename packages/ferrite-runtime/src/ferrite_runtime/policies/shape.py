@@ -64,17 +64,17 @@ class Shape:
         return product
 
     @property
-    def fold(self) -> int:
-        """Number of points of the fold axes."""
+    def reduction(self) -> int:
+        """Number of points of the reduction axes."""
         product = 1
-        for axis in self.axes("fold"):
+        for axis in self.axes("reduction"):
             product *= max(1, self.sizes[axis.name])
         return product
 
     @property
-    def fold_is_known(self) -> bool:
-        """Whether the extents of the fold axes are known while compiling."""
-        return all(isinstance(axis.size, int) for axis in self.axes("fold"))
+    def reduction_is_known(self) -> bool:
+        """Whether the extents of the reduction axes are known while compiling."""
+        return all(isinstance(axis.size, int) for axis in self.axes("reduction"))
 
     @property
     def reads_narrow(self) -> bool:
@@ -101,8 +101,8 @@ class Shape:
         return self.narrowest_read <= 2
 
     @property
-    def only_folds(self) -> bool:
-        """Whether a kernel reads one tensor with a fold axis, and stores less than half as many bytes."""
+    def only_reduces(self) -> bool:
+        """Whether a kernel reads one tensor with a reduction axis, and stores less than half as many bytes."""
         read = self.expected_points * self.narrowest_read
         return "bytes" in self.spec.facts and int(self.spec.facts["bytes"]) * 2 < read * 3
 

@@ -16,16 +16,16 @@ from ferrite_runtime.policies.shape import Shape
 
 MAX_BLOCKS = {"x": 4096, "y": 1024, "z": 1024}
 # Elements that a warp gets, in the two flat rows and in the table of reductions.
-WIDE_WARP, NARROW_WARP, FOLD_WARP = 256, 64, 128
-POINTWISE_WARPS, FOLD_WARPS, CROWDED_WARPS = 8, 16, 8
+WIDE_WARP, NARROW_WARP, REDUCTION_WARP = 256, 64, 128
+POINTWISE_WARPS, REDUCTION_WARPS, CROWDED_WARPS = 8, 16, 8
 # From here on a tile gets four warps at least.
 FOUR_WARPS = 128
-# Requested tiles: x, y(, z) of pointwise kernels; columns, depth, warps (None: by size) of folds.
+# Requested tiles: x, y(, z) of pointwise kernels; columns, depth, warps (None: by size) of reductions.
 TILES_2D = ((32, 32), (64, 64), (256, 16), (16, 256))
 TILES_3D = ((16, 16, 16), (64, 8, 8), (8, 64, 8), (8, 8, 64))
-FOLD_TILES: tuple[tuple[int, int, int | None], ...] = ((64, 8, None), (64, 64, None), (8, 512, None), (64, 4, 8))
-FOLD_DEPTH = 2048
-# A fold that takes so much from memory at once, over so many rows, has few registers left: half the depth.
+REDUCTION_TILES: tuple[tuple[int, int, int | None], ...] = ((64, 8, None), (64, 64, None), (8, 512, None), (64, 4, 8))
+REDUCTION_DEPTH = 2048
+# A reduction that takes so much from memory at once, over so many rows, has few registers left: half the depth.
 CROWDED_LOADS, CROWDED_POINTS = 10, 1024
 PERSISTENT_ROWS = (1, 8, 32, 128)
 PERSISTENT_TILE = 4096
@@ -81,24 +81,26 @@ def pointwise_table(shape: Shape) -> tuple[Config, ...]:
 
 
 def looped_table(shape: Shape) -> tuple[Config, ...]:
-    """Returns the tiles of a kernel that folds in a loop, of one grid axis and one fold axis."""
-    axes = [*_real_axes(shape), *shape.axes("fold")]
+    """Returns the tiles of a kernel that reduces in a loop, of one grid axis and one reduction axis."""
+    axes = [*_real_axes(shape), *shape.axes("reduction")]
     if len(axes) != 2:
         return ()
     hints = _hints(shape, axes)
     crowded = shape.points >= CROWDED_POINTS and int(shape.spec.facts.get("loads", 1)) >= CROWDED_LOADS
-    depth = FOLD_DEPTH // 2 if crowded else FOLD_DEPTH
-    fold = hints[1]
-    contiguous = (1, fold if 256 <= fold < depth else depth, None)
-    tiny = (2 * (256 // fold) if fold <= 256 else 1, min(fold, depth), None)
+    depth = REDUCTION_DEPTH // 2 if crowded else REDUCTION_DEPTH
+    reduction = hints[1]
+    contiguous = (1, reduction if 256 <= reduction < depth else depth, None)
+    tiny = (2 * (256 // reduction) if reduction <= 256 else 1, min(reduction, depth), None)
     found = []
-    for columns, rows, warps in (contiguous, *FOLD_TILES, tiny):
+    for columns, rows, warps in (contiguous, *REDUCTION_TILES, tiny):
         limited = crowded and (columns, rows) in ((1, depth), (64, 8))
-        found.append(_fold_config(shape, axes, (columns, rows), hints, warps, CROWDED_WARPS if limited else FOLD_WARPS))
+        found.append(
+            _reduction_config(shape, axes, (columns, rows), hints, warps, CROWDED_WARPS if limited else REDUCTION_WARPS)
+        )
     return tuple(found)
 
 
-def _fold_config(
+def _reduction_config(
     shape: Shape,
     axes: Sequence[Axis],
     requested: tuple[int, int],
@@ -110,7 +112,7 @@ def _fold_config(
     if math.prod(hints) < target:
         target //= SMALLER
     blocks = fit_tile(requested, hints, hints)
-    warps = warps or next_power_of_two(max(2, min(most_warps, math.prod(blocks) // FOLD_WARP)))
+    warps = warps or next_power_of_two(max(2, min(most_warps, math.prod(blocks) // REDUCTION_WARP)))
     while blocks[1] > 1 and math.prod(blocks) > target:
         blocks[1] //= 2
     return _config(shape, axes, blocks, warps)
@@ -121,22 +123,22 @@ def persistent_table(shape: Shape) -> tuple[Config, ...]:
     axes = _real_axes(shape)
     if len(axes) != 1:
         return ()
-    row, limit = next_power_of_two(shape.fold), shape.limit(axes[0])
+    row, limit = next_power_of_two(shape.reduction), shape.limit(axes[0])
     found = [rows for rows in PERSISTENT_ROWS if rows == 1 or (rows * row <= PERSISTENT_TILE and rows <= limit)]
     chosen = [_rows_config(shape, axes, rows, row, CROWDED_WARPS) for rows in found]
     if row <= 256:
-        chosen.append(_rows_config(shape, axes, min(2 * (256 // row), limit), row, FOLD_WARPS))
+        chosen.append(_rows_config(shape, axes, min(2 * (256 // row), limit), row, REDUCTION_WARPS))
     return tuple(chosen)
 
 
 def _rows_config(shape: Shape, axes: Sequence[Axis], rows: int, row: int, most_warps: int) -> Config:
-    return _config(shape, axes, [rows], next_power_of_two(max(2, min(most_warps, rows * row // FOLD_WARP))))
+    return _config(shape, axes, [rows], next_power_of_two(max(2, min(most_warps, rows * row // REDUCTION_WARP))))
 
 
 def _config(shape: Shape, axes: Sequence[Axis], blocks: Sequence[int], warps: int) -> Config:
     chosen: Mapping[str, int] = {axis.block: block for axis, block in zip(axes, blocks, strict=True)}
     free = [axis for axis in shape.spec.axes if axis.block not in shape.spec.blocks]
     fixed = {axis.block: chosen.get(axis.block, 1) for axis in free}
-    # A fold axis that the table says nothing of is held whole.
-    fixed |= {a.block: shape.limit(a) for a in free if a.kind == "fold" and a.block not in chosen}
+    # A reduction axis that the table says nothing of is held whole.
+    fixed |= {a.block: shape.limit(a) for a in free if a.kind == "reduction" and a.block not in chosen}
     return Config.of(fixed, min(warps, shape.device.max_warps))

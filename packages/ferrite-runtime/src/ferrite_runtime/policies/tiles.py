@@ -1,4 +1,4 @@
-"""Tiles of folds: those of whole rows, of blocks of them, and how many rows leave nothing idle."""
+"""Tiles of reductions: those of whole rows, of blocks of them, and how many rows leave nothing idle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HALVES_PER_THREAD = 128
 
 def rows_config(shape: Shape, count: int, row: int, warps: int) -> Config:
     """Returns the config of ``count`` rows, or columns, of a length of ``row`` as a power of two, each held whole."""
-    blocks = {axis.name: row for axis in shape.axes("fold")}
+    blocks = {axis.name: row for axis in shape.axes("reduction")}
     return shape.fit(blocks | {"x": count}, min(warps, shape.device.max_warps))
 
 
@@ -30,6 +30,6 @@ def keep_busy(shape: Shape, block: int, least: int = 1, programs: float = 2) -> 
 
 def loop_config(shape: Shape, columns: int, depth: int, warps: int) -> Config:
     """Returns the config of a loop that takes ``depth`` points of ``columns`` results at once, or rows of them."""
-    blocks = {axis.name: depth for axis in shape.axes("fold")}
+    blocks = {axis.name: depth for axis in shape.axes("reduction")}
     inner = shape.contiguous if shape.contiguous in ("x", "y", "z") else "x"
     return shape.fit(blocks | {inner: columns}, min(warps, shape.device.max_warps))

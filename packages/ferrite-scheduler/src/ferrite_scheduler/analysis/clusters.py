@@ -1,10 +1,10 @@
 """Clusters: sets of definitions that will be one kernel, over one iteration space.
 
-The space of a cluster is ``grid × fold`` points, numbered row-major by one *flat position* ``p = g * fold + r``; a
-pointwise cluster has no fold axis (``fold == 0``) and ``p = g``. Each member is placed by a bijection from its own
-flat position to that of the cluster (``None`` where they are equal); a member of a fold cluster sits at *full* level
-(once per grid × fold point), at grid level (once per grid point) or, where blocks of the rows are folded too, at block
-level (once per block; see `row_blocks`).
+The space of a cluster is ``grid × reduction`` points, numbered row-major by one *flat position* ``p = g * reduction +
+r``; a pointwise cluster has no reduction axis (``reduction == 0``) and ``p = g``. Each member is placed by a bijection
+from its own flat position to that of the cluster (``None`` where they are equal); a member of a reduction cluster sits
+at *full* level (once per grid × reduction point), at grid level (once per grid point) or, where blocks of the rows are
+reduced too, at block level (once per block; see `row_blocks`).
 
 All accesses of a cluster are kept as functions of ``p``. A load of a value made in the cluster is legal iff its
 access equals the value's home.
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ferrite_ir.language.graph import Computed, Contract, Fold, Scan, Sort
-from ferrite_scheduler.model.annotations import ColumnFold, LookBackScan
+from ferrite_ir.language.graph import Computed, Contract, Reduction, Scan, Sort
+from ferrite_scheduler.model.annotations import ColumnReduction, LookBackScan
 
 from .dependences import Access, Dependences, Node, Stage, count_elements, is_opaque, readable_homes
 from .generic_sizes import hinted
@@ -28,9 +28,9 @@ class Member:
 
     Attributes:
         number: of its node.
-        full: whether it runs at every grid × fold point.
+        full: whether it runs at every grid × reduction point.
         place: bijection from the node's own flat position to that of its level in the cluster; None for the identity.
-        inner: fold points for each of its points, if it sits at block level; 0 elsewhere.
+        inner: reduction points for each of its points, if it sits at block level; 0 elsewhere.
     """
 
     number: int
@@ -38,9 +38,9 @@ class Member:
     place: Digits | None = None
     inner: int = 0
 
-    def share(self, fold: int) -> int:
-        """Returns how many points of a cluster with so long a fold axis there are for each point of the member."""
-        return 1 if self.full or not fold else self.inner or fold
+    def share(self, reduction: int) -> int:
+        """Returns how many points of a cluster with so long a reduction axis there are for each point of the member."""
+        return 1 if self.full or not reduction else self.inner or reduction
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Cluster:
     """A growing kernel.
 
     Attributes:
-        grid, fold: the space; ``fold`` is 0 without a fold axis.
+        grid, reduction: the space; ``reduction`` is 0 without a reduction axis.
         members: by node number.
         touched: for each name loaded, each distinct access over the cluster's position and its bytes.
         uses: for each name read, the number of members that read it.
@@ -56,20 +56,21 @@ class Cluster:
         made_bytes: for each name defined, the bytes of writing it (0 for an update, which always writes).
         updated: for each storage updated in place, the access of the update and its node.
         loads, stores: numbers of tensors it reads from memory and, as far as is known yet, must write.
-        kinds: the fold-level algorithms inside: "fold", "scan", "look back", "sort", "contract".
+        kinds: the reduction-level algorithms inside: "reduction", "scan", "look back", "sort", "contract".
         device: of the results.
         ops: scalar operations.
         first, last: smallest and largest node number.
-        along, across: in a fold cluster, bytes of full-level accesses contiguous along the fold, or along the grid.
-        rows: in a fold cluster, the number of distinct full-level loads from memory.
-        runs: in how many runs its rows are cut, each for one program, for column folds; 0 without any.
-        columns: the number of column folds.
-        inner: length of the blocks of a row that are folded by themselves; 0 without any.
-        stage: which stage of what group of folds in two forms it makes, None for none; see `Dependences.stages`.
+        along, across: in a reduction cluster, bytes of full-level accesses contiguous along the reduction, or along the
+        grid.
+        rows: in a reduction cluster, the number of distinct full-level loads from memory.
+        runs: in how many runs its rows are cut, each for one program, for column reductions; 0 without any.
+        columns: the number of column reductions.
+        inner: length of the blocks of a row that are reduced by themselves; 0 without any.
+        stage: which stage of what group of reductions in two forms it makes, None for none; see `Dependences.stages`.
     """
 
     grid: int
-    fold: int
+    reduction: int
     members: dict[int, Member]
     touched: dict[str, dict[Access, int]] = field(default_factory=dict)
     uses: dict[str, int] = field(default_factory=dict)
@@ -93,34 +94,34 @@ class Cluster:
 
     @property
     def points(self) -> int:
-        """Returns the number of grid × fold points."""
-        return self.grid * self.fold if self.kinds else self.grid
+        """Returns the number of grid × reduction points."""
+        return self.grid * self.reduction if self.kinds else self.grid
 
     @property
     def full(self) -> set[int]:
-        """Returns the members that run at every grid × fold point."""
+        """Returns the members that run at every grid × reduction point."""
         return {number for number, member in self.members.items() if member.full}
 
     @property
     def direction(self) -> str:
-        """Returns whether most full-level traffic is contiguous along a ``row`` (the fold) or a ``column``, else ""."""
+        """Returns whether most full-level traffic runs along a ``row`` (which is reduced) or a ``column``, or ""."""
         if self.along >= 2 * self.across:
             return "row" if self.along else ""
         return "column" if self.across >= 2 * self.along else ""
 
     def tally(self, access: Access, count: int, loads: int) -> None:
-        """Counts an access of a fold cluster in ``along``, ``across`` and, ``loads`` times, in ``rows``."""
+        """Counts an access of a reduction cluster in ``along``, ``across`` and, ``loads`` times, in ``rows``."""
         if is_opaque(access):
             self.rows += loads
             return
         digits = access[1]
-        if not digits or digits[0][0] >= self.fold:
+        if not digits or digits[0][0] >= self.reduction:
             return  # once per grid point
         step, extent, _ = digits[-1]
-        if step * extent > self.fold:
+        if step * extent > self.reduction:
             self.rows += loads
         step = next((step for step, _, coefficient in digits if coefficient in (1, -1)), 0)
-        if step >= self.fold:
+        if step >= self.reduction:
             self.across += count
         elif step:
             self.along += count
@@ -131,41 +132,41 @@ class Placement:
     """How a guest cluster lies in the space of an owner.
 
     Attributes:
-        full: whether the guest's points are the owner's grid × fold points (else its grid points, or its blocks).
+        full: whether the guest's points are the owner's grid × reduction points (else its grid points, or its blocks).
         back: the guest's position as a function of the owner's position at that level; None for the identity.
-        fold: fold points of the owner per position of the guest: 1 at full level.
+        reduction: points of the owner's reduction per position of the guest: 1 at full level.
     """
 
     full: bool
     back: Digits | None
-    fold: int
+    reduction: int
 
     def moved(self, access: Access) -> Access:
         """Returns a guest's access as one of the owner."""
-        return moved(access, self.back, self.fold)
+        return moved(access, self.back, self.reduction)
 
 
-def moved(access: Access, back: Digits | None, fold: int = 1) -> Access:
+def moved(access: Access, back: Digits | None, reduction: int = 1) -> Access:
     """Returns an access over another position.
 
     ``back`` gives the old position as a function of the new one (None: the same).
-    With ``fold`` above 1 the new position is that of a fold cluster and the old one that of its grid.
+    With ``reduction`` above 1 the new position is that of a reduction cluster and the old one that of its grid.
     """
-    if back is None and fold == 1:
+    if back is None and reduction == 1:
         return access
     if is_opaque(access):
-        return (*access, back, fold)
+        return (*access, back, reduction)
     digits: Digits | None = access[1] if back is None else compose(access[1], back)
     if digits is None:
-        return ("opaque", "unaligned", access, back, fold)
-    return (access[0], lifted(digits, fold))
+        return ("opaque", "unaligned", access, back, reduction)
+    return (access[0], lifted(digits, reduction))
 
 
 def cluster_of(node: Node, dependences: Dependences) -> Cluster:
     """Returns the cluster that holds one node."""
     definition = node.definition
     kinds = _kinds(definition)  # type: ignore[arg-type]
-    cluster = Cluster(node.grid, node.fold, {node.number: Member(node.number, bool(kinds))}, kinds=kinds)
+    cluster = Cluster(node.grid, node.reduction, {node.number: Member(node.number, bool(kinds))}, kinds=kinds)
     for touch in node.loads:
         cluster.touched.setdefault(touch.name, {})[touch.access] = touch.bytes
     cluster.uses = dict.fromkeys(node.reads, 1)
@@ -181,7 +182,7 @@ def cluster_of(node: Node, dependences: Dependences) -> Cluster:
     cluster.ops = node.ops + 1
     cluster.first = cluster.last = node.number
     cluster.stage = dependences.stages.get(node.number)
-    if isinstance(definition, ColumnFold):
+    if isinstance(definition, ColumnReduction):
         cluster.runs, cluster.columns = definition.runs, 1
     if kinds:
         _tally_all(cluster, cluster)
@@ -211,7 +212,7 @@ def _kinds(definition: Computed) -> frozenset[str]:
     match definition:
         case LookBackScan():
             return frozenset(("look back",))
-        case Fold() | Scan() | Sort() | Contract():
+        case Reduction() | Scan() | Sort() | Contract():
             return frozenset((type(definition).__name__.lower(),))
     return frozenset()
 
@@ -242,11 +243,11 @@ def absorb(owner: Cluster, guest: Cluster, placement: Placement) -> None:
 
 
 def block_length(owner: Cluster, guest: Cluster, placement: Placement) -> int:
-    """Returns the length of the blocks of an owner's rows that a guest folds or has a point for each of, or 0."""
+    """Returns the length of the blocks of an owner's rows that a guest reduces or has a point for each of, or 0."""
     if not owner.kinds:
         return 0
-    block = guest.fold if guest.kinds else placement.fold
-    return block if block not in (1, owner.fold) else 0
+    block = guest.reduction if guest.kinds else placement.reduction
+    return block if block not in (1, owner.reduction) else 0
 
 
 def placed_members(owner: Cluster, guest: Cluster, placement: Placement) -> dict[int, Member] | None:
@@ -260,7 +261,7 @@ def placed_members(owner: Cluster, guest: Cluster, placement: Placement) -> dict
             return {number: m if m.full else replace(m, inner=inner) for number, m in guest.members.items()}
         return {number: replace(member, full=True) for number, member in guest.members.items()}
     forward = inverse(placement.back)
-    forward_grid = grid_part(forward, owner.fold) if guest.kinds else forward
+    forward_grid = grid_part(forward, owner.reduction) if guest.kinds else forward
     found: dict[int, Member] = {}
     for number, member in guest.members.items():
         step = forward if member.full or not guest.kinds else forward_grid

@@ -1,7 +1,8 @@
 """What each definition touches, and which must come before which.
 
 A `Node` is a definition with everything later stages ask of it precomputed once: its iteration space as one flat
-position (grid dims, then fold dims), and each access as digits of that position (see `mixed_radix`). `Dependences` adds
+position (grid dims, then reduction dims), and each access as digits of that position (see `mixed_radix`). `Dependences`
+adds
 the edges: true ones (a value is read) and ordering ones (a read of old contents before an in-place write, effects in
 program order), both linear in the number of uses.
 """
@@ -19,9 +20,9 @@ from ferrite_ir.language.graph import (
     Contract,
     Definition,
     Extern,
-    Fold,
     Graph,
     If,
+    Reduction,
     Scan,
     Sort,
     TensorType,
@@ -33,7 +34,7 @@ from ferrite_ir.language.graph import (
 from ferrite_ir.language.index import Dim, Index, constant
 from ferrite_ir.language.scalar import indirects, indirects_of
 from ferrite_ir.language.sizes import Size, hint, symbols_of
-from ferrite_scheduler.model.annotations import ColumnFold
+from ferrite_scheduler.model.annotations import ColumnReduction
 
 from .generic_sizes import generic, hinted
 from .mixed_radix import Digit, Digits, digits_of, is_injective, normalized
@@ -77,11 +78,11 @@ class Node:
     Attributes:
         number: position in program order.
         definition: the definition.
-        grid_dims, fold_dims: the dims without those of extent 1; for scans and sorts ``along`` is the fold dim; for a
-            column
-            fold the rows are the grid and the columns the fold dims.
-        grid, fold: numbers of points, in general position (see `generic_sizes`), as all steps, extents and coefficients
-            are; ``fold`` is 0 for a definition that has no fold axis.
+        grid_dims, reduction_dims: the dims without those of extent 1; for scans and sorts ``along`` is the reduction
+            dim; for a column
+            reduction the rows are the grid and the columns the reduction dims.
+        grid, reduction: numbers of points, in general position (see `generic_sizes`), as all steps, extents and
+            coefficients are; ``reduction`` is 0 for a definition that has no reduction axis.
         steps: step of each dim in the definition's own flat position.
         loads: distinct loads of bodies and indices.
         homes: for each result, where in memory it belongs.
@@ -96,9 +97,9 @@ class Node:
     number: int
     definition: Definition
     grid_dims: tuple[Dim, ...] = ()
-    fold_dims: tuple[Dim, ...] = ()
+    reduction_dims: tuple[Dim, ...] = ()
     grid: int = 1
-    fold: int = 0
+    reduction: int = 0
     steps: dict[Dim, int] = field(default_factory=dict)
     loads: tuple[Touch, ...] = ()
     homes: tuple[Access, ...] = ()
@@ -116,8 +117,8 @@ class Node:
 
     @property
     def points(self) -> int:
-        """Returns the number of grid × fold points."""
-        return self.grid * self.fold if self.fold_dims else self.grid
+        """Returns the number of grid × reduction points."""
+        return self.grid * self.reduction if self.reduction_dims else self.grid
 
 
 def nodes_of(graph: Graph) -> tuple[Node, ...]:
@@ -147,9 +148,9 @@ def make_node(number: int, definition: Definition, types: dict[str, TensorType],
         number,
         definition,
         space.grid_dims,
-        space.fold_dims,
+        space.reduction_dims,
         space.grid,
-        space.fold,
+        space.reduction,
         space.steps,
         loads,
         tuple([_home(definition, result.type, space, memo) for result in definition.results]),
@@ -168,18 +169,18 @@ class _Space:
 
     key: tuple[Any, ...]
     grid_dims: tuple[Dim, ...]
-    fold_dims: tuple[Dim, ...]
+    reduction_dims: tuple[Dim, ...]
     grid: int
-    fold: int
+    reduction: int
     steps: dict[Dim, int]
 
 
 def _space_of(definition: Computed, memo: Memo) -> _Space:
     match definition:
-        case ColumnFold():
-            key: tuple[Any, ...] = (definition.by_row.dims, definition.by_row.fold_dims, "rows")
-        case Fold() | Contract():
-            key = (definition.dims, definition.fold_dims, True)
+        case ColumnReduction():
+            key: tuple[Any, ...] = (definition.by_row.dims, definition.by_row.reduction_dims, "rows")
+        case Reduction() | Contract():
+            key = (definition.dims, definition.reduction_dims, True)
         case Scan() | Sort():
             key = (definition.dims, definition.along, False)
         case _:
@@ -191,21 +192,21 @@ def _space_of(definition: Computed, memo: Memo) -> _Space:
 
 
 def _make_space(definition: Computed, key: tuple[Any, ...]) -> _Space:
-    """Returns the grid dims and fold dims without unit dims, and where they lie in the flat position."""
-    fold_dims: tuple[Dim, ...] = ()
-    has_fold = True
+    """Returns the grid dims and reduction dims without unit dims, and where they lie in the flat position."""
+    reduction_dims: tuple[Dim, ...] = ()
+    has_reduction = True
     match definition:
-        case ColumnFold():
-            grid_dims, fold_dims = _wide(definition.by_row.fold_dims), _wide(definition.by_row.dims)
-        case Fold() | Contract():
-            grid_dims, fold_dims = _wide(definition.dims), _wide(definition.fold_dims)
+        case ColumnReduction():
+            grid_dims, reduction_dims = _wide(definition.by_row.reduction_dims), _wide(definition.by_row.dims)
+        case Reduction() | Contract():
+            grid_dims, reduction_dims = _wide(definition.dims), _wide(definition.reduction_dims)
         case Scan() | Sort():
             along = definition.along
-            grid_dims, fold_dims = _wide(dim for dim in definition.dims if dim is not along), (along,)
+            grid_dims, reduction_dims = _wide(dim for dim in definition.dims if dim is not along), (along,)
         case _:
-            grid_dims, has_fold = _wide(definition.dims), False
-    fold = _count(fold_dims) if has_fold else 0
-    return _Space(key, grid_dims, fold_dims, _count(grid_dims), fold, _steps(grid_dims + fold_dims))
+            grid_dims, has_reduction = _wide(definition.dims), False
+    reduction = _count(reduction_dims) if has_reduction else 0
+    return _Space(key, grid_dims, reduction_dims, _count(grid_dims), reduction, _steps(grid_dims + reduction_dims))
 
 
 def _wide(dims: Iterable[Dim]) -> tuple[Dim, ...]:
@@ -248,7 +249,7 @@ def _scan_bodies(
     loads: list[Touch] = []
     expressions: dict[Digits, None] = {}
     rigid: dict[Dim, None] = {}
-    stack = list(bodies_of(definition.by_row if isinstance(definition, ColumnFold) else definition))
+    stack = list(bodies_of(definition.by_row if isinstance(definition, ColumnReduction) else definition))
     if isinstance(definition, Update):
         stack += indirects_of(definition.indices)
     seen = set(stack)
@@ -301,7 +302,8 @@ def _walk_of(
         stiff.extend(rigid)
         parts.extend([(step, extent, factor * generic(stride)) for step, extent, factor in digits])
     if stiff:
-        # Quotients and remainders of one number, as in the first stage of a split fold, often add up to it in memory.
+        # Quotients and remainders of one number, as in the first stage of a split reduction, often add up to it in
+        # memory.
         address = sum((index * stride for index, stride in zip(indices, strides, strict=True)), constant(0))
         base, digits, rigid, whole = digits_of(address, space.steps)
         if whole:
@@ -313,7 +315,7 @@ def _walk_of(
         for _, extent, _ in known:
             reached *= extent
     else:
-        reached = space.grid * (space.fold or 1)
+        reached = space.grid * (space.reduction or 1)
     return access, known, tuple(dict.fromkeys(stiff)), hinted(reached)
 
 
@@ -322,7 +324,7 @@ def readable_homes(node: Node) -> tuple[Access | None, ...]:
     definition = node.definition
     if isinstance(definition, Update):
         return (node.stores.access if node.stores is not None and overwrites_all(node) else None,)
-    if isinstance(definition, ColumnFold) or (isinstance(definition, Sort) and definition.top is not None):
+    if isinstance(definition, ColumnReduction) or (isinstance(definition, Sort) and definition.top is not None):
         return tuple(None for _ in node.homes)
     return node.homes
 
@@ -359,7 +361,7 @@ def _points_in(tensor: TensorType) -> int:
 
 
 Stage: TypeAlias = tuple[int, bool]
-"""The number of a group of folds in two forms, and whether it is their second stage."""
+"""The number of a group of reductions in two forms, and whether it is their second stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,8 +377,8 @@ class Dependences:
         storage: for each name the name of the oldest value that shares its storage.
         versions: for each storage that something writes in place, the names that share it.
         kept: names that outlive the graph.
-        stages: by node, of what group of folds in two forms it is a stage, and which: such nodes share a kernel with
-            their like, so that it can be left out for some sizes (see `multi_versioning`).
+        stages: by node, of what group of reductions in two forms it is a stage, and which: such nodes share a kernel
+            with their like, so that it can be left out for some sizes (see `multi_versioning`).
     """
 
     nodes: tuple[Node, ...]

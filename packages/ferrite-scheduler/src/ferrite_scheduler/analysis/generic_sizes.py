@@ -20,7 +20,7 @@ SYMBOLIC = 1 << 62
 TYPICAL = 1024
 """What a symbolic size is at least taken for by `typical`."""
 LONG, GROWTH = 16384, 64
-"""Points of a fold axis, and times its hint, that `reckoned` takes a symbolic one for, whichever are fewer."""
+"""Points of a reduction axis, and times its hint, that `reckoned` takes a symbolic one for, whichever are fewer."""
 _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 
 _factors: dict[int, Symbolic] = {}
@@ -100,7 +100,7 @@ def typical(number: int) -> int:
 
 
 def reckoned(number: int) -> int:
-    """Returns the length of a fold axis to reckon with in choices that cost little if it is short and save much if not.
+    """Returns the reduction length to reckon with in choices that cost little if it is short and save much if not.
 
     What is compiled for a first, small batch serves the large ones of training.
     """

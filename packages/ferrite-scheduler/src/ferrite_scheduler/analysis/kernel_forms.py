@@ -1,4 +1,4 @@
-"""How a kernel with a fold axis walks it: one persistent tile, or blocks."""
+"""How a kernel with a reduction axis walks it: one persistent tile, or blocks."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def strategy_of(cluster: Cluster, dependences: Dependences, policy: Policy) -> s
         return "looped"
     if cluster.runs or cluster.inner:
         return "persistent"
-    if is_symbolic(cluster.fold):
+    if is_symbolic(cluster.reduction):
         return "looped"
     return "persistent" if is_persistent_alone(cluster, dependences, policy) else "looped"
 
 
 def persistent_limit(cluster: Cluster, policy: Policy) -> int:
-    """Returns how long a symbolic fold axis may be for the kernel of a cluster to hold it in one tile; 0 for never."""
-    if cluster.kinds != {"fold"} or not is_symbolic(cluster.fold):
+    """Returns how long a symbolic reduction axis may be for a cluster's kernel to hold it in one tile; 0 for never."""
+    if cluster.kinds != {"reduction"} or not is_symbolic(cluster.reduction):
         return 0
     if cluster.direction == "column":
         return policy.persistent_elements_outer
@@ -53,25 +53,26 @@ def persistent_limit(cluster: Cluster, policy: Policy) -> int:
 
 
 def is_persistent(cluster: Cluster, live: int, policy: Policy, again: Callable[[], bool]) -> bool:
-    """Returns whether the fold axis of a cluster fits in one tile with ``live`` values alive at once, by its hint.
+    """Returns whether the reduction axis of a cluster fits in one tile with ``live`` values alive at once, by its hint.
 
     Args:
         cluster: whose axes and accesses count.
         live: values alive at once.
         policy: the limits.
-        again: tells whether a loop over the fold axis would load more than a tile does: asked about longer columns.
+        again: tells whether a loop over the reduction axis would load more than a tile does: asked about longer
+        columns.
     """
-    width = power_of_two(hinted(cluster.fold))
+    width = power_of_two(hinted(cluster.reduction))
     if cluster.direction == "column":
         if width <= policy.persistent_elements_outer:
             return True
         fits = width <= policy.persistent_elements_again and width * ACCUMULATOR_BYTES * live <= COLUMN_BYTES
-        return fits and not is_symbolic(cluster.fold) and again()
+        return fits and not is_symbolic(cluster.reduction) and again()
     return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.persistent_bytes
 
 
 def is_persistent_alone(cluster: Cluster, dependences: Dependences, policy: Policy) -> bool:
-    """Returns whether the fold axis of a cluster fits in one tile with what the cluster itself has alive."""
+    """Returns whether the reduction axis of a cluster fits in one tile with what the cluster itself has alive."""
 
     def again() -> bool:
         return loads_again(cluster.members, cluster.full, dependences)
@@ -81,9 +82,9 @@ def is_persistent_alone(cluster: Cluster, dependences: Dependences, policy: Poli
 
 def holds_columns(cluster: Cluster, live: int, policy: Policy) -> bool:
     """Returns whether a row with ``live`` values alive at once, accumulators included, fits a program that runs."""
-    if is_symbolic(cluster.fold):
+    if is_symbolic(cluster.reduction):
         return False
-    width = power_of_two(cluster.fold)
+    width = power_of_two(cluster.reduction)
     return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.run_bytes
 
 

@@ -138,37 +138,41 @@ def compose(outer: Digits, inner: Digits) -> Digits | None:
     return normalized(found)
 
 
-def lifted(digits: Digits, fold: int) -> Digits:
-    """Returns digits over grid positions as digits over grid × fold positions."""
-    return digits if fold == 1 else tuple((step * fold, extent, coefficient) for step, extent, coefficient in digits)
+def lifted(digits: Digits, reduction: int) -> Digits:
+    """Returns digits over grid positions as digits over grid × reduction positions."""
+    return (
+        digits
+        if reduction == 1
+        else tuple((step * reduction, extent, coefficient) for step, extent, coefficient in digits)
+    )
 
 
-def lowered(digits: Digits, fold: int) -> Digits | None:
-    """Returns digits over grid × fold positions as digits over grid positions, or None if they depend on the fold."""
-    if fold == 1:
+def lowered(digits: Digits, reduction: int) -> Digits | None:
+    """Returns digits over grid × reduction positions as digits over grid positions, None if others matter."""
+    if reduction == 1:
         return digits
-    if any(step % fold for step, _, _ in digits):
+    if any(step % reduction for step, _, _ in digits):
         return None
-    return tuple((step // fold, extent, coefficient) for step, extent, coefficient in digits)
+    return tuple((step // reduction, extent, coefficient) for step, extent, coefficient in digits)
 
 
-def separates(bijection: Digits, fold: int) -> bool:
-    """Returns whether a bijection of grid × fold positions maps grid to grid points and fold to fold points."""
+def separates(bijection: Digits, reduction: int) -> bool:
+    """Returns whether a bijection of grid × reduction positions maps grid points to grid points, others to others."""
     for step, extent, coefficient in bijection:
-        if step < fold < step * extent:
-            if coefficient != step or fold % step or step * extent % fold:
+        if step < reduction < step * extent:
+            if coefficient != step or reduction % step or step * extent % reduction:
                 return False
-        elif (step < fold) != (coefficient * extent <= fold):
+        elif (step < reduction) != (coefficient * extent <= reduction):
             return False
     return True
 
 
-def grid_part(bijection: Digits, fold: int) -> Digits:
-    """Returns a bijection that `separates` grid from fold points as a bijection of grid positions alone."""
+def grid_part(bijection: Digits, reduction: int) -> Digits:
+    """Returns a bijection that `separates` grid from reduction points as a bijection of grid positions alone."""
     found: list[Digit] = []
     for step, extent, coefficient in bijection:
-        if step >= fold:
-            found.append((step // fold, extent, coefficient // fold))
-        elif step * extent > fold:
-            found.append((1, step * extent // fold, 1))
+        if step >= reduction:
+            found.append((step // reduction, extent, coefficient // reduction))
+        elif step * extent > reduction:
+            found.append((1, step * extent // reduction, 1))
     return normalized(found)

@@ -13,12 +13,12 @@ def live_tiles(cluster: Cluster) -> int:
     return max(1, cluster.rows) + 1
 
 
-def unit_step(access: Access, fold: int) -> int | None:
+def unit_step(access: Access, reduction: int) -> int | None:
     """Returns the step in the flat position along which a full-level access is contiguous, or None.
 
-    Accesses that do not depend on the fold position happen once per grid point, and do not matter.
+    Accesses that do not depend on the reduction position happen once per grid point, and do not matter.
     """
-    if access[0] == "opaque" or not access[1] or access[1][0][0] >= fold:
+    if access[0] == "opaque" or not access[1] or access[1][0][0] >= reduction:
         return None
     return next((step for step, _, coefficient in access[1] if coefficient in (1, -1)), None)
 
@@ -26,9 +26,9 @@ def unit_step(access: Access, fold: int) -> int | None:
 def pass_traffic(numbers: Iterable[int], full: set[int], dependences: Dependences, *, once: bool) -> int:
     """Returns the bytes that a looped kernel of these nodes moves, or with ``once`` a kernel that loads all only once.
 
-    A looped kernel walks the fold axis once for each step in a chain of dependent folds, and computes full-level
-    values anew in each pass that needs them, so their loads count once per pass. ``full`` holds the nodes that run at
-    every point.
+    A looped kernel walks the reduction axis once for each step in a chain of dependent reductions, and computes
+    full-level values anew in each pass that needs them, so their loads count once per pass. ``full`` holds the nodes
+    that run at every point.
     """
     ordered = sorted(numbers)
     inside = set(ordered)
@@ -47,22 +47,22 @@ def pass_traffic(numbers: Iterable[int], full: set[int], dependences: Dependence
         for maker in here:
             if maker in full and maker in needs:
                 loads.update(needs[maker])
-        is_fold = bool(node.fold)
+        is_reduction = bool(node.reduction)
         stored = _stored(number, inside, dependences)
         if number in full:
-            if is_fold or stored or node.stores is not None:
+            if is_reduction or stored or node.stores is not None:
                 passes.setdefault(start, {}).update(loads)
-            if not is_fold:
+            if not is_reduction:
                 needs[number] = loads
         else:
             total += sum(loads.values())
         total += stored + (node.stores.bytes if node.stores is not None else 0)
-        depth[number] = start + 1 if is_fold and not once else start
+        depth[number] = start + 1 if is_reduction and not once else start
     return total + sum(sum(loads.values()) for loads in passes.values())
 
 
 def loads_again(numbers: Collection[int], full: set[int], dependences: Dependences) -> bool:
-    """Returns whether a looped kernel of these nodes loads more than one that holds its fold axis in one tile."""
+    """Returns whether a looped kernel of these nodes loads more than one that holds its reduction axis in one tile."""
     looped, held = (pass_traffic(numbers, full, dependences, once=once) for once in (False, True))
     return looped > held
 

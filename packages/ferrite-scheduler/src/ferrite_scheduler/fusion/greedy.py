@@ -106,7 +106,7 @@ def _companions(dependences: Dependences, policy: Policy) -> Iterator[tuple[int,
         why = _reason_to_join(node, dependences, policy)
         if not why:
             continue
-        key = (node.grid, node.fold, why, dependences.stages.get(node.number))
+        key = (node.grid, node.reduction, why, dependences.stages.get(node.number))
         if key in last:
             yield last[key], node.number
         last[key] = node.number

@@ -28,7 +28,7 @@ MOST_DERIVED = 4
 def space_owner(a: Cluster, b: Cluster) -> tuple[Cluster, Cluster]:
     """Returns ``(owner, guest)``: the cluster that keeps its space.
 
-    It is the one with a fold axis, of two the one that folds whole rows, else the larger one.
+    It is the one with a reduction axis, of two the one that reduces whole rows, else the larger one.
     """
     if bool(a.kinds) != bool(b.kinds):
         return (a, b) if a.kinds else (b, a)
@@ -45,18 +45,24 @@ def levels(owner: Cluster, guest: Cluster) -> tuple[int, ...]:
     A level is the number of points of the owner for each of the guest's: 1 for the full level.
     """
     if guest.kinds:
-        is_same = (guest.grid, guest.fold) == (owner.grid, owner.fold) and agree_on_blocks(owner, guest)
+        is_same = (guest.grid, guest.reduction) == (owner.grid, owner.reduction) and agree_on_blocks(owner, guest)
         return (1,) if is_same or are_nested(owner, guest) else ()
     if not owner.kinds:
         return (1,) if guest.grid == owner.grid else ()
     block = owner.inner or block_of(owner, guest)
-    shares = dict.fromkeys((1, block, owner.fold) if block else (1, owner.fold))
+    shares = dict.fromkeys((1, block, owner.reduction) if block else (1, owner.reduction))
     return tuple(share for share in shares if _has_points(guest, owner, share))
 
 
 def _has_points(guest: Cluster, owner: Cluster, share: int) -> bool:
-    """Returns whether a guest has a point for each so many points of a fold cluster."""
-    points = owner.points if share == 1 else owner.grid if share == owner.fold else owner.grid * (owner.fold // share)
+    """Returns whether a guest has a point for each so many points of a reduction cluster."""
+    points = (
+        owner.points
+        if share == 1
+        else owner.grid
+        if share == owner.reduction
+        else owner.grid * (owner.reduction // share)
+    )
     return guest.grid == points
 
 
@@ -65,19 +71,19 @@ def placements(owner: Cluster, guest: Cluster, shared: Callable[[], list[str]]) 
 
     ``shared`` returns the names that both know, most bytes first.
     """
-    for fold in levels(owner, guest):
-        full = fold == 1
+    for reduction in levels(owner, guest):
+        full = reduction == 1
         seen: set[Digits | None] = {None}
-        yield Placement(full, None, fold)
-        moves = not guest.kinds or (guest.fold == owner.fold and not guest.inner)
+        yield Placement(full, None, reduction)
+        moves = not guest.kinds or (guest.reduction == owner.reduction and not guest.inner)
         for name in shared()[:MOST_DERIVED] if moves else ():
-            back = _derived(owner, guest, name, fold)
+            back = _derived(owner, guest, name, reduction)
             if back is None or back in seen or back == identity(guest.points):
                 continue
             seen.add(back)
-            if guest.kinds and not (separates(back, owner.fold) and separates(inverse(back), owner.fold)):
+            if guest.kinds and not (separates(back, owner.reduction) and separates(inverse(back), owner.reduction)):
                 continue
-            placement = Placement(full, back, fold)
+            placement = Placement(full, back, reduction)
             if placed_members(owner, guest, placement) is not None:
                 yield placement
 
@@ -93,8 +99,8 @@ def _derived(owner: Cluster, guest: Cluster, name: str, share: int) -> Digits | 
     found = _between(mine[1], theirs[1], owner.points)
     if found is not None or not owner.kinds:
         return found
-    grid = lowered(mine[1], owner.fold)
-    return None if grid is None else _spread(grid, theirs[1], owner.grid, owner.fold)
+    grid = lowered(mine[1], owner.reduction)
+    return None if grid is None else _spread(grid, theirs[1], owner.grid, owner.reduction)
 
 
 def _access(cluster: Cluster, name: str) -> Access | None:
@@ -110,19 +116,19 @@ def _between(mine: Digits, theirs: Digits, points: int) -> Digits | None:
     return compose(inverse(theirs), mine)
 
 
-def _spread(grid: Digits, theirs: Digits, points: int, fold: int) -> Digits | None:
-    """Returns the placement of a guest that reads a grid-level value at every point of a fold.
+def _spread(grid: Digits, theirs: Digits, points: int, reduction: int) -> Digits | None:
+    """Returns the placement of a guest that reads a grid-level value at every point of a reduction.
 
-    Its other dims are the fold's, in order.
+    Its other dims are the reduction's, in order.
     """
     if not is_bijection(grid, points) or not covers(theirs, points):
         return None
     over_grid = compose(inverse(grid), theirs)
     if over_grid is None:
         return None
-    forward: list[Digit] = [(step, extent, coefficient * fold) for step, extent, coefficient in over_grid]
+    forward: list[Digit] = [(step, extent, coefficient * reduction) for step, extent, coefficient in over_grid]
     reached, inner = 1, 1
-    for step, extent, _ in (*over_grid, (points * fold, 1, 0)):
+    for step, extent, _ in (*over_grid, (points * reduction, 1, 0)):
         if step % reached or step < reached:
             return None
         gap = step // reached
@@ -131,4 +137,4 @@ def _spread(grid: Digits, theirs: Digits, points: int, fold: int) -> Digits | No
             inner *= gap
         reached = step * extent
     placed = normalized(forward)
-    return inverse(placed) if is_bijection(placed, points * fold) else None
+    return inverse(placed) if is_bijection(placed, points * reduction) else None

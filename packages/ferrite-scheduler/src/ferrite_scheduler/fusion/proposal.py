@@ -51,7 +51,7 @@ class Proposal:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Returns the fold-level algorithms of both."""
+        """Returns the reduction-level algorithms of both."""
         return self.first.kinds | self.second.kinds
 
 

@@ -24,8 +24,8 @@ from .combo_kernels import SHARED_SHARE, costs_no_memory
 from .proposal import Proposal
 from .row_blocks import other_combine
 
-WHOLE_FOLDS = frozenset(("scan", "look back", "sort"))
-"""Kinds of clusters whose fold axis is walked as a whole, and along which order matters."""
+WHOLE_REDUCTIONS = frozenset(("scan", "look back", "sort"))
+"""Kinds of clusters whose reduction axis is walked as a whole, and along which order matters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,13 @@ def _spaces(proposal: Proposal) -> Refusal | None:
         return None
     a, b = proposal.first, proposal.second
     if a.kinds and b.kinds:
-        return refuse("their folds run over different domains", first=_space(a), second=_space(b))
+        return refuse("their reductions run over different domains", first=_space(a), second=_space(b))
     return refuse("their iteration spaces have different numbers of points", first=_space(a), second=_space(b))
 
 
 def _space(cluster: Cluster) -> str:
     grid = text(size_of(cluster.grid))
-    return f"{grid}|{text(size_of(cluster.fold))}" if cluster.kinds else grid
+    return f"{grid}|{text(size_of(cluster.reduction))}" if cluster.kinds else grid
 
 
 def _points(proposal: Proposal) -> Refusal | None:
@@ -88,7 +88,7 @@ def _points(proposal: Proposal) -> Refusal | None:
 
 def _company(proposal: Proposal) -> Refusal | None:
     kinds = proposal.kinds
-    if not kinds & WHOLE_FOLDS:
+    if not kinds & WHOLE_REDUCTIONS:
         return None
     if kinds == {"scan"} and proposal.first.kinds == proposal.second.kinds:
         return None
@@ -156,7 +156,9 @@ def _directions(proposal: Proposal) -> Refusal | None:
         return None
     one, other = a.direction, b.direction
     if one and other and one != other:
-        return refuse("a fold along rows and a fold along columns do not share a kernel", first=one, second=other)
+        return refuse(
+            "a reduction along rows and a reduction along columns do not share a kernel", first=one, second=other
+        )
     return None
 
 
@@ -167,15 +169,15 @@ def _runs(proposal: Proposal) -> Refusal | None:
     if owner.runs and guest.runs and owner.runs != guest.runs:
         return refuse("their rows are cut into runs of different lengths", first=owner.runs, second=guest.runs)
     if guest.runs and placement is not None and placement.back is not None:
-        return refuse("the rows of a column fold would be taken in another order")
+        return refuse("the rows of a column reduction would be taken in another order")
     if owner.updated or guest.updated:
-        return refuse("a kernel with column folds updates nothing in place")
+        return refuse("a kernel with column reductions updates nothing in place")
     if "row" not in (owner.direction, guest.direction):
-        return refuse("column folds ride with what runs along rows")
+        return refuse("column reductions ride with what runs along rows")
     if all(cluster.columns == len(cluster.members) for cluster in (owner, guest)):
         return None  # as long as nothing else joins them, they are kernels over columns
     if not _stays_persistent(proposal):
-        return refuse("a row and its column sums would not fit in a tile", columns=hinted(owner.fold))
+        return refuse("a row and its column sums would not fit in a tile", columns=hinted(owner.reduction))
     return None
 
 
@@ -188,24 +190,26 @@ def _blocks(proposal: Proposal) -> Refusal | None:
     if not guest.kinds and not owner.inner and owner.points * ACCUMULATOR_BYTES > proposal.policy.block_bytes:
         return refuse("rows are cut into blocks for what has a point for each where they are small", block=block)
     if block & (block - 1):
-        return refuse("blocks of a row are folded with it if their length is a power of two", block=block)
+        return refuse("blocks of a row are reduced with it if their length is a power of two", block=block)
     if owner.updated or guest.updated or owner.runs or guest.runs:
-        return refuse("a kernel that folds blocks of rows sums no columns and updates nothing in place", block=block)
+        return refuse("a kernel that reduces blocks of rows sums no columns and updates nothing in place", block=block)
     for cluster in (owner, guest):
         other = other_combine(cluster, proposal.dependences)
         if other:
-            return refuse(f"{other} does not share a kernel with a fold over blocks of its rows", block=block)
+            return refuse(f"{other} does not share a kernel with a reduction over blocks of its rows", block=block)
         if cluster.kinds and cluster.direction == "column":
             return refuse("the points of a block do not lie next to each other", block=block)
     if not _stays_persistent(proposal):
-        return refuse("a row whose blocks are folded would not fit in a tile", columns=hinted(owner.fold), block=block)
+        return refuse(
+            "a row whose blocks are reduced would not fit in a tile", columns=hinted(owner.reduction), block=block
+        )
     return None
 
 
 def _looped_updates(proposal: Proposal) -> Refusal | None:
     if not proposal.kinds or not (proposal.owner.updated or proposal.guest.updated):
         return None
-    if _stays_persistent(proposal) and not is_symbolic(proposal.owner.fold):
+    if _stays_persistent(proposal) and not is_symbolic(proposal.owner.reduction):
         return None
     for _, number in (*proposal.owner.updated.values(), *proposal.guest.updated.values()):
         update = proposal.dependences.nodes[number].definition
@@ -224,7 +228,7 @@ def _readers_inside(proposal: Proposal, update: Update) -> Iterator[int]:
 
 
 def _is_full(proposal: Proposal, number: int) -> bool:
-    """Returns whether a member of either cluster would run at every grid × fold point."""
+    """Returns whether a member of either cluster would run at every grid × reduction point."""
     if number in proposal.owner.members:
         return proposal.owner.members[number].full
     assert proposal.placement is not None, "legal proposals are placed"
@@ -232,7 +236,7 @@ def _is_full(proposal: Proposal, number: int) -> bool:
 
 
 def _stays_persistent(proposal: Proposal) -> bool:
-    """Returns whether the fused fold axis would fit in one tile."""
+    """Returns whether the fused reduction axis would fit in one tile."""
     owner, guest = proposal.owner, proposal.guest
     live = live_tiles(owner)
     if guest.kinds or (proposal.placement is not None and proposal.placement.full):
@@ -278,8 +282,8 @@ def _stages(proposal: Proposal) -> Refusal | None:
     other, staged = (owner, guest) if owner.stage is None else (guest, owner)
     _, is_second = staged.stage or (0, False)
     if is_second and other.stage is None and not other.kinds and weighing is not None and weighing.joined:
-        return None  # what follows a fold point by point follows it in both of its forms
-    return refuse("stages of a fold that is launched whole for some sizes share a kernel with their like alone")
+        return None  # what follows a reduction point by point follows it in both of its forms
+    return refuse("stages of a reduction that is launched whole for some sizes share a kernel with their like alone")
 
 
 LEGALITY: tuple[Rule, ...] = (
@@ -289,12 +293,12 @@ LEGALITY: tuple[Rule, ...] = (
     Rule("F04", "values are read where they are made", _points),
     Rule("F05", "in-place updates meet only reads at the same points", _updates),
     Rule("F06", "scans and sorts keep pointwise company", _company),
-    Rule("F07", "folds run in one direction", _directions),
+    Rule("F07", "reductions run in one direction", _directions),
     Rule("F08", "no in-place update under a repeated read", _looped_updates),
-    Rule("F10", "column folds ride with rows that fit in a tile", _runs),
-    Rule("F11", "blocks of rows are folded with rows that fit in a tile", _blocks),
+    Rule("F10", "column reductions ride with rows that fit in a tile", _runs),
+    Rule("F11", "blocks of rows are reduced with rows that fit in a tile", _blocks),
     Rule("F12", "contractions keep company with what reads their results", _contractions),
-    Rule("F13", "stages of folds in two forms keep to themselves", _stages),
+    Rule("F13", "stages of reductions in two forms keep to themselves", _stages),
 )
 
 
@@ -336,7 +340,7 @@ def _distance(proposal: Proposal) -> Refusal | None:
 
 def _saving(proposal: Proposal) -> Refusal | None:
     """Refuses what moves more bytes fused than apart; sets the proposal's final ``saved``."""
-    if proposal.kinds and not proposal.kinds & WHOLE_FOLDS and not _stays_persistent(proposal):
+    if proposal.kinds and not proposal.kinds & WHOLE_REDUCTIONS and not _stays_persistent(proposal):
         proposal.saved = _looped_saving(proposal)
     penalty = _uncoalesced(proposal)
     proposal.saved -= penalty
@@ -359,7 +363,7 @@ def _row_results(proposal: Proposal) -> Refusal | None:
         return None
     nodes = proposal.dependences.nodes
     if any(isinstance(nodes[number].definition, RowResult) for number in guest.members):
-        return refuse("what is computed of the result of each row is computed where rows are folded")
+        return refuse("what is computed of the result of each row is computed where rows are reduced")
     return None
 
 
@@ -381,7 +385,7 @@ def _looped_saving(proposal: Proposal) -> int:
 
 
 def _uncoalesced(proposal: Proposal) -> int:
-    """Returns the extra bytes moved because a guest's accesses run across the direction of a fold kernel."""
+    """Returns the extra bytes moved because a guest's accesses run across the direction of a reduction kernel."""
     owner, guest, placement = proposal.owner, proposal.guest, proposal.placement
     if not owner.kinds or guest.kinds or placement is None or not placement.full:
         return 0
@@ -391,13 +395,13 @@ def _uncoalesced(proposal: Proposal) -> int:
         if name in owner.made:
             continue
         for access, count in accesses.items():
-            step = unit_step(placement.moved(access), owner.fold)
-            along += count if step is not None and step < owner.fold else 0
-            across += count if step is not None and step >= owner.fold else 0
+            step = unit_step(placement.moved(access), owner.reduction)
+            along += count if step is not None and step < owner.reduction else 0
+            across += count if step is not None and step >= owner.reduction else 0
     for name, home in guest.made.items():
-        step = None if home is None else unit_step(placement.moved(home), owner.fold)
-        along += guest.made_bytes[name] if step is not None and step < owner.fold else 0
-        across += guest.made_bytes[name] if step is not None and step >= owner.fold else 0
+        step = None if home is None else unit_step(placement.moved(home), owner.reduction)
+        along += guest.made_bytes[name] if step is not None and step < owner.reduction else 0
+        across += guest.made_bytes[name] if step is not None and step >= owner.reduction else 0
     wrong = across if direction == "row" else along if direction == "column" else 0
     return wrong * (proposal.policy.uncoalesced_factor - 1)
 

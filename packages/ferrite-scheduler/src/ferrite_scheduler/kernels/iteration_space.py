@@ -20,10 +20,10 @@ class Base:
     extent: int
 
 
-def own_digits(node: Node, member: Member, fold: int) -> dict[object, Digits | None]:
+def own_digits(node: Node, member: Member, reduction: int) -> dict[object, Digits | None]:
     """Returns each dim of the node as digits of the cluster's flat position (None where cuts do not align)."""
     back = None if member.place is None else inverse(member.place)
-    lift = member.share(fold)
+    lift = member.share(reduction)
     found: dict[object, Digits | None] = {}
     for dim, step in node.steps.items():
         digits: Digits | None = ((step, generic(dim.size), 1),)
@@ -34,14 +34,14 @@ def own_digits(node: Node, member: Member, fold: int) -> dict[object, Digits | N
 
 
 def cut(
-    points: int, fold: int, wanted: Iterable[Digits | None], *, whole_fold: bool, inner: int = 0
+    points: int, reduction: int, wanted: Iterable[Digits | None], *, whole_reduction: bool, inner: int = 0
 ) -> tuple[Base, ...]:
     """Returns the bases of the space, outermost first: every cut in ``wanted`` that agrees with those before it.
 
-    ``fold`` (0 or 1 for none) is always a cut, and so is ``inner``, the end of a block of it (0 for none); with
-    ``whole_fold`` the fold axis itself stays in one piece.
+    ``reduction`` (0 or 1 for none) is always a cut, and so is ``inner``, the end of a block of it (0 for none); with
+    ``whole_reduction`` the reduction axis itself stays in one piece.
     """
-    cuts = {1, max(1, inner), max(1, fold), points}
+    cuts = {1, max(1, inner), max(1, reduction), points}
     tried: set[int] = set()
     for digits in wanted:
         for step, extent, _ in digits or ():
@@ -49,7 +49,7 @@ def cut(
                 if place in tried or place in cuts:
                     continue
                 tried.add(place)
-                if whole_fold and place < fold:
+                if whole_reduction and place < reduction:
                     continue
                 if all(place % other == 0 if other < place else other % place == 0 for other in cuts):
                     cuts.add(place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ferrite_ir.language.graph import Computed, Fold, Scan, Update
+from ferrite_ir.language.graph import Computed, Reduction, Scan, Update
 
 LONGEST = 60
 
@@ -35,7 +35,7 @@ def _short(op: str) -> str:
 
 def _kind(definition: Computed) -> str:
     match definition:
-        case Fold() | Scan():
+        case Reduction() | Scan():
             return definition.combine
         case Update():
             return f"update_{definition.mode}"

@@ -7,7 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ferrite_ir.language.dtypes import I64
-from ferrite_ir.language.graph import Computed, Contract, Fold, Graph, Loop, Scan, Sort, Update, loads_of, row_major
+from ferrite_ir.language.graph import (
+    Computed,
+    Contract,
+    Graph,
+    Loop,
+    Reduction,
+    Scan,
+    Sort,
+    Update,
+    loads_of,
+    row_major,
+)
 from ferrite_ir.language.index import Dim, Index, constant, delinearize, floordiv, linearize, mod, substitute
 from ferrite_ir.language.scalar import Scalar, index_value, load, rewrite
 from ferrite_ir.language.sizes import product
@@ -15,7 +26,7 @@ from ferrite_scheduler.analysis.clusters import Cluster, Member
 from ferrite_scheduler.analysis.dependences import Dependences, Node
 from ferrite_scheduler.analysis.generic_sizes import size_of
 from ferrite_scheduler.analysis.mixed_radix import Digits, compose, inverse, lifted
-from ferrite_scheduler.model.annotations import ColumnFold, LookBackScan
+from ferrite_scheduler.model.annotations import ColumnReduction, LookBackScan
 from ferrite_scheduler.model.contractions import fits_axes, row_dims
 from ferrite_scheduler.model.schedule import Axis, Kernel, Param
 from ferrite_scheduler.model.target import Policy
@@ -35,15 +46,15 @@ class Layout:
 
     Attributes:
         axes: the axes.
-        grid_dims, fold_dims: their dims.
+        grid_dims, reduction_dims: their dims.
         mappings: for each member, the index over the kernel's dims that stands for each of its own dims.
         moved: for each member, indices already rewritten by its mapping.
-        inner_dims: the last of the fold dims, those of a block, where blocks are folded.
+        inner_dims: the last of the reduction dims, those of a block, where blocks are reduced.
     """
 
     axes: tuple[Axis, ...]
     grid_dims: tuple[Dim, ...]
-    fold_dims: tuple[Dim, ...]
+    reduction_dims: tuple[Dim, ...]
     mappings: tuple[dict[Dim, Index], ...]
     moved: tuple[dict[Index, Index], ...]
     inner_dims: tuple[Dim, ...] = ()
@@ -97,7 +108,7 @@ def _layout_key(
     cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member], stored: frozenset[str]
 ) -> tuple[Any, ...]:
     """Returns everything that a layout depends on."""
-    parts: list[Any] = [cluster.points, cluster.fold, cluster.kinds, cluster.inner]
+    parts: list[Any] = [cluster.points, cluster.reduction, cluster.kinds, cluster.inner]
     for node, member in zip(nodes, members, strict=True):
         loads: list[Any] = [
             (touch.known, touch.bytes, touch.rigid) for touch in node.loads if touch.name not in cluster.made
@@ -109,7 +120,7 @@ def _layout_key(
         ]
         if node.stores is not None:
             stores.append((node.stores.known, node.stores.bytes, node.stores.rigid))
-        dims = (_own_dims(node), node.grid_dims, node.fold_dims)
+        dims = (_own_dims(node), node.grid_dims, node.reduction_dims)
         place = (member.full, member.place, member.inner)
         parts.append((dims, _rows_of(node), *place, node.expressions, node.rigid, *loads, None, *stores))
     return tuple(parts)
@@ -118,14 +129,14 @@ def _layout_key(
 def _lay_out(
     cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member], stored: frozenset[str], policy: Policy
 ) -> Layout:
-    fold = cluster.fold
-    whole_fold = bool(cluster.kinds & {"scan", "look back", "sort"})
-    own = [own_digits(node, member, fold) for node, member in zip(nodes, members, strict=True)]
+    reduction = cluster.reduction
+    whole_reduction = bool(cluster.kinds & {"scan", "look back", "sort"})
+    own = [own_digits(node, member, reduction) for node, member in zip(nodes, members, strict=True)]
     traffic = list(_traffic(cluster, nodes, members, stored))
     numbers = list(_numbers(cluster, nodes, members))
     wanted: list[Digits | None] = [digits for dims in own for digits in dims.values()]
     wanted += [digits for digits, _, _ in traffic] + numbers
-    bases = cut(cluster.points, fold, wanted, whole_fold=whole_fold, inner=cluster.inner)
+    bases = cut(cluster.points, reduction, wanted, whole_reduction=whole_reduction, inner=cluster.inner)
     strides, rigid = _strides(traffic, bases)
     vectors = {stride.coefficients for stride in strides}
     for digits in numbers:
@@ -135,22 +146,24 @@ def _lay_out(
         else:
             rigid |= _touched_bases(digits, bases)
     rigid |= _rigid_bases(nodes, own, bases)
-    grid, inside = join_bases(bases, max(1, fold), sorted(vectors), rigid, cluster.inner, strides)
+    grid, inside = join_bases(bases, max(1, reduction), sorted(vectors), rigid, cluster.inner, strides)
     rows = frozenset(
         base
         for node, digits in zip(nodes, own, strict=True)
         for dim in _rows_of(node)
         for base in _touched_bases(digits[dim], bases)
     )
-    block = frozenset(number for number, base in enumerate(bases) if base.step < min(cluster.inner, fold))
+    block = frozenset(number for number, base in enumerate(bases) if base.step < min(cluster.inner, reduction))
     tiles = place_groups(grid, inside, strides, policy.max_tiled_axes, rows, block)
-    positions, (grid_dims, fold_dims) = _name_dims(tiles, bases, whole_fold=whole_fold)
+    positions, (grid_dims, reduction_dims) = _name_dims(tiles, bases, whole_reduction=whole_reduction)
     flat = linearize(tuple(positions), tuple(size_of(base.step) for base in bases))
     mappings = tuple(_mapping(node, digits, bases, positions, flat) for node, digits in zip(nodes, own, strict=True))
-    axes = _axes(tiles, grid_dims, fold_dims, has_fold=bool(cluster.kinds))
+    axes = _axes(tiles, grid_dims, reduction_dims, has_reduction=bool(cluster.kinds))
     shared: dict[tuple[tuple[Dim, Index], ...], dict[Index, Index]] = {}
     moved = tuple(shared.setdefault(tuple(mapping.items()), {}) for mapping in mappings)
-    return Layout(axes, grid_dims, fold_dims, mappings, moved, _inner_dims(tiles, bases, fold_dims, cluster.inner))
+    return Layout(
+        axes, grid_dims, reduction_dims, mappings, moved, _inner_dims(tiles, bases, reduction_dims, cluster.inner)
+    )
 
 
 def _rows_of(node: Node) -> tuple[Dim, ...]:
@@ -163,24 +176,24 @@ def _rows_of(node: Node) -> tuple[Dim, ...]:
 def _lay_out_empty(node: Node) -> Layout:
     """Returns the layout of a definition without points: its own dims."""
     grid_dims = tuple(Dim(f"x{place}", dim.size) for place, dim in enumerate(node.grid_dims))
-    fold_dims = tuple(Dim(f"r{place}", dim.size) for place, dim in enumerate(node.fold_dims))
-    named = dict(zip(node.grid_dims + node.fold_dims, grid_dims + fold_dims, strict=True))
+    reduction_dims = tuple(Dim(f"r{place}", dim.size) for place, dim in enumerate(node.reduction_dims))
+    named = dict(zip(node.grid_dims + node.reduction_dims, grid_dims + reduction_dims, strict=True))
     mapping = {dim: named[dim].index if dim in named else constant(0) for dim in _own_dims(node)}
-    axes = (Axis("x", grid_dims), *((Axis("r", fold_dims),) if fold_dims else ()))
-    return Layout(axes, grid_dims, fold_dims, (mapping,), ({},))
+    axes = (Axis("x", grid_dims), *((Axis("r", reduction_dims),) if reduction_dims else ()))
+    return Layout(axes, grid_dims, reduction_dims, (mapping,), ({},))
 
 
 def _own_dims(node: Node) -> tuple[Dim, ...]:
-    definition = node.definition.by_row if isinstance(node.definition, ColumnFold) else node.definition
-    return definition.dims + getattr(definition, "fold_dims", ())  # type: ignore[union-attr]
+    definition = node.definition.by_row if isinstance(node.definition, ColumnReduction) else node.definition
+    return definition.dims + getattr(definition, "reduction_dims", ())  # type: ignore[union-attr]
 
 
-def _over_cluster(digits: Digits, member: Member, fold: int) -> Digits | None:
+def _over_cluster(digits: Digits, member: Member, reduction: int) -> Digits | None:
     """Returns digits over a node's own position as digits over the cluster's."""
     found: Digits | None = digits
     if member.place is not None:
         found = compose(digits, inverse(member.place))
-    return None if found is None else lifted(found, member.share(fold))
+    return None if found is None else lifted(found, member.share(reduction))
 
 
 def _traffic(
@@ -190,21 +203,21 @@ def _traffic(
     for node, member in zip(nodes, members, strict=True):
         for touch in node.loads:
             if touch.name not in cluster.made:
-                yield _over_cluster(touch.known, member, cluster.fold), touch.bytes, False
+                yield _over_cluster(touch.known, member, cluster.reduction), touch.bytes, False
         if node.stores is not None:
-            yield _over_cluster(node.stores.known, member, cluster.fold), node.stores.bytes, True
+            yield _over_cluster(node.stores.known, member, cluster.reduction), node.stores.bytes, True
             continue
-        if isinstance(node.definition, ColumnFold):
+        if isinstance(node.definition, ColumnReduction):
             continue  # stored once per run
         for name, home in zip(node.result_names, node.homes, strict=True):
             if name in stored:
-                yield _over_cluster(home[1], member, cluster.fold), cluster.made_bytes[name], True
+                yield _over_cluster(home[1], member, cluster.reduction), cluster.made_bytes[name], True
 
 
 def _numbers(cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member]) -> Iterable[Digits | None]:
     for node, member in zip(nodes, members, strict=True):
         for digits in node.expressions:
-            yield _over_cluster(digits, member, cluster.fold)
+            yield _over_cluster(digits, member, cluster.reduction)
 
 
 def _strides(
@@ -248,9 +261,9 @@ def _rigid_bases(
 
 
 def _name_dims(
-    tiles: Tiles, bases: tuple[Base, ...], *, whole_fold: bool
+    tiles: Tiles, bases: tuple[Base, ...], *, whole_reduction: bool
 ) -> tuple[list[Index], tuple[tuple[Dim, ...], tuple[Dim, ...]]]:
-    """Returns each base as an index over the kernel's dims, and the grid and fold dims."""
+    """Returns each base as an index over the kernel's dims, and the grid and reduction dims."""
     positions: list[Index] = [constant(0)] * len(bases)
     named: dict[str, list[Dim]] = {"y": [], "x": [], "r": []}
     for axis, groups in (("y", tiles.y), ("x", tiles.x), ("r", tiles.r)):
@@ -259,21 +272,21 @@ def _name_dims(
             named[axis].append(dim)
             for base, index in zip(group.bases, _split(dim, group, bases), strict=True):
                 positions[base] = index
-    if whole_fold and not named["r"]:
+    if whole_reduction and not named["r"]:
         named["r"].append(Dim("r0", 1))
     return positions, ((*named["y"], *named["x"]), tuple(named["r"]))
 
 
-def _inner_dims(tiles: Tiles, bases: tuple[Base, ...], fold_dims: tuple[Dim, ...], inner: int) -> tuple[Dim, ...]:
-    """Returns the fold dims of a block.
+def _inner_dims(tiles: Tiles, bases: tuple[Base, ...], reduction_dims: tuple[Dim, ...], inner: int) -> tuple[Dim, ...]:
+    """Returns the reduction dims of a block.
 
     Raises:
-        Misfit: other fold dims lie inside of them.
+        Misfit: other reduction dims lie inside of them.
     """
     count = sum(bases[group.bases[0]].step < inner for group in tiles.r)
     if any(bases[group.bases[0]].step < inner for group in tiles.r[: len(tiles.r) - count]):
         raise Misfit("the points of a block do not lie next to each other")
-    return fold_dims[len(fold_dims) - count :]
+    return reduction_dims[len(reduction_dims) - count :]
 
 
 def _split(dim: Dim, group: Group, bases: tuple[Base, ...]) -> tuple[Index, ...]:
@@ -325,27 +338,27 @@ def _mover(mapping: dict[Dim, Index], moved: dict[Index, Index]) -> Mover:
 
 def _rewrite(node: Node, member: Member, layout: Layout, move: Mover) -> Computed:
     definition = node.definition
-    grid_dims, fold_dims = layout.grid_dims, layout.fold_dims
-    outer = grid_dims + fold_dims[: len(fold_dims) - len(layout.inner_dims)]
-    dims = grid_dims + fold_dims if member.full else outer if member.inner else grid_dims
+    grid_dims, reduction_dims = layout.grid_dims, layout.reduction_dims
+    outer = grid_dims + reduction_dims[: len(reduction_dims) - len(layout.inner_dims)]
+    dims = grid_dims + reduction_dims if member.full else outer if member.inner else grid_dims
     match definition:
         case Loop():
             return Loop(definition.results, dims, tuple(map(move, definition.bodies)), definition.origins)
-        case ColumnFold():
+        case ColumnReduction():
             bodies = tuple(map(move, definition.by_row.bodies))
-            return replace(definition, dims=grid_dims, fold_dims=fold_dims, bodies=bodies, whole=None)
-        case Fold():
+            return replace(definition, dims=grid_dims, reduction_dims=reduction_dims, bodies=bodies, whole=None)
+        case Reduction():
             bodies = tuple(map(move, definition.bodies))
-            if layout.inner_dims and node.fold == product(dim.size for dim in layout.inner_dims):
-                return replace(definition, dims=outer, fold_dims=layout.inner_dims, bodies=bodies)
-            return replace(definition, dims=grid_dims, fold_dims=fold_dims, bodies=bodies)
+            if layout.inner_dims and node.reduction == product(dim.size for dim in layout.inner_dims):
+                return replace(definition, dims=outer, reduction_dims=layout.inner_dims, bodies=bodies)
+            return replace(definition, dims=grid_dims, reduction_dims=reduction_dims, bodies=bodies)
         case Scan():
-            return replace(definition, dims=dims, along=fold_dims[-1], bodies=tuple(map(move, definition.bodies)))
+            return replace(definition, dims=dims, along=reduction_dims[-1], bodies=tuple(map(move, definition.bodies)))
         case Sort():
-            return replace(definition, dims=dims, along=fold_dims[-1], body=move(definition.body))
+            return replace(definition, dims=dims, along=reduction_dims[-1], body=move(definition.body))
         case Contract():
             left, right = move(definition.left), move(definition.right)
-            return replace(definition, dims=grid_dims, fold_dims=fold_dims, left=left, right=right)
+            return replace(definition, dims=grid_dims, reduction_dims=reduction_dims, left=left, right=right)
         case Update():
             condition = None if definition.condition is None else move(definition.condition)
             indices = tuple(move(index_value(index, I64)).args[0] for index in definition.indices)
@@ -357,22 +370,22 @@ def _rewrite(node: Node, member: Member, layout: Layout, move: Mover) -> Compute
 def _home_indices(node: Node, mapping: dict[Dim, Index], rewritten: Computed, layout: Layout) -> tuple[Index, ...]:
     if isinstance(rewritten, Update):
         return rewritten.indices
-    if isinstance(node.definition, ColumnFold):
+    if isinstance(node.definition, ColumnReduction):
         return _run_indices(node.definition, mapping, layout)
     return tuple(mapping[dim] for dim in node.definition.dims)  # type: ignore[union-attr]
 
 
-def _run_indices(fold: ColumnFold, mapping: dict[Dim, Index], layout: Layout) -> tuple[Index, ...]:
-    """Returns where a column fold has the share of a run: the number of the run, and the column.
+def _run_indices(reduction: ColumnReduction, mapping: dict[Dim, Index], layout: Layout) -> tuple[Index, ...]:
+    """Returns where a column reduction has the share of a run: the number of the run, and the column.
 
     Raises:
         Misfit: the kernel takes the rows in another order.
     """
-    whole = fold.by_row
-    row = _position(whole.fold_dims, [mapping[dim] for dim in whole.fold_dims])
+    whole = reduction.by_row
+    row = _position(whole.reduction_dims, [mapping[dim] for dim in whole.reduction_dims])
     if row != _position(layout.grid_dims, [dim.index for dim in layout.grid_dims]):
-        raise Misfit("rows of a column fold are taken in another order")
-    return floordiv(row, fold.fold_dims[0].size), *(mapping[dim] for dim in whole.dims)
+        raise Misfit("rows of a column reduction are taken in another order")
+    return floordiv(row, reduction.reduction_dims[0].size), *(mapping[dim] for dim in whole.dims)
 
 
 def _position(dims: Sequence[Dim], indices: Sequence[Index]) -> Index:
@@ -397,12 +410,14 @@ def _check_homes(body: Sequence[Computed], homes: dict[str, tuple[Index, ...]]) 
     return tuple(outside)
 
 
-def _axes(tiles: Tiles, grid_dims: tuple[Dim, ...], fold_dims: tuple[Dim, ...], *, has_fold: bool) -> tuple[Axis, ...]:
+def _axes(
+    tiles: Tiles, grid_dims: tuple[Dim, ...], reduction_dims: tuple[Dim, ...], *, has_reduction: bool
+) -> tuple[Axis, ...]:
     outer = len(tiles.y)
     axes = [Axis("y", grid_dims[:outer])] if outer else []
     axes.append(Axis("x", grid_dims[outer:]))
-    if has_fold:
-        axes.append(Axis("r", fold_dims))
+    if has_reduction:
+        axes.append(Axis("r", reduction_dims))
     return tuple(axes)
 
 

@@ -61,26 +61,26 @@ class Tiles:
 
 def join_bases(
     bases: Sequence[Base],
-    fold: int,
+    reduction: int,
     vectors: Sequence[tuple[int, ...]],
     rigid: frozenset[int],
     inner: int = 0,
     strides: Sequence[Stride] = (),
 ) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-    """Returns the groups of grid and of fold bases; bases join where every vector walks over them as over one dim.
+    """Returns the groups of grid and of reduction bases; bases join where every vector walks over them as over one dim.
 
-    Those inside a block of the fold axis, of ``inner`` points, join only each other. The group that the heaviest of
-    ``strides`` is contiguous along is made long enough for a tile if only light ones do not walk over it as over one
+    Those inside a block of the reduction axis, of ``inner`` points, join only each other. The group that the heaviest
+    of ``strides`` is contiguous along is made long enough for a tile if only light ones do not walk over it as over one
     dim: these divide it.
     """
-    grid = [position for position, base in enumerate(bases) if base.step >= fold]
-    inside = [position for position, base in enumerate(bases) if inner <= base.step < fold]
-    blocks = [position for position, base in enumerate(bases) if base.step < min(inner, fold)]
-    folded = (*_join(inside, bases, vectors, rigid), *_join(blocks, bases, vectors, rigid))
+    grid = [position for position, base in enumerate(bases) if base.step >= reduction]
+    inside = [position for position, base in enumerate(bases) if inner <= base.step < reduction]
+    blocks = [position for position, base in enumerate(bases) if base.step < min(inner, reduction)]
+    reduced = (*_join(inside, bases, vectors, rigid), *_join(blocks, bases, vectors, rigid))
     groups = _join(grid, bases, vectors, rigid)
     longer = _lengthened(groups, vectors, rigid, strides)
-    # What is neither folded nor cut into rows is walked as one flat position, by all accesses alike.
-    return longer if folded or len(longer) > 1 else groups, folded
+    # What is neither reduced nor cut into rows is walked as one flat position, by all accesses alike.
+    return longer if reduced or len(longer) > 1 else groups, reduced
 
 
 def _lengthened(
@@ -159,39 +159,39 @@ def place_groups(
     """Returns the groups put on axes; unit-stride traffic decides what is innermost, and whether to tile in two.
 
     Groups of the bases ``rows``, those of a contraction, lie on ``y``, all others of the grid on ``x``. Those of the
-    bases ``block`` of a fold axis that is cut into blocks come last, however they lie in memory.
+    bases ``block`` of a reduction axis that is cut into blocks come last, however they lie in memory.
     """
     guide = _guide(strides)
     store = max((s for s in strides if s.is_store), key=lambda stride: stride.bytes, default=guide)
     ordered = sorted(grid, key=lambda group: -_walk(store, group))
     ordered = sorted(ordered, key=lambda group: -_walk(guide, group)) if store is None or inside else ordered
-    fold_groups = tuple(sorted(inside, key=lambda group: (block.issuperset(group.bases), -_walk(guide, group))))
+    reduction_groups = tuple(sorted(inside, key=lambda group: (block.issuperset(group.bases), -_walk(guide, group))))
     if not ordered:
-        return Tiles((), (), fold_groups)
+        return Tiles((), (), reduction_groups)
     if rows:
         outer = tuple(group for group in ordered if rows.issuperset(group.bases))
-        return Tiles(outer, tuple(group for group in ordered if group not in outer), fold_groups)
+        return Tiles(outer, tuple(group for group in ordered if group not in outer), reduction_groups)
     weights = [_unit_bytes(group, strides) for group in ordered]
     total = sum(weights) + sum(_unit_bytes(group, strides) for group in inside)
     # They lie as the main store walks, its innermost one last: that one wins if it carries about as much as any.
     best = max(i for i, weight in enumerate(weights) if weight >= NEAR_SHARE * max(weights))
     inner = ordered[best]
     if weights[best] == 0:
-        return Tiles((), tuple(ordered), fold_groups)
+        return Tiles((), tuple(ordered), reduction_groups)
     others = [group for group in ordered if group is not inner]
     if inside:
         row_traffic = max((_unit_bytes(group, strides) for group in inside), default=0)
         # Columns of which fewer lie beside each other than a tile is wide share it with the next ones.
         is_narrow = typical(inner.extent) < ROW_MINIMUM
         if row_traffic >= weights[best] or max_tiled_axes < 2 or not others or is_narrow:
-            return Tiles((), (*others, inner), fold_groups)
-        return Tiles(tuple(others), (inner,), fold_groups)
+            return Tiles((), (*others, inner), reduction_groups)
+        return Tiles(tuple(others), (inner,), reduction_groups)
     second = _second_axis(inner, others, strides, total)
     if max_tiled_axes < 2:
-        return Tiles((), (*others, inner), fold_groups)
+        return Tiles((), (*others, inner), reduction_groups)
     if second is None:
         return Tiles(tuple(others), (inner,), ()) if _has_rows(inner, others) else Tiles((), (*others, inner), ())
-    return Tiles((*(group for group in others if group is not second), second), (inner,), fold_groups)
+    return Tiles((*(group for group in others if group is not second), second), (inner,), reduction_groups)
 
 
 def _second_axis(inner: Group, others: list[Group], strides: Sequence[Stride], total: int) -> Group | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ferrite_ir.language.bindings import results_that_bind
-from ferrite_ir.language.graph import Extern, Fold, Graph, If, TensorType, Update, View, While, loads_of
+from ferrite_ir.language.graph import Extern, Graph, If, Reduction, TensorType, Update, View, While, loads_of
 from ferrite_ir.language.index import Index, linearize
 from ferrite_ir.language.sizes import Size
 from ferrite_scheduler.analysis.dependences import Dependences, Node
@@ -236,17 +236,19 @@ def _in_place(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[str])
 
 
 def _is_stored_last(kernel: Kernel, name: str) -> bool:
-    """Returns whether a result of a looped kernel is stored in its last loop over the fold axis, element by element.
+    """Returns whether a looped kernel stores a result in its last loop over the reduction axis, element by element.
 
-    What is read at fold level is read anew in every loop, so an earlier one must not overwrite it. What there is one of
-    for a row is read by every program that shares the row, and others may be done by then.
+    What is read at reduction level is read anew in every loop, so an earlier one must not overwrite it. What there is
+    one of for a row is read by every program that shares the row, and others may be done by then.
     """
-    assert kernel.fold is not None, "such a kernel folds"
-    folded = set(kernel.fold.dims)
-    if not any(dim in folded for index in kernel.homes[name] for dim in index.dims):
+    assert kernel.reduction is not None, "such a kernel reduces"
+    reduced = set(kernel.reduction.dims)
+    if not any(dim in reduced for index in kernel.homes[name] for dim in index.dims):
         return False
     pass_of = kernel.pass_of
-    return pass_of[name] >= max((pass_of[d.results[0].name] for d in kernel.body if isinstance(d, Fold)), default=0)
+    return pass_of[name] >= max(
+        (pass_of[d.results[0].name] for d in kernel.body if isinstance(d, Reduction)), default=0
+    )
 
 
 def _read_addresses(plan: _Plan, kernel: Kernel) -> dict[str, list[tuple[Index, int]]]:

@@ -5,28 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ferrite_ir.language.dtypes import BOOL
-from ferrite_ir.language.graph import Definition, Fold, Graph, Loop, Scan, Update
+from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction, Scan, Update
 from ferrite_ir.language.scalar import Scalar, apply, cast, const
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnFold(Fold):
-    """The first stage of a column fold, computed by a kernel over rows; see `fused_columns`.
+class ColumnReduction(Reduction):
+    """The first stage of a column reduction, computed by a kernel over rows; see `fused_columns`.
 
-    In a graph it is the `Fold` that it looks like, with dims ``(run, columns…)`` and one fold dim, the rows of a run.
-    In a kernel ``dims`` are the grid dims (the rows) and ``fold_dims`` those of the fold axis (the columns): all points
-    with the same home are combined.
+    In a graph it is the `Reduction` that it looks like, with dims ``(run, columns…)`` and one reduction dim, the rows
+    of a run. In a kernel ``dims`` are the grid dims (the rows) and ``reduction_dims`` those of the reduction axis (the
+    columns): all points with the same home are combined.
 
     Attributes:
-        whole: the fold that it is the first stage of, over all rows: no row is masked out there. None in a kernel.
+        whole: the reduction that it is the first stage of, over all rows: no row is masked out there. None in a kernel.
     """
 
-    whole: Fold | None = None
+    whole: Reduction | None = None
 
     @property
-    def by_row(self) -> Fold:
-        """Returns the fold over all rows, in a graph."""
-        assert self.whole is not None, "column folds of graphs know their rows"
+    def by_row(self) -> Reduction:
+        """Returns the reduction over all rows, in a graph."""
+        assert self.whole is not None, "column reductions of graphs know their rows"
         return self.whole
 
     @property
@@ -37,7 +37,7 @@ class ColumnFold(Fold):
 
 @dataclass(frozen=True, slots=True)
 class RowResult(Loop):
-    """What is computed of the results of rows, by the kernel that folds them; see `row_results`."""
+    """What is computed of the results of rows, by the kernel that reduces them; see `row_results`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,27 +93,42 @@ def as_scan(scan: LookBackScan) -> Scan:
     return Scan(scan.results, scan.combine, scan.dims, scan.along, scan.bodies, scan.origins)
 
 
-def as_column_fold(fold: Fold, whole: Fold) -> ColumnFold:
-    """Returns the first stage of a split fold, to be laid out along rows."""
-    return ColumnFold(fold.results, fold.combine, fold.dims, fold.fold_dims, fold.bodies, fold.origins, whole)
+def as_column_reduction(reduction: Reduction, whole: Reduction) -> ColumnReduction:
+    """Returns the first stage of a split reduction, to be laid out along rows."""
+    return ColumnReduction(
+        reduction.results,
+        reduction.combine,
+        reduction.dims,
+        reduction.reduction_dims,
+        reduction.bodies,
+        reduction.origins,
+        whole,
+    )
 
 
-def as_fold(fold: ColumnFold) -> Fold:
-    """Returns the same fold without the mark: a kernel over columns."""
-    return Fold(fold.results, fold.combine, fold.dims, fold.fold_dims, fold.bodies, fold.origins)
+def as_reduction(reduction: ColumnReduction) -> Reduction:
+    """Returns the same reduction without the mark: a kernel over columns."""
+    return Reduction(
+        reduction.results,
+        reduction.combine,
+        reduction.dims,
+        reduction.reduction_dims,
+        reduction.bodies,
+        reduction.origins,
+    )
 
 
 def unmarked(graph: Graph) -> Graph:
     """Returns the graph without marks, for all that is not about layout."""
-    if not any(isinstance(definition, (ColumnFold, LookBackScan, RowResult)) for definition in graph.definitions):
+    if not any(isinstance(definition, (ColumnReduction, LookBackScan, RowResult)) for definition in graph.definitions):
         return graph
     return replace(graph, definitions=tuple(map(_plain, graph.definitions)))
 
 
 def _plain(definition: Definition) -> Definition:
     match definition:
-        case ColumnFold():
-            return as_fold(definition)
+        case ColumnReduction():
+            return as_reduction(definition)
         case LookBackScan():
             return as_scan(definition)
         case RowResult():

@@ -3,7 +3,7 @@
 A kernel of such a *contraction* has its rows on axis ``y``, all of them in one tile, and its columns on ``x``: each
 element of the matrix on the right is read once, whatever the number of rows. Tensor cores multiply it with sixteen rows
 for nothing while the next ones are on their way, float32 in parts; two to four rows of float32 cost less without
-them. Every other contraction is a fold of products.
+them. Every other contraction is a reduction of products.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ferrite_ir.language.dtypes import BF16, F16, F32, I8, U8
-from ferrite_ir.language.graph import Computed, Contract, Definition, Fold, Graph
+from ferrite_ir.language.graph import Computed, Contract, Definition, Graph, Reduction
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import Scalar, apply, cast
 from ferrite_ir.language.sizes import is_static, product
@@ -21,7 +21,7 @@ from .schedule import Axis
 from .target import Policy
 
 FEWEST_COLUMNS = 16
-"""Columns and fold points that the narrowest tile of a product has."""
+"""Columns and reduction points that the narrowest tile of a product has."""
 HALVES = (BF16, F16)
 """Types that tensor cores multiply exactly and add in f32."""
 FACTORS = (*HALVES, F32)
@@ -39,9 +39,9 @@ eight bits (4096 x 16384) take 47 us so, 23 in parts (`split_precision`), and wi
 
 
 def keep_narrow_contractions(graph: Graph, policy: Policy) -> Graph:
-    """Returns the graph with folds in place of contractions that are not narrow; the same object where all are."""
+    """Returns the graph with reductions in place of contractions that are not narrow; the same object where all are."""
     definitions = tuple(
-        as_fold(d) if isinstance(d, Contract) and not is_narrow(d, policy) else d for d in graph.definitions
+        as_reduction(d) if isinstance(d, Contract) and not is_narrow(d, policy) else d for d in graph.definitions
     )
     return graph if definitions == graph.definitions else replace(graph, definitions=definitions)
 
@@ -49,7 +49,9 @@ def keep_narrow_contractions(graph: Graph, policy: Policy) -> Graph:
 def is_narrow(contract: Contract, policy: Policy) -> bool:
     """Returns whether a contraction is of several rows, but few, of a type that has kernels, with a matrix."""
     most = policy.product_rows if contract.left.dtype in HALVES else policy.wide_product_rows
-    if contract.left.dtype not in FACTORS or not all(map(is_static, _sizes((*contract.dims, *contract.fold_dims)))):
+    if contract.left.dtype not in FACTORS or not all(
+        map(is_static, _sizes((*contract.dims, *contract.reduction_dims)))
+    ):
         return False
     rows = row_dims(contract)
     columns = [dim for dim in contract.dims if dim not in rows]
@@ -59,7 +61,7 @@ def is_narrow(contract: Contract, policy: Policy) -> bool:
     return bool(
         1 < count <= most
         and product(_sizes(columns)) >= FEWEST_COLUMNS
-        and product(_sizes(contract.fold_dims)) >= FEWEST_COLUMNS
+        and product(_sizes(contract.reduction_dims)) >= FEWEST_COLUMNS
     )
 
 
@@ -102,11 +104,11 @@ def row_dims(contract: Contract) -> tuple[Dim, ...]:
     return tuple(dim for dim in contract.dims if dim not in contract.right.dims)
 
 
-def as_fold(contract: Contract) -> Fold:
-    """Returns the fold that computes what a contraction does."""
+def as_reduction(contract: Contract) -> Reduction:
+    """Returns the reduction that computes what a contraction does."""
     left, right = (cast(side, contract.result.type.dtype) for side in (contract.left, contract.right))
     body = apply("mul", left, right)
-    return Fold((contract.result,), "sum", contract.dims, contract.fold_dims, (body,), contract.origins)
+    return Reduction((contract.result,), "sum", contract.dims, contract.reduction_dims, (body,), contract.origins)
 
 
 def fits_axes(body: Iterable[Computed], axes: Iterable[Axis]) -> bool:

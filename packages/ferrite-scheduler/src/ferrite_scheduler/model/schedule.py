@@ -1,11 +1,11 @@
 """What the scheduler hands upward: kernels, host steps, and the decisions behind them. Plain data.
 
-**The iteration model.** A kernel has *grid* axes and at most one *fold* axis. Every definition in its body is
+**The iteration model.** A kernel has *grid* axes and at most one *reduction* axis. Every definition in its body is
 rewritten over the kernel's dims: the dims of an axis are laid out row-major in it, outermost first. A definition
-whose ``dims`` hold the fold dims, or that folds over them, is evaluated at every grid × fold point ("fold level");
-the others once per grid point. A value defined in the kernel may be loaded by a later definition of the body only at
-the very point where it was computed (its ``home`` index), so it stays in a register; whether it is also written to
-memory is said by ``Kernel.stored``.
+whose ``dims`` hold the reduction dims, or that reduces over them, is evaluated at every grid × reduction point
+("reduction level"); the others once per grid point. A value defined in the kernel may be loaded by a later definition
+of the body only at the very point where it was computed (its ``home`` index), so it stays in a register; whether it is
+also written to memory is said by ``Kernel.stored``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ferrite_ir.language.graph import (
     Call,
     Computed,
     Extern,
-    Fold,
     Graph,
     If,
     Origins,
+    Reduction,
     TensorType,
     Value,
     View,
@@ -33,7 +33,7 @@ from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.sizes import Size
 from ferrite_ir.text.printer import definition_text, type_text
 
-from .annotations import ColumnFold, as_fold
+from .annotations import ColumnReduction, as_reduction
 
 Conditions: TypeAlias = "tuple[tuple[Size, int], ...]"
 """Sizes, each with what it is at most."""
@@ -43,7 +43,7 @@ STRATEGIES = ("pointwise", "persistent", "looped", "cooperative", "scan", "sort"
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a kernel: ``x`` (innermost), ``y``, ``z`` of the grid, or ``r``, the fold axis.
+    """One axis of a kernel: ``x`` (innermost), ``y``, ``z`` of the grid, or ``r``, the reduction axis.
 
     Its dims stand outermost first.
     """
@@ -57,8 +57,8 @@ class Axis:
         return sizes.product(dim.size for dim in self.dims)
 
     @property
-    def is_fold(self) -> bool:
-        """Returns whether this is the fold axis."""
+    def is_reduction(self) -> bool:
+        """Returns whether this is the reduction axis."""
         return self.name == "r"
 
     def __str__(self) -> str:
@@ -95,30 +95,30 @@ class Kernel:
 
     Attributes:
         name: readable, from the ops inside; not unique.
-        strategy: one of `STRATEGIES`. ``persistent`` holds the whole fold axis in one tile, ``looped`` walks it in
-            blocks once per dependent fold, ``cooperative`` has a program for each block, and they wait for each other,
-            ``scan`` and ``sort`` run along the fold axis, which their definitions name ``along``.
-        axes: grid axes from ``z``/``y`` to ``x``, then the fold axis if there is one.
+        strategy: one of `STRATEGIES`. ``persistent`` holds the whole reduction axis in one tile, ``looped`` walks it in
+            blocks once per dependent reduction, ``cooperative`` has a program for each block, and they wait for each
+            other, ``scan`` and ``sort`` run along the reduction axis, which their definitions name ``along``.
+        axes: grid axes from ``z``/``y`` to ``x``, then the reduction axis if there is one.
         body: definitions over the dims of the axes, in dependence order.
         homes: for each value defined in the body, the index tuple at which it is defined, in kernel dims (its logical
             index).
         stored: names of the values of the body that are written to memory. The result of an `Update` is always stored.
-        runs: in how many runs the positions of ``x`` are cut, because the body has a `ColumnFold`: one program takes
-            those of a run one after the other, and there is one for each run, though it be empty. 0 where every
+        runs: in how many runs the positions of ``x`` are cut, because the body has a `ColumnReduction`: one program
+            takes those of a run one after the other, and there is one for each run, though it be empty. 0 where every
             position is on its own.
         params: tensors in memory that it reads or writes. For an `Update` the result's name stands for the target's
             storage.
-        persistent_up_to: for a looped kernel whose fold axis is symbolic, how long that may be to fit in one tile; 0 if
-            it never does.
-        tile: longest fold axis of a scan or sort that one tile holds.
-        inner: length of the blocks of the fold axis that some folds of the body combine, each by itself; 0 where all
-            folds are over the whole axis. Such folds, and what is computed once per block, have the outer ones of the
-            fold axis's dims among their ``dims``.
+        persistent_up_to: for a looped kernel whose reduction axis is symbolic, how long that may be to fit in one tile;
+            0 if it never does.
+        tile: longest reduction axis of a scan or sort that one tile holds.
+        inner: length of the blocks of the reduction axis that some reductions of the body combine, each by itself; 0
+            where all reductions are over the whole axis. Such reductions, and what is computed once per block, have the
+            outer ones of the reduction axis's dims among their ``dims``.
         branches: numbers of definitions, in order, that have programs of their own: those of one share no storage with
             those of another, unless it is small and only read. None where every program runs the whole body.
-        points: length of the blocks of the fold axis that the programs of a cooperative kernel hold, a power of two; 0
-            in others.
-        columns: how many positions of ``x`` each of them takes, where folds are over some of these, too; see
+        points: length of the blocks of the reduction axis that the programs of a cooperative kernel hold, a power of
+            two; 0 in others.
+        columns: how many positions of ``x`` each of them takes, where reductions are over some of these, too; see
             `register_norms`. 0 elsewhere.
         status: the param through which they tell each other, zeros or kept from launch to launch; "" in others.
         ahead: how many parts of a line, or images, further on programs that wait for others ask for what is read there;
@@ -150,17 +150,17 @@ class Kernel:
     @property
     def parts(self) -> int:
         """Returns how many programs of a cooperative kernel share a row; 0 in others."""
-        return -(-int(self.fold.size) // self.points) if self.points and self.fold is not None else 0
+        return -(-int(self.reduction.size) // self.points) if self.points and self.reduction is not None else 0
 
     @property
     def grid(self) -> tuple[Axis, ...]:
         """Returns the grid axes."""
-        return tuple(axis for axis in self.axes if not axis.is_fold)
+        return tuple(axis for axis in self.axes if not axis.is_reduction)
 
     @property
-    def fold(self) -> Axis | None:
-        """Returns the fold axis, or None."""
-        return self.axes[-1] if self.axes and self.axes[-1].is_fold else None
+    def reduction(self) -> Axis | None:
+        """Returns the reduction axis, or None."""
+        return self.axes[-1] if self.axes and self.axes[-1].is_reduction else None
 
     @property
     def run(self) -> Size:
@@ -175,9 +175,9 @@ class Kernel:
 
     @property
     def pass_of(self) -> dict[str, int]:
-        """Returns the number of the pass over the fold axis in which a looped kernel computes each value.
+        """Returns the number of the pass over the reduction axis in which a looped kernel computes each value.
 
-        What a fold gives is there after its pass; all else, where it is computed.
+        What a reduction gives is there after its pass; all else, where it is computed.
         """
         found: dict[str, int] = {}
         ready: dict[str, int] = {}
@@ -185,7 +185,7 @@ class Kernel:
             number = max((ready.get(read, 0) for read in names_read(definition)), default=0)
             for result in definition.results:
                 found[result.name] = number
-                ready[result.name] = number + isinstance(definition, Fold)
+                ready[result.name] = number + isinstance(definition, Reduction)
         return found
 
     @property
@@ -206,7 +206,7 @@ class Kernel:
         for definition, branch in zip(self.body, self.branch_of, strict=True):
             kept = [result.name for result in definition.results if result.name in self.stored]
             places = [f"{name}[{', '.join(map(str, self.homes[name]))}]" for name in kept]
-            plain = as_fold(definition) if isinstance(definition, ColumnFold) else definition
+            plain = as_reduction(definition) if isinstance(definition, ColumnReduction) else definition
             lines += definition_text(plain).splitlines()
             lines[-1] += "  # by column" if plain is not definition else ""
             lines[-1] += f"  # stores {', '.join(places)}" if places else ""
@@ -381,7 +381,8 @@ class Schedule:
     """A scheduled graph.
 
     Attributes:
-        graph: what was scheduled, after the scheduler's own rewrites (split folds): kernels and steps speak its names.
+        graph: what was scheduled, after the scheduler's own rewrites (split reductions): kernels and steps speak its
+        names.
         kernels: in first-launch order.
         steps: host steps in execution order.
         outputs: host names or numbers, in return order.

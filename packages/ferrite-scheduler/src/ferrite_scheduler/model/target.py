@@ -60,10 +60,10 @@ class Policy:
     Those that follow from how kernels are written stand beside what uses them.
 
     Attributes:
-        persistent_elements: longest fold axis (elements, rounded up to a power of two) that a contiguous row may hold
-            in one tile.
-        persistent_elements_outer: the same where the fold axis is not the contiguous one.
-        persistent_elements_again: the same of these where a loop would load again what it has folded.
+        persistent_elements: longest reduction axis (elements, rounded up to a power of two) that a contiguous row may
+            hold in one tile.
+        persistent_elements_outer: the same where the reduction axis is not the contiguous one.
+        persistent_elements_again: the same of these where a loop would load again what it has reduced.
         scan_elements: longest line of a scan that is held in one tile; longer ones are walked in blocks.
         heavy_scan_elements: the same for scans of more than one 32-bit sum or product, which take more registers.
         persistent_bytes: most bytes of values alive at once in one persistent tile row.
@@ -76,9 +76,10 @@ class Policy:
             there are: enough to keep its share of memory's bandwidth busy.
         run_rows: fewest rows of a run where there are more than two programs per multiprocessor: each leaves a row of
             partial sums.
-        split_minimum: shortest fold axis worth splitting over programs (elements).
-        programs_per_processor: programs wanted per multiprocessor before a fold is split.
-        programs_for_images: the same where a fold over the places of several images, that fill half the cache or more,
+        split_minimum: shortest reduction axis worth splitting over programs (elements).
+        programs_per_processor: programs wanted per multiprocessor before a reduction is split.
+        programs_for_images: the same where a reduction over the places of several images, that fill half the cache or
+        more,
             is followed by what reads them again: shorter parts were found to gain (decision 0017).
         max_kernel_params: most tensor parameters of one kernel.
         max_branch_params: the same for a kernel of independent updates or of definitions between inputs and results,

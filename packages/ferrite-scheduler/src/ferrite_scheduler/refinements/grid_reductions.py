@@ -1,9 +1,10 @@
-"""Folds that several programs do together, each of which holds one block of the fold axis.
+"""Reductions that several programs do together, each of which holds one block of the reduction axis.
 
-A looped kernel reads a row for its folds, then again for what it computes of each element with their results. Of long
-rows the programs that run at once hold more than the cache does, so that memory is read twice. Where a row is cut into
-blocks that programs hold in registers it is read once: each program publishes what its block folds to, waits until the
-programs of the same row have done so, too, and combines what all of them have published, in one order always.
+A looped kernel reads a row for its reductions, then again for what it computes of each element with their results. Of
+long rows the programs that run at once hold more than the cache does, so that memory is read twice. Where a row is cut
+into
+blocks that programs hold in registers it is read once: each program publishes what its block reduces to, waits until
+the programs of the same row have done so, too, and combines what all of them have published, in one order always.
 
 Programs begin in the order of their numbers, or draw them, so that those of a row begin one after the other: all that
 wait, but for those of one row of each kernel, wait for programs that have begun. `MOST_SHARE` leaves room for that
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ferrite_ir.language.dtypes import F32
-from ferrite_ir.language.graph import Computed, Extern, Fold, Graph, Loop, bodies_of
+from ferrite_ir.language.graph import Computed, Extern, Graph, Loop, Reduction, bodies_of
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import postorder
 from ferrite_ir.language.sizes import is_static
@@ -49,17 +50,23 @@ MOST_SHARE = 8
 
 def as_cooperative(kernel: Kernel, cluster: Cluster, target: Target, policy: Policy) -> Kernel:
     """Returns a looped kernel as one whose programs share rows, or as it is where that does not pay or cannot be."""
-    if not policy.cooperate or kernel.strategy != "looped" or kernel.runs or kernel.inner or cluster.kinds != {"fold"}:
+    if (
+        not policy.cooperate
+        or kernel.strategy != "looped"
+        or kernel.runs
+        or kernel.inner
+        or cluster.kinds != {"reduction"}
+    ):
         return kernel
-    fold = kernel.fold
-    if fold is None or not all(is_static(axis.size) for axis in kernel.axes) or live_tiles(cluster) > MOST_LIVE:
+    reduction = kernel.reduction
+    if reduction is None or not all(is_static(axis.size) for axis in kernel.axes) or live_tiles(cluster) > MOST_LIVE:
         return kernel
     is_column = cluster.direction == "column"
     most = target.processors // MOST_SHARE
     points = policy.cooperative_rows if is_column else policy.cooperative_points
-    if not is_column and int(fold.size) > points * most:
+    if not is_column and int(reduction.size) > points * most:
         points *= 2  # the longest rows: a program of twice as many threads
-    if not points < int(fold.size) <= points * most:
+    if not points < int(reduction.size) <= points * most:
         return kernel
     stored = _elements_stored(kernel)
     again = _read_again(kernel, stored)
@@ -69,45 +76,45 @@ def as_cooperative(kernel: Kernel, cluster: Cluster, target: Target, policy: Pol
         return kernel
     if narrowest < F32.bytes and any(types[name] >= F32.bytes for name in stored):
         return kernel
-    held = int(fold.size) * sum(types[name] for name in again) * (COLUMNS if is_column else 1)
+    held = int(reduction.size) * sum(types[name] for name in again) * (COLUMNS if is_column else 1)
     if held < policy.cooperative_minimum:
         return kernel
     return replace(kernel, name=kernel_name("cooperative", kernel.body), strategy="cooperative", points=points)
 
 
 def _read_again(kernel: Kernel, stored: Sequence[str]) -> frozenset[str]:
-    """Returns what a kernel reads for its folds and then for what it stores, where all folds can be done together.
+    """Returns what a kernel reads for reductions and again for what it stores, where programs can reduce it together.
 
     Nothing where they cannot: where one waits for another, or a result is stored before they are done.
     """
     makers = {result.name: d for d in kernel.body for result in d.results}
     for definition in kernel.body:
-        is_plain = isinstance(definition, Loop) or (isinstance(definition, Fold) and _cooperates(definition))
+        is_plain = isinstance(definition, Loop) or (isinstance(definition, Reduction) and _cooperates(definition))
         if not is_plain:
             return frozenset()
-    folds = [definition for definition in kernel.body if isinstance(definition, Fold)]
-    if any(kernel.pass_of[fold.results[0].name] for fold in folds):
+    reductions = [definition for definition in kernel.body if isinstance(definition, Reduction)]
+    if any(kernel.pass_of[reduction.results[0].name] for reduction in reductions):
         return frozenset()
-    fold_dims = set(kernel.fold.dims) if kernel.fold is not None else set()
+    reduction_dims = set(kernel.reduction.dims) if kernel.reduction is not None else set()
     rest = [makers[name] for name in stored]
     if any(kernel.pass_of[definition.results[0].name] == 0 for definition in rest):
         return frozenset()
-    return frozenset(_elements_read(folds, makers, fold_dims) & _elements_read(rest, makers, fold_dims))
+    return frozenset(_elements_read(reductions, makers, reduction_dims) & _elements_read(rest, makers, reduction_dims))
 
 
 def _elements_stored(kernel: Kernel) -> list[str]:
-    """Returns the results of which a kernel stores another element at each point of the fold axis."""
-    fold_dims = set(kernel.fold.dims) if kernel.fold is not None else set()
+    """Returns the results of which a kernel stores another element at each point of the reduction axis."""
+    reduction_dims = set(kernel.reduction.dims) if kernel.reduction is not None else set()
     makers = {result.name: d for d in kernel.body for result in d.results}
-    return [name for name in kernel.stored if fold_dims.intersection(makers[name].dims)]
+    return [name for name in kernel.stored if reduction_dims.intersection(makers[name].dims)]
 
 
-def _cooperates(fold: Fold) -> bool:
-    return fold.combine in COOPERATING and len(fold.bodies) == 1 and fold.bodies[0].dtype.compute is F32
+def _cooperates(reduction: Reduction) -> bool:
+    return reduction.combine in COOPERATING and len(reduction.bodies) == 1 and reduction.bodies[0].dtype.compute is F32
 
 
-def _elements_read(definitions: Sequence[Computed], makers: dict[str, Computed], fold_dims: set[Dim]) -> set[str]:
-    """Returns the tensors of which definitions read another element at each point of the fold axis."""
+def _elements_read(definitions: Sequence[Computed], makers: dict[str, Computed], reduction_dims: set[Dim]) -> set[str]:
+    """Returns the tensors of which definitions read another element at each point of the reduction axis."""
     found: set[str] = set()
     seen: set[int] = set()
     pending = list(definitions)
@@ -117,7 +124,7 @@ def _elements_read(definitions: Sequence[Computed], makers: dict[str, Computed],
                 continue
             maker = makers.get(node.source)
             if maker is None:
-                if any(dim in fold_dims for index in node.indices for dim in index.dims):
+                if any(dim in reduction_dims for index in node.indices for dim in index.dims):
                     found.add(node.source)
             elif isinstance(maker, Loop) and id(maker) not in seen:
                 seen.add(id(maker))
@@ -161,5 +168,5 @@ def _words(kernel: Kernel) -> int:
     if kernel.columns:
         return words_of_images(kernel)
     rows = math.prod(int(axis.size) for axis in kernel.grid)
-    states = sum(len(definition.results) for definition in kernel.body if isinstance(definition, Fold))
+    states = sum(len(definition.results) for definition in kernel.body if isinstance(definition, Reduction))
     return 1 + rows + states * rows * kernel.parts

@@ -119,7 +119,7 @@ def _writes_in_passing(kernel: Kernel) -> bool:
 
 
 def _reads_again(kernel: Kernel) -> bool:
-    """Returns whether a later pass over the fold axis reads what an earlier one has read."""
+    """Returns whether a later pass over the reduction axis reads what an earlier one has read."""
     passes = kernel.pass_of
     first: dict[Scalar, int] = {}
     for definition in kernel.body:

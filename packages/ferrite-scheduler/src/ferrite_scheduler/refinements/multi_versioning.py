@@ -1,12 +1,13 @@
-"""Folds over an axis whose length only the call tells, in two forms: whole, and in parts that are combined.
+"""Reductions over an axis whose length only the call tells, in two forms: whole, and in parts that are combined.
 
-Which is better depends on the length: a few programs fold a short axis faster than a second kernel starts, a long one
-keeps them busy while most of the device idles. So both are scheduled. The graph gets the two stages of a split fold;
-where fusion leaves them kernels of their own, a third kernel does the work of both, and each is launched only for the
-lengths for which its form is the better one (`Kernel.idle`). Folds that share a kernel where they are whole are a
-*group*: their stages share kernels with each other alone (rule F13). A fold that shares a kernel with something else in
-the form that its hint asks for keeps that form. Loops that share the kernel of a whole fold, as those that apply what
-was found to its columns, belong to the third kernel, too; kernels of their own are launched for the other lengths.
+Which is better depends on the length: a few programs reduce a short axis faster than a second kernel starts, a long one
+keeps them busy while most of the device idles. So both are scheduled. The graph gets the two stages of a split
+reduction; where fusion leaves them kernels of their own, a third kernel does the work of both, and each is launched
+only for the lengths for which its form is the better one (`Kernel.idle`). Reductions that share a kernel where they are
+whole are a *group*: their stages share kernels with each other alone (rule F13). A reduction that shares a kernel with
+something else in the form that its hint asks for keeps that form. Loops that share the kernel of a whole reduction, as
+those that apply what was found to its columns, belong to the third kernel, too; kernels of their own are launched for
+the other lengths.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from dataclasses import dataclass, replace
 from ferrite_ir.language.graph import (
     Computed,
     Definition,
-    Fold,
     Graph,
     Loop,
+    Reduction,
     TensorType,
     Update,
     domain_of,
@@ -50,10 +51,10 @@ Domain = tuple[tuple[Size, ...], tuple[Size, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """From where on a fold is better split.
+    """From where on a reduction is better split.
 
     Attributes:
-        length: points of the fold axis, at most, that one program folds.
+        length: points of the reduction axis, at most, that one program reduces.
         grid: points of the grid, at least, with which there are programs enough whatever the length; None if that is
             for the scheduler to know, as the grid is static.
         parts: how many parts it is split into.
@@ -66,16 +67,16 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A fold in two forms.
+    """A reduction in two forms.
 
     Attributes:
-        fold: as it was.
+        reduction: as it was.
         first, second: names of the first results of its two stages.
         short: for what sizes it is better whole: conditions, of which all of one row hold.
         long: for what sizes it is better split.
     """
 
-    fold: Fold
+    reduction: Reduction
     first: str
     second: str
     short: tuple[Conditions, ...]
@@ -85,20 +86,22 @@ class Offer:
 def offer_splits(
     graph: Graph, target: Target, policy: Policy, refused: Collection[str]
 ) -> tuple[Graph, tuple[Offer, ...]]:
-    """Returns the graph with such folds split, and what became of each; ``refused`` names those that stay whole."""
-    folds = [d for d in graph.definitions if isinstance(d, Fold) and _is_open(d) and d.results[0].name not in refused]
-    if not folds:
+    """Returns the graph with such reductions split, and what became of each; those ``refused`` by name stay whole."""
+    reductions = [
+        d for d in graph.definitions if isinstance(d, Reduction) and _is_open(d) and d.results[0].name not in refused
+    ]
+    if not reductions:
         return graph, ()
     types = {name: value.type for name, value in graph.values.items()}
     readers = _readers(graph)
-    folds = [fold for fold in folds if _is_read_by_no_fold(fold, readers, graph)]
-    thresholds = _thresholds(folds, types, target, policy)
+    reductions = [reduction for reduction in reductions if _is_read_by_no_reduction(reduction, readers, graph)]
+    thresholds = _thresholds(reductions, types, target, policy)
     offers: list[Offer] = []
     definitions: list[Definition] = []
-    wanted = {fold.results[0].name for fold in folds}
+    wanted = {reduction.results[0].name for reduction in reductions}
     for definition in graph.definitions:
-        threshold = thresholds.get(domain_sizes(definition)) if isinstance(definition, Fold) else None
-        if not isinstance(definition, Fold) or threshold is None or definition.results[0].name not in wanted:
+        threshold = thresholds.get(domain_sizes(definition)) if isinstance(definition, Reduction) else None
+        if not isinstance(definition, Reduction) or threshold is None or definition.results[0].name not in wanted:
             definitions.append(definition)
             continue
         grid, points = (product(sizes) for sizes in domain_sizes(definition))
@@ -111,21 +114,21 @@ def offer_splits(
 
 
 def _conditions(points: Size, grid: Size, threshold: Threshold) -> tuple[tuple[Conditions, ...], ...]:
-    """Returns for what sizes a fold is better whole, and for what sizes it is better split."""
+    """Returns for what sizes a reduction is better whole, and for what sizes it is better split."""
     is_short, is_long = (points, threshold.length), (-points, -threshold.length - 1)
     if threshold.grid is None:
         return ((is_short,),), ((is_long,),)
     return ((is_short,), ((-grid, -threshold.grid),)), ((is_long, (grid, threshold.grid - 1)),)
 
 
-def _is_open(fold: Fold) -> bool:
-    return not all(is_static(dim.size) for dim in fold.fold_dims)
+def _is_open(reduction: Reduction) -> bool:
+    return not all(is_static(dim.size) for dim in reduction.reduction_dims)
 
 
 def domain_sizes(definition: Definition) -> Domain:
-    """Returns the sizes of the dims of a definition: those that its results keep, and those folded away."""
-    kept, folded = domain_of(definition)
-    return tuple(dim.size for dim in kept), tuple(dim.size for dim in folded)
+    """Returns the sizes of the dims of a definition: those that its results keep, and those reduced over."""
+    kept, reduced = domain_of(definition)
+    return tuple(dim.size for dim in kept), tuple(dim.size for dim in reduced)
 
 
 def _readers(graph: Graph) -> dict[str, list[Definition]]:
@@ -136,23 +139,23 @@ def _readers(graph: Graph) -> dict[str, list[Definition]]:
     return readers
 
 
-def _is_read_by_no_fold(fold: Fold, readers: Mapping[str, Sequence[Definition]], graph: Graph) -> bool:
-    """Returns whether loops and updates alone read a fold's results, and none of them is what an input becomes."""
-    names = {result.name for result in fold.results}
+def _is_read_by_no_reduction(reduction: Reduction, readers: Mapping[str, Sequence[Definition]], graph: Graph) -> bool:
+    """Returns whether loops and updates alone read a reduction's results, and none of them is what an input becomes."""
+    names = {result.name for result in reduction.results}
     if any(value in names for _, value in graph.mutations):
         return False
     return all(isinstance(reader, (Loop, Update)) for name in names for reader in readers.get(name, ()))
 
 
 def _thresholds(
-    folds: Sequence[Fold], types: dict[str, TensorType], target: Target, policy: Policy
+    reductions: Sequence[Reduction], types: dict[str, TensorType], target: Target, policy: Policy
 ) -> dict[Domain, Threshold]:
-    """Returns the threshold of each domain; folds over it are split alike, and the heaviest decides."""
+    """Returns the threshold of each domain; reductions over it are split alike, and the heaviest decides."""
     heaviest: dict[Domain, tuple[float, Node]] = {}
-    for fold in folds:
-        node = make_node(0, fold, types, {})
+    for reduction in reductions:
+        node = make_node(0, reduction, types, {})
         found = _bytes_of_point(node), node
-        domain = domain_sizes(fold)
+        domain = domain_sizes(reduction)
         if domain not in heaviest or found[0] > heaviest[domain][0]:
             heaviest[domain] = found
     thresholds = {domain: _threshold(*found, target, policy) for domain, found in heaviest.items()}
@@ -160,12 +163,12 @@ def _thresholds(
 
 
 def _bytes_of_point(node: Node) -> float:
-    """Returns the bytes that a fold reads for each of its points; one that reads little still computes something."""
+    """Returns the bytes that a reduction reads for each of its points; one that reads little still computes."""
     return max(1.0, sum(touch.bytes for touch in node.loads) / max(1, hinted(node.points)))
 
 
 def _threshold(bytes_: float, node: Node, target: Target, policy: Policy) -> Threshold | None:
-    """Returns from where on a fold is better split, None for nowhere."""
+    """Returns from where on a reduction is better split, None for nowhere."""
     if node.grid == 0:
         return None
     alone, together = (COLUMNS_ALONE, COLUMNS) if is_outer(node) else (1, 1)
@@ -185,13 +188,13 @@ def _threshold(bytes_: float, node: Node, target: Target, policy: Policy) -> Thr
 # --- kernels ----------------------------------------------------------------------------------------------------------
 
 
-def sharing_folds(
+def sharing_reductions(
     offers: Sequence[Offer], graph: Graph, clusters: Sequence[Cluster | Node], dependences: Dependences
 ) -> frozenset[str]:
-    """Returns the names of the folds that share a kernel with something else where each has one form.
+    """Returns the names of the reductions that share a kernel with something else where each has one form.
 
     Args:
-        offers: the folds.
+        offers: the reductions.
         graph: with all of them whole.
         clusters: the kernels of a plan in which each is whole or split, as its hint asks for.
         dependences: those of that plan.
@@ -205,31 +208,31 @@ def sharing_folds(
 
 
 def _first_stages(name: str, graph: Graph, dependences: Dependences) -> list[str]:
-    """Returns what the definition of a fold's result reads that is no value of the graph with whole folds."""
+    """Returns what the definition of a reduction's result reads that is no value of the graph with whole reductions."""
     read = names_read(dependences.nodes[dependences.definer[name]].definition)
     return [other for other in read if other not in graph.values]
 
 
 def _is_apart(item: Cluster | Node, names: Collection[str], dependences: Dependences) -> bool:
-    """Returns whether a kernel makes nothing but folds of these names and what follows them.
+    """Returns whether a kernel makes nothing but reductions of these names and what follows them.
 
-    That is what is computed of their results, point by point, or for all elements of columns that they fold, and what
+    That is what is computed of their results, point by point, or for all elements of columns that they reduce, and what
     these elements are computed of.
     """
     if not isinstance(item, Cluster):
         return False
     found: set[str] = set()
-    folds = [definition for definition in _body(item, dependences) if isinstance(definition, Fold)]
-    folded = {name for fold in folds for name in names_read(fold)}
+    reductions = [definition for definition in _body(item, dependences) if isinstance(definition, Reduction)]
+    reduced = {name for reduction in reductions for name in names_read(reduction)}
     for number in sorted(item.members):
         node = dependences.nodes[number]
         definition, is_full = node.definition, item.members[number].full
         match definition:
-            case Fold():
+            case Reduction():
                 is_apart, is_found = definition.results[0].name in names, is_outer(node)
             case Loop() | Update():
                 is_found = not found.isdisjoint(names_read(definition))
-                is_beside = is_found or not folded.isdisjoint(node.result_names)
+                is_beside = is_found or not reduced.isdisjoint(node.result_names)
                 is_apart = not is_full or (is_beside and isinstance(definition, Loop))
             case _:
                 return False
@@ -241,9 +244,9 @@ def _is_apart(item: Cluster | Node, names: Collection[str], dependences: Depende
 
 
 def group_stages(offers: Sequence[Offer], clusters: Sequence[Cluster | Node]) -> dict[str, Stage]:
-    """Returns the stage that each stage of folds is, by the name of its result.
+    """Returns the stage that each stage of reductions is, by the name of its result.
 
-    Folds of one group share a kernel where all are whole, which ``clusters`` are, and change form at one length.
+    Reductions of one group share a kernel where all are whole, which ``clusters`` are, and change form at one length.
     """
     made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
     groups: dict[object, int] = {}
@@ -257,14 +260,14 @@ def group_stages(offers: Sequence[Offer], clusters: Sequence[Cluster | Node]) ->
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """What does the work of both stages of folds.
+    """What does the work of both stages of reductions.
 
     Attributes:
         graph: its definitions alone.
         stages: places of the clusters with the first stages and, last, of that with the second.
         idle: for what sizes it is not launched.
         replaced: for what sizes its stages are not.
-        folds: names of the folds.
+        reductions: names of the reductions.
         loops: places of the clusters of loops whose work it does, too.
     """
 
@@ -272,17 +275,17 @@ class Whole:
     stages: tuple[int, ...]
     idle: tuple[Conditions, ...]
     replaced: tuple[Conditions, ...]
-    folds: frozenset[str]
+    reductions: frozenset[str]
     loops: tuple[int, ...] = ()
 
 
 def whole_forms(
     clusters: Sequence[Cluster | Node], graph: Graph, dependences: Dependences, offers: Sequence[Offer]
 ) -> tuple[tuple[Whole, ...], frozenset[str]]:
-    """Returns the kernels that there have to be beside the stages of folds in two forms.
+    """Returns the kernels that there have to be beside the stages of reductions in two forms.
 
-    Last come the names of the folds that cannot have them as they read what changes: what does the work of both stages
-    runs in the place of the second.
+    Last come the names of the reductions that cannot have them as they read what changes: what does the work of both
+    stages runs in the place of the second.
     """
     made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
     firsts = {offer.first: offer for offer in offers}
@@ -295,7 +298,7 @@ def whole_forms(
         before = tuple(dict.fromkeys(made[offer.first] for offer in own))
         along = [firsts[name] for place in before for name in made_in(clusters[place]) if name in firsts]
         names = frozenset(offer.second for offer in (*own, *along))
-        read = [name for offer in own for name in names_read(offer.fold)]
+        read = [name for offer in own for name in names_read(offer.reduction)]
         if any(dependences.storage[name] in dependences.versions for name in read):
             unfit |= names
             continue
@@ -313,14 +316,15 @@ def with_loops(
     offers: Sequence[Offer],
     taken: Collection[int],
 ) -> Whole | None:
-    """Returns what does the work of loops beside the folds as well; None where there are no such loops.
+    """Returns what does the work of loops beside the reductions as well; None where there are no such loops.
 
-    They share its kernel in ``together``, a plan in which all these folds are whole, and none finds anything changed
+    They share its kernel in ``together``, a plan in which all these reductions are whole, and none finds anything
+    changed
     where it runs: those that come before are read by nothing else until then, those that come after read nothing that
     is made later. Loops in the places ``taken`` are others'.
     """
     last = form.stages[-1]
-    shared = next(set(made_in(item)) for item in together if not form.folds.isdisjoint(made_in(item)))
+    shared = next(set(made_in(item)) for item in together if not form.reductions.isdisjoint(made_in(item)))
     made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
     reads = [_read_by(item, dependences) for item in clusters]
     becomes = {value for _, value in graph.mutations}
@@ -381,12 +385,12 @@ def _alone(
     dependences: Dependences,
     unread: Collection[str] = (),
 ) -> Graph:
-    """Returns a graph of the definitions of clusters alone, with whole folds for second stages.
+    """Returns a graph of the definitions of clusters alone, with whole reductions for second stages.
 
     What is stored of them is a result, but for what is ``unread`` after them.
     """
     body = [definition for item in items for definition in _body(item, dependences)]
-    definitions = tuple(seconds[d.results[0].name].fold if d.results[0].name in seconds else d for d in body)
+    definitions = tuple(seconds[d.results[0].name].reduction if d.results[0].name in seconds else d for d in body)
     made = {result.name: result for d in definitions for result in d.results}
     read = dict.fromkeys(name for d in definitions for name in names_read(d) if name not in made)
     kept = {name for item in items if isinstance(item, Cluster) for name in stored_names(item, dependences)}

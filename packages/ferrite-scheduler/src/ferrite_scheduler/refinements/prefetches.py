@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ferrite_ir.language.graph import Fold, bodies_of
+from ferrite_ir.language.graph import Reduction, bodies_of
 from ferrite_ir.language.scalar import Scalar
 from ferrite_scheduler.memory.host_steps import Work
 from ferrite_scheduler.model.annotations import LookBackScan
@@ -42,9 +42,9 @@ def _ahead(kernel: Kernel, target: Target, policy: Policy) -> int:
         count = -(-int(scan.along.size) // scan.points)
         bytes_ahead = SCANNED
     elif kernel.columns:
-        fold = next(definition for definition in kernel.body if isinstance(definition, Fold))
+        reduction = next(definition for definition in kernel.body if isinstance(definition, Reduction))
         size = math.prod(int(axis.size) for axis in kernel.axes[-2:])
-        size *= _bytes_read(load for body in bodies_of(fold) for load in body.loads)
+        size *= _bytes_read(load for body in bodies_of(reduction) for load in body.loads)
         count = math.prod(int(axis.size) for axis in kernel.axes[:-2])
         bytes_ahead = HELD
     else:

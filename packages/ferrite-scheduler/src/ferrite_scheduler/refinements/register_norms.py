@@ -1,12 +1,12 @@
 """Norms of images by one kernel, whose programs hold what they have read until the moments of its groups are known.
 
-A group norm of images whose channels lie beside each other is three kernels: one folds the places of each channel in
+A group norm of images whose channels lie beside each other is three kernels: one reduces the places of each channel in
 parts, one combines the parts and the channels of each group and says what every channel is to be multiplied by, and one
 reads the images again. As one kernel they read them once: a program holds some places of a block of channels, publishes
 their moments for each group, waits for those of all other places of its groups, and goes on with what it holds.
 
-The kernel has strategy ``cooperative``: images on ``y``, groups and their channels on ``x``, places on the fold axis.
-Its fold is over the channels of a group and the places. See decision 0023.
+The kernel has strategy ``cooperative``: images on ``y``, groups and their channels on ``x``, places on the reduction
+axis. Its reduction is over the channels of a group and the places. See decision 0023.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from ferrite_ir.language import index as ix
 from ferrite_ir.language.dtypes import F32
-from ferrite_ir.language.graph import Computed, Fold, Loop, bodies_of
+from ferrite_ir.language.graph import Computed, Loop, Reduction, bodies_of
 from ferrite_ir.language.index import Dim, FloorDiv, Index, Mod
 from ferrite_ir.language.ops import RANDOM, REQUIREMENTS
 from ferrite_ir.language.scalar import Scalar, postorder, substitute_dims
@@ -44,9 +44,9 @@ FEWEST_MEMBERS = 4
 """Fewest channels of a group: of smaller ones a block has more than a thread can keep the moments of."""
 
 STATE = ("mean", "sum of squared distances", "weight")
-"""What a fold of moments keeps."""
+"""What a reduction of moments keeps."""
 OPAQUE = ("masked", *RANDOM, *REQUIREMENTS)
-"""Operations of what is folded, or computed of elements, that keep images from being held."""
+"""Operations of what is reduced, or computed of elements, that keep images from being held."""
 
 Places: TypeAlias = "dict[Dim, Index]"
 
@@ -71,7 +71,7 @@ class _Norm:
 
     Attributes:
         places: of the three.
-        parts: folds the places of channels.
+        parts: reduces the places of channels.
         groups: combines what groups are made of.
         points: computes a result for each element.
         kept: names of results of ``groups`` that others read, too.
@@ -84,23 +84,23 @@ class _Norm:
     kept: tuple[str, ...]
 
     @property
-    def fold(self) -> Fold:
-        """Returns what is folded of each part."""
-        (fold,) = self.parts.body
-        assert isinstance(fold, Fold)
-        return fold
+    def reduction(self) -> Reduction:
+        """Returns what is reduced of each part."""
+        (reduction,) = self.parts.body
+        assert isinstance(reduction, Reduction)
+        return reduction
 
     @property
-    def moments(self) -> Fold:
+    def moments(self) -> Reduction:
         """Returns what combines the parts and channels of a group."""
-        return next(definition for definition in self.groups.body if isinstance(definition, Fold))
+        return next(definition for definition in self.groups.body if isinstance(definition, Reduction))
 
 
 def _norm_of(place: int, item: Work, work: Sequence[Work], dependences: Dependences) -> _Norm | None:
-    """Returns the three kernels of which this one folds channels, if they are such."""
+    """Returns the three kernels of which this one reduces channels, if they are such."""
     if not isinstance(item, Kernel) or not _is_plain(item, ("looped", "persistent")):
         return None
-    if len(item.body) != 1 or not _folds_moments(item.body[0]):
+    if len(item.body) != 1 or not _reduces_moments(item.body[0]):
         return None
     readers = _readers(item.stored, place, work)
     if len(readers) != 1 or not dependences.kept.isdisjoint(item.stored):
@@ -109,8 +109,8 @@ def _norm_of(place: int, item: Work, work: Sequence[Work], dependences: Dependen
     groups = work[second]
     if not isinstance(groups, Kernel) or not _is_plain(groups, ("persistent", "looped")):
         return None
-    folds = [definition for definition in groups.body if isinstance(definition, Fold)]
-    if len(folds) != 1 or not _combines(folds[0], item):
+    reductions = [definition for definition in groups.body if isinstance(definition, Reduction)]
+    if len(reductions) != 1 or not _combines(reductions[0], item):
         return None
     others = _readers(groups.stored, second, work)
     third = next((p for p in others if _is_reader_of_images(work[p], item)), None)
@@ -133,23 +133,23 @@ def _is_plain(kernel: Kernel, strategies: Sequence[str]) -> bool:
     is_special = bool(kernel.runs or kernel.branches or kernel.idle or kernel.points or kernel.status)
     is_special |= any(node.op in OPAQUE for node in nodes)
     accesses = {param.access for param in kernel.params}
-    has_loops = all(isinstance(definition, (Fold, Loop)) for definition in kernel.body)
+    has_loops = all(isinstance(definition, (Reduction, Loop)) for definition in kernel.body)
     is_known = all(is_static(axis.size) for axis in kernel.axes)
     return kernel.strategy in strategies and not is_special and has_loops and is_known and accesses <= {"read", "write"}
 
 
-def _folds_moments(definition: Computed) -> bool:
-    return isinstance(definition, Fold) and definition.combine == "welford" and len(definition.bodies) == 1
+def _reduces_moments(definition: Computed) -> bool:
+    return isinstance(definition, Reduction) and definition.combine == "welford" and len(definition.bodies) == 1
 
 
-def _combines(moments: Fold, parts: Kernel) -> bool:
-    """Returns whether a fold combines what a kernel has of each part, all of which have as many places."""
-    if moments.combine != "welford" or len(moments.bodies) != len(STATE) or parts.fold is None:
+def _combines(moments: Reduction, parts: Kernel) -> bool:
+    """Returns whether a reduction combines what a kernel has of each part, all of which have as many places."""
+    if moments.combine != "welford" or len(moments.bodies) != len(STATE) or parts.reduction is None:
         return False
     mean, squares, weight = moments.bodies
-    (fold,) = parts.body
-    names = [result.name for result in fold.results]
-    count = math.prod(int(dim.size) for dim in parts.fold.dims)
+    (reduction,) = parts.body
+    names = [result.name for result in reduction.results]
+    count = math.prod(int(dim.size) for dim in parts.reduction.dims)
     is_whole = [body.source for body in (mean, squares) if body.op == "load"] == names[:2]
     is_known = weight.op == "const" and weight.value == count
     return is_whole and (is_known or (weight.op == "load" and weight.source == names[2]))
@@ -176,7 +176,7 @@ def _readers(names: Sequence[str], place: int, work: Sequence[Work]) -> list[int
 
 
 def _is_reader_of_images(item: Work, parts: Kernel) -> bool:
-    """Returns whether a kernel computes results for each element of what ``parts`` folds."""
+    """Returns whether a kernel computes results for each element of what ``parts`` reduces."""
     if not isinstance(item, Kernel) or not _is_plain(item, ("pointwise",)):
         return False
     return _points_in(item) == _points_in(parts) and not _reads(item).isdisjoint(_reads(parts))
@@ -192,12 +192,12 @@ def _merged(norm: _Norm, target: Target) -> Kernel | None:
     if dims is None:
         return None
     parts, groups, points, axes = dims
-    fold, moments = norm.fold, norm.moments
+    reduction, moments = norm.reduction, norm.moments
     images, x, r = axes[:-2], axes[-2], axes[-1]
     grid = (*(dim for axis in images for dim in axis.dims), x.dims[0])
-    body = substitute_dims(fold.bodies[0], parts, {})
-    origins = tuple(dict.fromkeys((*fold.origins, *moments.origins)))
-    merged = Fold(moments.results, "welford", grid, (x.dims[1], *r.dims), (body,), origins)
+    body = substitute_dims(reduction.bodies[0], parts, {})
+    origins = tuple(dict.fromkeys((*reduction.origins, *moments.origins)))
+    merged = Reduction(moments.results, "welford", grid, (x.dims[1], *r.dims), (body,), origins)
     order = [dim for axis in axes for dim in axis.dims]
     channels = [_over(d, groups, order) for d in norm.groups.body if isinstance(d, Loop)]
     elements = [_over(d, points, order) for d in norm.points.body if isinstance(d, Loop)]
@@ -263,19 +263,19 @@ def _common_dims(norm: _Norm) -> tuple[Places, Places, Places, tuple[Axis, ...]]
     moments = norm.moments
     state = moments.bodies[0]
     home = norm.parts.homes[state.source]
-    split = _split((*moments.dims, *moments.fold_dims), state.indices)
+    split = _split((*moments.dims, *moments.reduction_dims), state.indices)
     of_parts = _solved(zip(home, _placed(state.indices, split), strict=True))
     x_axis = norm.parts.axes[-2]
-    if of_parts is None or norm.parts.fold is None or x_axis.name != "x" or not {*x_axis.dims} <= of_parts.keys():
+    if of_parts is None or norm.parts.reduction is None or x_axis.name != "x" or not {*x_axis.dims} <= of_parts.keys():
         return None
     grid = [dim for old in moments.dims for dim in _counted(split[old]) or ()]
-    folded = [dim for old in moments.fold_dims for dim in _counted(split[old]) or ()]
+    reduced = [dim for old in moments.reduction_dims for dim in _counted(split[old]) or ()]
     group, member = (*(_counted(_flat(x_axis.dims, of_parts)) or ()), None, None)[:2]
-    if group not in grid or member not in folded or len(_flat(x_axis.dims, of_parts).terms) != 2:
+    if group not in grid or member not in reduced or len(_flat(x_axis.dims, of_parts).terms) != 2:
         return None
-    parts_dims = [dim for dim in folded if dim is not member]
+    parts_dims = [dim for dim in reduced if dim is not member]
     images = [dim for dim in grid if dim is not group]
-    own = norm.parts.fold.dims
+    own = norm.parts.reduction.dims
     place = Dim("r0", math.prod(int(dim.size) for dim in (*parts_dims, *own)))
     x0, x1 = Dim("x0", group.size), Dim("x1", member.size)
     places = _cut(place.index, (*parts_dims, *own))
@@ -299,8 +299,8 @@ def _dims_of_points(norm: _Norm, groups: Places, parts: Places, place: Dim) -> P
     None if it reads results of the others elsewhere than these have them: a program has what its own elements need.
     """
     loads = {load for definition in norm.points.body for body in bodies_of(definition) for load in body.loads}
-    folded = {substitute_dims(load, parts, {}) for load in norm.fold.bodies[0].loads}
-    images = [load for load in folded if any(place in index.dims for index in load.indices)]
+    reduced = {substitute_dims(load, parts, {}) for load in norm.reduction.bodies[0].loads}
+    images = [load for load in reduced if any(place in index.dims for index in load.indices)]
     if len(images) != 1:
         return None
     again = [load for load in loads if load.source == images[0].source]
@@ -399,9 +399,9 @@ def _with_parts(kernel: Kernel, target: Target) -> Kernel:
 
     The same kernel where images are not to be held.
     """
-    x, fold = kernel.axes[-2], kernel.axes[-1]
+    x, reduction = kernel.axes[-2], kernel.axes[-1]
     moments = kernel.body[0]
-    place = fold.dims[0]
+    place = reduction.dims[0]
     (body,) = bodies_of(moments)
     (images,) = {load for load in body.loads if any(place in index.dims for index in load.indices)}
     strides = next(param.type.strides for param in kernel.params if param.name == images.source)
@@ -413,15 +413,15 @@ def _with_parts(kernel: Kernel, target: Target) -> Kernel:
         return kernel
     if int(x.dims[1].size) < FEWEST_MEMBERS or int(x.size) < COLUMNS:
         return kernel
-    count = min(int(fold.size) & -int(fold.size), MOST_POINTS)
-    rows = math.prod(int(axis.size) for axis in kernel.axes[:-2]) * int(fold.size)
+    count = min(int(reduction.size) & -int(reduction.size), MOST_POINTS)
+    rows = math.prod(int(axis.size) for axis in kernel.axes[:-2]) * int(reduction.size)
     blocks = -(-int(x.size) // COLUMNS)
     while count > FEWEST_POINTS and rows // count * blocks < PROGRAMS * target.processors:
         count //= 2
     if count < FEWEST_POINTS:
         return kernel
     sizes = int(x.dims[1].size), int(x.size)
-    parts = int(fold.size) // count * spans_of(*sizes)
+    parts = int(reduction.size) // count * spans_of(*sizes)
     if parts > target.processors or parts * slots_of(*sizes) > MOST_WORDS:
         return kernel
     return replace(kernel, points=count, columns=COLUMNS)

@@ -1,15 +1,16 @@
-"""Folds over short contiguous runs are taken apart: first everything else, then the run.
+"""Reductions over short contiguous runs are taken apart: first everything else, then the run.
 
-A group norm of channels-last images folds, for each group, over places and over the few channels of the group. Its
-operands lie together for those few elements only, but the groups lie side by side: a fold over the places alone, for
-all channels of all groups, reads whole lines of memory, and a second fold over the channels of a group is small.
+A group norm of channels-last images reduces, for each group, over places and over the few channels of the group. Its
+operands lie together for those few elements only, but the groups lie side by side: a reduction over the places alone,
+for all channels of all groups, reads whole lines of memory, and a second reduction over the channels of a group is
+small.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ferrite_ir.language.graph import Definition, Fold, Graph, TensorType
+from ferrite_ir.language.graph import Definition, Graph, Reduction, TensorType
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import load
 from ferrite_ir.language.sizes import is_static, product
@@ -23,12 +24,12 @@ COMBINES = ("sum", "prod", "max", "min", "any", "all", "welford")
 
 
 def separate_short_runs(graph: Graph, policy: Policy) -> Graph:
-    """Returns the graph with such folds in two; the same object where there are none."""
+    """Returns the graph with such reductions in two; the same object where there are none."""
     types = {name: value.type for name, value in graph.values.items()}
     definitions: list[Definition] = []
     for definition in graph.definitions:
-        run = _run_of(definition, types, policy) if isinstance(definition, Fold) else None
-        if run is None or not isinstance(definition, Fold):
+        run = _run_of(definition, types, policy) if isinstance(definition, Reduction) else None
+        if run is None or not isinstance(definition, Reduction):
             definitions.append(definition)
         else:
             definitions.extend(_separated(definition, run, types))
@@ -37,14 +38,18 @@ def separate_short_runs(graph: Graph, policy: Policy) -> Graph:
     return replace(graph, definitions=tuple(definitions))
 
 
-def _run_of(fold: Fold, types: dict[str, TensorType], policy: Policy) -> Dim | None:
-    """Returns the short dim that a fold's heaviest operand is contiguous along, if its neighbours are other results."""
-    dims = [dim for dim in fold.fold_dims if dim.size != 1]
-    if fold.combine not in COMBINES or len(dims) < 2 or not all(is_static(dim.size) for dim in (*fold.dims, *dims)):
+def _run_of(reduction: Reduction, types: dict[str, TensorType], policy: Policy) -> Dim | None:
+    """Returns the short dim that the heaviest operand is contiguous along, if its neighbours are other results."""
+    dims = [dim for dim in reduction.reduction_dims if dim.size != 1]
+    if (
+        reduction.combine not in COMBINES
+        or len(dims) < 2
+        or not all(is_static(dim.size) for dim in (*reduction.dims, *dims))
+    ):
         return None
     if product(dim.size for dim in dims) <= policy.persistent_elements_outer:
         return None
-    node = make_node(0, fold, types, {})
+    node = make_node(0, reduction, types, {})
     heaviest = max(node.loads, key=lambda touch: touch.bytes, default=None)
     if heaviest is None or heaviest.bytes < policy.small_kernel_bytes:
         return None
@@ -59,20 +64,20 @@ def _run_of(fold: Fold, types: dict[str, TensorType], policy: Policy) -> Dim | N
 def _goes_on(node: Node, known: tuple[tuple[int, int, int], ...], own: int, size: int) -> bool:
     """Returns whether the dim of this step is the contiguous one, and where its run ends that of another result begins.
 
-    Where it ends the same fold may go on, too: then the run is longer than the dim.
+    Where it ends the same reduction may go on, too: then the run is longer than the dim.
     """
     for step, extent, coefficient in known:
         if step == own and coefficient == 1:
             following = [own * size] if extent > size else [start for start, _, factor in known if factor == size]
-            return bool(following) and all(start >= node.fold for start in following)
+            return bool(following) and all(start >= node.reduction for start in following)
     return False
 
 
-def _separated(fold: Fold, run: Dim, types: dict[str, TensorType]) -> tuple[Fold, Fold]:
-    """Returns the fold over everything but the run, and the one over the run."""
-    rest = tuple(dim for dim in fold.fold_dims if dim is not run)
-    states = tuple(partial_value(result, "run", (*result.type.shape, run.size), types) for result in fold.results)
-    first = Fold(states, fold.combine, (*fold.dims, run), rest, fold.bodies, fold.origins)
-    where = [dim.index for dim in (*fold.dims, run)]
+def _separated(reduction: Reduction, run: Dim, types: dict[str, TensorType]) -> tuple[Reduction, Reduction]:
+    """Returns the reduction over everything but the run, and the one over the run."""
+    rest = tuple(dim for dim in reduction.reduction_dims if dim is not run)
+    states = tuple(partial_value(result, "run", (*result.type.shape, run.size), types) for result in reduction.results)
+    first = Reduction(states, reduction.combine, (*reduction.dims, run), rest, reduction.bodies, reduction.origins)
+    where = [dim.index for dim in (*reduction.dims, run)]
     operands = tuple(load(value.name, where, value.type.dtype) for value in states)
-    return first, Fold(fold.results, fold.combine, fold.dims, (run,), operands, fold.origins)
+    return first, Reduction(reduction.results, reduction.combine, reduction.dims, (run,), operands, reduction.origins)

@@ -9,7 +9,7 @@ model: a gradient by row, and those of weight and bias by column.
 A symbolic number of rows is cut into as many runs as keep a device busy, however many rows that leaves each: the last
 ones, or of few rows most, are short or empty, and leave sums of nothing.
 
-In the graph the first stage is a `Fold` like that of any split fold; `ColumnFold` marks it.
+In the graph the first stage is a `Reduction` like that of any split reduction; `ColumnReduction` marks it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from ferrite_ir.language.graph import Definition, Fold, Graph, Loop, TensorType, names_read
+from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction, TensorType, names_read
 from ferrite_ir.language.sizes import hint, is_static, product
 from ferrite_scheduler.analysis.dependences import Node, Touch, make_node
 from ferrite_scheduler.analysis.kernel_forms import power_of_two
@@ -50,8 +50,8 @@ def find_column_sums(
 
     Sums whose results are ``settled`` stay as they are.
     """
-    folds = [d for d in graph.definitions if isinstance(d, Fold) and _is_column_sum(d, policy)]
-    sums = [fold for fold in folds if fold.results[0].name not in settled]
+    reductions = [d for d in graph.definitions if isinstance(d, Reduction) and _is_column_sum(d, policy)]
+    sums = [reduction for reduction in reductions if reduction.results[0].name not in settled]
     if not sums:
         return {}
     makers = {result.name: d for d in graph.definitions for result in d.results if result is not None}
@@ -60,30 +60,33 @@ def find_column_sums(
         for name in names_read(definition):
             readers.setdefault(name, []).append(definition)
     found: dict[str, Runs] = {}
-    for fold in sums:
-        node = make_node(0, fold, types, {})
-        runs = runs_of(fold, node, target, policy)
-        if runs is not None and _has_company(fold, node, makers, readers, policy):
-            found[fold.results[0].name] = runs
+    for reduction in sums:
+        node = make_node(0, reduction, types, {})
+        runs = runs_of(reduction, node, target, policy)
+        if runs is not None and _has_company(reduction, node, makers, readers, policy):
+            found[reduction.results[0].name] = runs
     return found
 
 
-def _is_column_sum(fold: Fold, policy: Policy) -> bool:
-    columns = product(dim.size for dim in fold.dims)
-    if fold.combine != "sum" or not is_static(columns) or not fold.bodies[0].dtype.is_float:
+def _is_column_sum(reduction: Reduction, policy: Policy) -> bool:
+    columns = product(dim.size for dim in reduction.dims)
+    if reduction.combine != "sum" or not is_static(columns) or not reduction.bodies[0].dtype.is_float:
         return False
     return policy.run_columns <= columns and power_of_two(columns) <= policy.persistent_elements
 
 
-def runs_of(fold: Fold, node: Node, target: Target, policy: Policy) -> Runs | None:
+def runs_of(reduction: Reduction, node: Node, target: Target, policy: Policy) -> Runs | None:
     """Returns how to cut the rows of a column sum, or None if the sum is another way round, or small."""
-    heavy = [touch for touch in node.loads if _is_heavy(touch, fold, policy)]
+    heavy = [touch for touch in node.loads if _is_heavy(touch, reduction, policy)]
     if not heavy or not all(_is_by_row(node, touch.known) for touch in heavy):
         return None
-    rows, extents = product(dim.size for dim in fold.fold_dims), [dim.size for dim in fold.fold_dims]
+    rows, extents = (
+        product(dim.size for dim in reduction.reduction_dims),
+        [dim.size for dim in reduction.reduction_dims],
+    )
     if not is_static(rows):
         return Runs(target.processors * LEAST_SHARE, exact=False)
-    for share in _shares(product(dim.size for dim in fold.dims), policy):
+    for share in _shares(product(dim.size for dim in reduction.dims), policy):
         programs = target.processors * share
         least = policy.run_rows if share > LEAST_SHARE else 1
         for count in range(programs, int(programs * LEAST_FULL), -1):
@@ -92,9 +95,9 @@ def runs_of(fold: Fold, node: Node, target: Target, policy: Policy) -> Runs | No
     return None
 
 
-def _is_heavy(touch: Touch, fold: Fold, policy: Policy) -> bool:
+def _is_heavy(touch: Touch, reduction: Reduction, policy: Policy) -> bool:
     """Returns whether what a column sum reads is too large, or may be, to be found in the cache again."""
-    rows = product(dim.size for dim in fold.fold_dims)
+    rows = product(dim.size for dim in reduction.reduction_dims)
     scale = 1 if is_static(rows) else max(1, SEVERAL_ROWS / max(1, hint(rows)))
     return touch.bytes * scale >= policy.run_minimum
 
@@ -110,13 +113,13 @@ def _shares(columns: int, policy: Policy) -> Iterator[int]:
 
 def _is_by_row(node: Node, known: Iterable[tuple[int, int, int]]) -> bool:
     """Returns whether neighbours in memory are neighbours along the grid."""
-    return any(step >= node.fold and coefficient == 1 for step, _, coefficient in known)
+    return any(step >= node.reduction and coefficient == 1 for step, _, coefficient in known)
 
 
-def cuts_evenly(chunk: int, folded: Iterable[int]) -> bool:
+def cuts_evenly(chunk: int, reduced: Iterable[int]) -> bool:
     """Returns whether runs of ``chunk`` points begin and end at the borders of dims of these sizes."""
     inner = 1
-    for size in reversed(tuple(folded)):
+    for size in reversed(tuple(reduced)):
         if chunk % inner and inner % chunk:
             return False
         inner *= size
@@ -124,37 +127,41 @@ def cuts_evenly(chunk: int, folded: Iterable[int]) -> bool:
 
 
 def _has_company(
-    fold: Fold, node: Node, makers: dict[str, Definition], readers: dict[str, list[Definition]], policy: Policy
+    reduction: Reduction,
+    node: Node,
+    makers: dict[str, Definition],
+    readers: dict[str, list[Definition]],
+    policy: Policy,
 ) -> bool:
     """Returns whether something over the same rows reads or makes what a column sum reads most of."""
-    later = _descendants(fold, readers)
+    later = _descendants(reduction, readers)
     if later is None:
         return False
     for touch in node.loads:
-        if not _is_heavy(touch, fold, policy):
+        if not _is_heavy(touch, reduction, policy):
             continue
         makes = [makers[touch.name]] if touch.name in makers else []
         for other in (*makes, *readers[touch.name]):
-            if id(other) not in later and _is_along_rows(other, fold):
+            if id(other) not in later and _is_along_rows(other, reduction):
                 return True
     return False
 
 
-def _is_along_rows(other: Definition, fold: Fold) -> bool:
-    rows, columns = product(dim.size for dim in fold.fold_dims), product(dim.size for dim in fold.dims)
+def _is_along_rows(other: Definition, reduction: Reduction) -> bool:
+    rows, columns = product(dim.size for dim in reduction.reduction_dims), product(dim.size for dim in reduction.dims)
     match other:
-        case Fold():
-            grid, folded = product(dim.size for dim in other.dims), product(dim.size for dim in other.fold_dims)
-            return bool(grid == rows and folded == columns)
+        case Reduction():
+            grid, reduced = product(dim.size for dim in other.dims), product(dim.size for dim in other.reduction_dims)
+            return bool(grid == rows and reduced == columns)
         case Loop():
             return bool(product(dim.size for dim in other.dims) == rows * columns)
     return False
 
 
-def _descendants(fold: Fold, readers: dict[str, list[Definition]]) -> set[int] | None:
-    """Returns a fold and what depends on it, by identity; None if that is much."""
-    found = {id(fold)}
-    pending = list(_result_names(fold))
+def _descendants(reduction: Reduction, readers: dict[str, list[Definition]]) -> set[int] | None:
+    """Returns a reduction and what depends on it, by identity; None if that is much."""
+    found = {id(reduction)}
+    pending = list(_result_names(reduction))
     while pending:
         for reader in readers.get(pending.pop(), ()):
             if id(reader) in found:

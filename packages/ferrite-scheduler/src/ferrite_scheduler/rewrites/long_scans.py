@@ -1,6 +1,7 @@
 """Scans of few long lines in three kernels: totals of parts, a scan of the totals, and the parts scanned from there.
 
-Folds take their operands in an order of their own. Products may leave the range of their type in it where no prefix
+Reductions take their operands in an order of their own. Products may leave the range of their type in it where no
+prefix
 does, so theirs are the last elements of the scanned parts: scan, then propagate.
 
 That is the reduce-then-scan scheme of Merrill and Grimshaw, "Parallel scan for stream architectures" (2009). It reads
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ferrite_ir.language.dtypes import I64
-from ferrite_ir.language.graph import Definition, Fold, Loop, Scan, TensorType, Value
+from ferrite_ir.language.graph import Definition, Loop, Reduction, Scan, TensorType, Value
 from ferrite_ir.language.index import Dim, Index, constant, floordiv, mod
 from ferrite_ir.language.scalar import Scalar, apply, const, index_value, load, substitute_dims
 from ferrite_ir.language.sizes import is_static
@@ -99,9 +100,11 @@ def split_scan(scan: Scan, parts: Parts, types: dict[str, TensorType]) -> tuple[
         ends += [dim.index for dim in outer[place + 1 :]]
         last = tuple(load(value.name, ends, value.type.dtype) for value in own)
         return local, Scan(before, scan.combine, outer, part, last, scan.origins), continued
-    fold = Fold(totals, _FOLDS.get(scan.combine, scan.combine), outer, (point,), _folded(bodies), scan.origins)
-    running = Scan(before, scan.combine, outer, part, _folded(_at(totals, outer)), scan.origins)
-    return fold, running, local, continued
+    reduction = Reduction(
+        totals, _REDUCTIONS.get(scan.combine, scan.combine), outer, (point,), _reduced(bodies), scan.origins
+    )
+    running = Scan(before, scan.combine, outer, part, _reduced(_at(totals, outer)), scan.origins)
+    return reduction, running, local, continued
 
 
 def _values(scan: Scan, kind: str, dims: tuple[Dim, ...], types: dict[str, TensorType]) -> tuple[Value, ...]:
@@ -127,12 +130,12 @@ def _neutrals(scan: Scan) -> tuple[Scalar, ...]:
     return const(worst, first), const(0, scan.bodies[1].dtype)
 
 
-_FOLDS = {"cummax": "argmax", "cummin": "argmin"}
-"""The fold that gives the last state of a scan, where it is not the one of the same name."""
+_REDUCTIONS = {"cummax": "argmax", "cummin": "argmin"}
+"""The reduction that gives the last state of a scan, where it is not the one of the same name."""
 
 
-def _folded(states: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
-    """Returns operands with their positions negated, or turned back: folds let the lowest win a tie, scans the last."""
+def _reduced(states: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+    """Returns operands with their positions negated, or back: reductions let the lowest win a tie, scans the last."""
     return (states[0], *(apply("neg", state) for state in states[1:]))
 
 

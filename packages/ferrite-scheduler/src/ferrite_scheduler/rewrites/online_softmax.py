@@ -1,7 +1,7 @@
-"""A maximum and the sum of the exponentials relative to it become one fold, where rows are read more than once.
+"""A maximum and the sum of the exponentials relative to it become one reduction, where rows are read more than once.
 
-In a tile that holds the whole row the two folds cost nothing; a loop over the row would pass twice. The joined fold
-keeps a running maximum and scales the sum when it moves.
+In a tile that holds the whole row the two reductions cost nothing; a loop over the row would pass twice. The joined
+reduction keeps a running maximum and scales the sum when it moves.
 
 Source: Milakov, Gimelshein, "Online normalizer calculation for softmax" (2018).
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from ferrite_ir.language.dtypes import F32, F64
-from ferrite_ir.language.graph import Computed, Definition, Fold, Graph, Loop, TensorType, Value
+from ferrite_ir.language.graph import Computed, Definition, Graph, Loop, Reduction, TensorType, Value
 from ferrite_ir.language.index import Dim, Index, constant
 from ferrite_ir.language.scalar import Scalar, apply, const, load, substitute_dims
 from ferrite_ir.language.sizes import is_static, product
@@ -31,28 +31,28 @@ class Pair:
     """A sum of exponentials, and the maximum that they are relative to.
 
     Attributes:
-        top: the fold of the maximum.
-        sum: the fold of the exponentials.
+        top: the reduction of the maximum.
+        sum: the reduction of the exponentials.
         maximum: how the sum's body reads the maximum.
         is_safe: whether an infinite maximum counts as zero there, as ``logsumexp`` is written.
     """
 
-    top: Fold
-    sum: Fold
+    top: Reduction
+    sum: Reduction
     maximum: Scalar
     is_safe: bool
 
 
 def join_softmax(graph: Graph, policy: Policy) -> Graph:
-    """Returns the graph with such folds joined; the same object where there are none."""
-    folds = [definition for definition in graph.definitions if isinstance(definition, Fold)]
-    maxima = {fold.results[0].name: fold for fold in folds if _is_maximum(fold)}
+    """Returns the graph with such reductions joined; the same object where there are none."""
+    reductions = [definition for definition in graph.definitions if isinstance(definition, Reduction)]
+    maxima = {reduction.results[0].name: reduction for reduction in reductions if _is_maximum(reduction)}
     if not maxima:
         return graph
     types = {name: value.type for name, value in graph.values.items()}
     pairs: dict[str, Pair] = {}
-    for fold in folds:
-        pair = _pair_of(fold, maxima)
+    for reduction in reductions:
+        pair = _pair_of(reduction, maxima)
         if pair is not None and pair.top.results[0].name not in pairs and _is_looped(pair.top, types, policy):
             pairs[pair.top.results[0].name] = pair
     if not pairs:
@@ -61,7 +61,7 @@ def join_softmax(graph: Graph, policy: Policy) -> Graph:
     definitions: list[Definition] = []
     raw: dict[str, Value] = {}
     for definition in graph.definitions:
-        name = definition.results[0].name if isinstance(definition, Fold) else None
+        name = definition.results[0].name if isinstance(definition, Reduction) else None
         if name in pairs:
             top = pairs[name].top
             mass = raw[name] = new_value(f"{pairs[name].sum.results[0].name}_raw", top.results[0].type, types)
@@ -74,10 +74,10 @@ def join_softmax(graph: Graph, policy: Policy) -> Graph:
 
 
 def part_softmax(kernel: Kernel) -> Kernel:
-    """Returns a kernel that holds its rows in one tile with such folds as two: it computes no exponential twice.
+    """Returns a kernel that holds its rows in one tile with such reductions as two: it computes no exponential twice.
 
-    Where the maximum is infinite the sum differs from that of the joined fold. `_sum_of` does not look at it there;
-    what combines the parts of a split row would, so a sum that is stored stays as it is.
+    Where the maximum is infinite the sum differs from that of the joined reduction. `_sum_of` does not look at it
+    there; what combines the parts of a split row would, so a sum that is stored stays as it is.
     """
     body: list[Computed] = []
     for definition in kernel.body:
@@ -92,39 +92,39 @@ def part_softmax(kernel: Kernel) -> Kernel:
     return replace(kernel, body=tuple(body))
 
 
-def _is_joined(definition: Computed) -> TypeGuard[Fold]:
-    return isinstance(definition, Fold) and definition.combine == "online_softmax" and len(definition.bodies) == 1
+def _is_joined(definition: Computed) -> TypeGuard[Reduction]:
+    return isinstance(definition, Reduction) and definition.combine == "online_softmax" and len(definition.bodies) == 1
 
 
-def _is_maximum(fold: Fold) -> bool:
-    return fold.combine == "max" and fold.bodies[0].dtype in (F32, F64)
+def _is_maximum(reduction: Reduction) -> bool:
+    return reduction.combine == "max" and reduction.bodies[0].dtype in (F32, F64)
 
 
-def _is_looped(fold: Fold, types: dict[str, TensorType], policy: Policy) -> bool:
-    """Returns whether the fold axis is too long for a tile, or of a size that only the call knows."""
-    points = product(dim.size for dim in fold.fold_dims)
+def _is_looped(reduction: Reduction, types: dict[str, TensorType], policy: Policy) -> bool:
+    """Returns whether the reduction axis is too long for a tile, or of a size that only the call knows."""
+    points = product(dim.size for dim in reduction.reduction_dims)
     if not is_static(points):
         return True
     limit = policy.persistent_elements
-    if is_outer(make_node(0, fold, types, {})):
+    if is_outer(make_node(0, reduction, types, {})):
         limit = policy.persistent_elements_outer
     return power_of_two(points) > limit
 
 
-def _pair_of(fold: Fold, maxima: dict[str, Fold]) -> Pair | None:
-    """Returns the maximum that belongs to a sum of exponentials, or None if the fold is something else."""
-    body = fold.bodies[0]
-    if fold.combine != "sum" or body.op != "exp" or body.args[0].op != "sub":
+def _pair_of(reduction: Reduction, maxima: dict[str, Reduction]) -> Pair | None:
+    """Returns the maximum that belongs to a sum of exponentials, or None if the reduction is something else."""
+    body = reduction.bodies[0]
+    if reduction.combine != "sum" or body.op != "exp" or body.args[0].op != "sub":
         return None
     value, shift = body.args[0].args
     maximum = _guarded(shift)
     top = None if maximum.op != "load" else maxima.get(maximum.source)
     if top is None:
         return None
-    mapping = _dims_of(top, fold, maximum)
+    mapping = _dims_of(top, reduction, maximum)
     if mapping is None or substitute_dims(top.bodies[0], mapping) is not value:
         return None
-    return Pair(top, fold, maximum, maximum is not shift)
+    return Pair(top, reduction, maximum, maximum is not shift)
 
 
 def _guarded(shift: Scalar) -> Scalar:
@@ -141,10 +141,10 @@ def _or_zero_if_infinite(value: Scalar) -> Scalar:
     return apply("where", infinite, const(0, value.dtype), value)
 
 
-def _dims_of(top: Fold, fold: Fold, maximum: Scalar) -> dict[Dim, Index] | None:
+def _dims_of(top: Reduction, reduction: Reduction, maximum: Scalar) -> dict[Dim, Index] | None:
     """Returns what stands for each dim of the maximum in the sum, or None where they are different rows."""
     mapping: dict[Dim, Index] = {}
-    own = {dim.index: dim for dim in fold.dims}
+    own = {dim.index: dim for dim in reduction.dims}
     for dim, index in zip(top.dims, maximum.indices, strict=True):
         if dim.size == 1:
             mapping[dim] = constant(0)
@@ -154,17 +154,17 @@ def _dims_of(top: Fold, fold: Fold, maximum: Scalar) -> dict[Dim, Index] | None:
             return None
     if any(dim.size != 1 for dim in own.values()):
         return None
-    mine = [dim for dim in fold.fold_dims if dim.size != 1]
-    theirs = [dim for dim in top.fold_dims if dim.size != 1]
+    mine = [dim for dim in reduction.reduction_dims if dim.size != 1]
+    theirs = [dim for dim in top.reduction_dims if dim.size != 1]
     if [dim.size for dim in mine] != [dim.size for dim in theirs]:
         return None
-    mapping.update((dim, constant(0)) for dim in top.fold_dims if dim.size == 1)
+    mapping.update((dim, constant(0)) for dim in top.reduction_dims if dim.size == 1)
     mapping.update((old, new.index) for old, new in zip(theirs, mine, strict=True))
     return mapping
 
 
 def _sum_of(pair: Pair, mass: Value) -> Loop:
-    """Returns the sum as it was written, from the joined fold: rows whose maximum is infinite have their own values."""
+    """Returns the sum as it was written, from the joined one: rows whose maximum is infinite have their own values."""
     dtype = mass.type.dtype
     raw, infinity = load(mass.name, pair.maximum.indices, dtype), const(math.inf, dtype)
     if pair.is_safe:  # exp(inf - 0) and exp(-inf - 0)

@@ -52,7 +52,7 @@ def _with_parts(
         return
     left, result = definition.left, definition.result
     if left not in cut:
-        points = (*row_dims(definition), *definition.fold_dims)
+        points = (*row_dims(definition), *definition.reduction_dims)
         which = fresh_dim("p", PARTS, points)
         dims = (which, *points)
         kind = TensorType(BF16, tuple(dim.size for dim in dims), device=result.type.device)

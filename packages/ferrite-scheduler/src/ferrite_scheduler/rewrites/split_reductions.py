@@ -1,8 +1,8 @@
-"""Rewrites of folds before fusion: those of one point become loops, those with too few grid points get two stages.
+"""Rewrites of reductions before fusion: those of one point become loops, those with too few grid points get two stages.
 
-A split fold over ``r`` becomes a fold of ``chunk`` points for each of ``s`` parts, whose states lie in memory as
-``[s, grid…]``, and a second fold over the parts. Folds over equal domains are split alike, so that they still fuse
-side by side.
+A split reduction over ``r`` becomes a reduction of ``chunk`` points for each of ``s`` parts, whose states lie in memory
+as ``[s, grid…]``, and a second reduction over the parts. Reductions over equal domains are split alike, so that they
+still fuse side by side.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from ferrite_ir.language.dtypes import I64, DType
-from ferrite_ir.language.graph import Definition, Fold, Graph, Loop, Scan, TensorType
+from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction, Scan, TensorType
 from ferrite_ir.language.index import Dim, Index, constant, delinearize
 from ferrite_ir.language.scalar import Scalar, apply, const, index_value, load, substitute_dims
 from ferrite_ir.language.sizes import Size, ceildiv, is_static, product
 from ferrite_scheduler.analysis.dependences import Node, Touch, is_opaque, make_node
 from ferrite_scheduler.analysis.generic_sizes import hinted, is_symbolic, reckoned
 from ferrite_scheduler.analysis.neutral_elements import neutral_state
-from ferrite_scheduler.model.annotations import as_column_fold
+from ferrite_scheduler.model.annotations import as_column_reduction
 from ferrite_scheduler.model.intermediates import fresh_dim, partial_value
 from ferrite_scheduler.model.target import Policy, Target
 
@@ -29,15 +29,15 @@ from .look_back import look_back_scan, looks_back
 from .merged_partials import combines_parts_of, merge_parts, readers_of_states
 
 COLUMNS = 64
-"""Columns of an outer fold that one program takes together."""
+"""Columns of an outer reduction that one program takes together."""
 COLUMNS_ALONE = 16
 """The same where even so few leave multiprocessors without a program: each then has as many threads as can be."""
 MOST_PARTS = 512
-"""Most partial states per result of a split fold: the second stage stays small."""
+"""Most partial states per result of a split reduction: the second stage stays small."""
 SHORTEST_CHUNK = 64
 """Fewest points of a part."""
 SHORTEST_OPEN_CHUNK = 4
-"""The same where the length of the fold axis is symbolic, at the shortest length for which it is split."""
+"""The same where the length of the reduction axis is symbolic, at the shortest length for which it is split."""
 LAUNCH_SECONDS = 3e-6
 """What a second kernel costs."""
 WORTH = 1.25
@@ -46,7 +46,7 @@ WORTH = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How folds over one domain are split.
+    """How reductions over one domain are split.
 
     Attributes:
         parts: their number.
@@ -61,20 +61,20 @@ class Plan:
     takes_turns: bool = False
 
 
-def prepare_folds(graph: Graph, target: Target, policy: Policy, settled: Collection[str] = ()) -> Graph:
-    """Returns the graph with its folds and scans rewritten; the same object where nothing changes.
+def prepare_reductions(graph: Graph, target: Target, policy: Policy, settled: Collection[str] = ()) -> Graph:
+    """Returns the graph with its reductions and scans rewritten; the same object where nothing changes.
 
-    Folds whose results are ``settled`` are not split.
+    Reductions whose results are ``settled`` are not split.
     """
     types = {name: value.type for name, value in graph.values.items()}
     readers = readers_of_states(graph)
     plans = _plans(graph, types, target, policy, settled)
     columns = find_column_sums(graph, types, target, policy, settled)
     definitions: list[Definition] = []
-    merging: dict[str, Fold] = {}  # second stages by the states of which a reader combines what they would
+    merging: dict[str, Reduction] = {}  # second stages by the states of which a reader combines what they would
     changed = False
     for definition in graph.definitions:
-        if isinstance(definition, Fold) and definition.bodies[0].op == "load":
+        if isinstance(definition, Reduction) and definition.bodies[0].op == "load":
             second = merging.get(definition.bodies[0].source)
             if second is not None:
                 definitions.append(merge_parts(definition, second))
@@ -83,7 +83,7 @@ def prepare_folds(graph: Graph, target: Target, policy: Policy, settled: Collect
         rewritten = _prepared(definition, {} if is_settled else plans, columns, types, target, policy)
         changed = changed or rewritten != (definition,)
         match rewritten:
-            case (Fold(), Fold() as second):
+            case (Reduction(), Reduction() as second):
                 reader = readers.get(second.results[0].name)
                 if reader is not None and _domain(reader) not in plans and combines_parts_of(reader, second):
                     merging[second.results[0].name] = second
@@ -101,8 +101,8 @@ def _prepared(
     policy: Policy,
 ) -> tuple[Definition, ...]:
     match definition:
-        case Fold() if all(dim.size == 1 for dim in definition.fold_dims):
-            return (_unit_fold(definition),)
+        case Reduction() if all(dim.size == 1 for dim in definition.reduction_dims):
+            return (_unit_reduction(definition),)
         case Scan() if definition.along.size == 1:
             return (_unit_loop(definition, definition.dims, {}),)
         case Scan():
@@ -111,24 +111,24 @@ def _prepared(
                 return look_back_scan(definition, types, policy)
             if parts is not None:
                 return split_scan(definition, parts, types)
-        case Fold() if definition.results[0].name in columns:
+        case Reduction() if definition.results[0].name in columns:
             runs = columns[definition.results[0].name]
-            chunk = ceildiv(product(dim.size for dim in definition.fold_dims), runs.count)
+            chunk = ceildiv(product(dim.size for dim in definition.reduction_dims), runs.count)
             first, second = split(definition, Plan(runs.count, chunk, exact=runs.exact), types)
-            return as_column_fold(first, definition), second
-        case Fold():
+            return as_column_reduction(first, definition), second
+        case Reduction():
             plan = plans.get(_domain(definition))
             if plan is not None:
                 return split(definition, plan, types)
     return (definition,)
 
 
-def _unit_fold(fold: Fold) -> Loop:
-    """Returns a fold over one point as a loop: the state is the operand itself."""
-    return _unit_loop(fold, fold.dims, {dim: constant(0) for dim in fold.fold_dims})
+def _unit_reduction(reduction: Reduction) -> Loop:
+    """Returns a reduction over one point as a loop: the state is the operand itself."""
+    return _unit_loop(reduction, reduction.dims, {dim: constant(0) for dim in reduction.reduction_dims})
 
 
-def _unit_loop(definition: Fold | Scan, dims: tuple[Dim, ...], mapping: dict[Dim, Index]) -> Loop:
+def _unit_loop(definition: Reduction | Scan, dims: tuple[Dim, ...], mapping: dict[Dim, Index]) -> Loop:
     bodies = tuple(substitute_dims(body, mapping) for body in definition.bodies)
     if len(bodies) < len(definition.results):
         bodies = (bodies[0], *_lifted_rest(definition.combine, bodies[0].dtype))
@@ -141,8 +141,8 @@ def _lifted_rest(combine: str, dtype: DType) -> tuple[Scalar, ...]:
     return tuple(const(number, dtype) for number in numbers)
 
 
-def _domain(fold: Fold) -> tuple[tuple[Size, ...], ...]:
-    return tuple(dim.size for dim in fold.dims), tuple(dim.size for dim in fold.fold_dims)
+def _domain(reduction: Reduction) -> tuple[tuple[Size, ...], ...]:
+    return tuple(dim.size for dim in reduction.dims), tuple(dim.size for dim in reduction.reduction_dims)
 
 
 def _plans(
@@ -152,10 +152,10 @@ def _plans(
     policy: Policy,
     settled: Collection[str],
 ) -> dict[tuple[tuple[int, ...], ...], Plan]:
-    """Returns the plan for each domain that is to be split; the fold over it that moves most bytes decides."""
+    """Returns the plan for each domain that is to be split; the reduction over it that moves most bytes decides."""
     heaviest: dict[tuple[tuple[int, ...], ...], tuple[int, Node]] = {}
     for definition in graph.definitions:
-        if not isinstance(definition, Fold):
+        if not isinstance(definition, Reduction):
             continue
         if definition.results[0].name in settled:
             continue
@@ -163,9 +163,9 @@ def _plans(
         length = _length(node)
         if length < policy.split_minimum:
             continue
-        # A fold that loads little still computes something at each point.
+        # A reduction that loads little still computes something at each point.
         count = max(hinted(node.points), sum(touch.bytes for touch in node.loads))
-        count = count * length // max(1, hinted(node.fold))
+        count = count * length // max(1, hinted(node.reduction))
         domain = _domain(definition)
         if domain not in heaviest or count > heaviest[domain][0]:
             heaviest[domain] = (count, node)
@@ -184,10 +184,10 @@ def _plans(
 
 
 def _read_again(node: Node, looped: Collection[str], target: Target, policy: Policy) -> list[Touch]:
-    """Returns what a fold over columns reads of tensors that are read again by loops, and fill half the cache.
+    """Returns what a reduction over columns reads of tensors that are read again by loops, and fill half the cache.
 
     Of those that are larger than the cache, the end is to be there when all parts are done, rather than that of each
-    part: the parts take turns. Where each image of several is folded by itself they cannot, and are shorter.
+    part: the parts take turns. Where each image of several is reduced by itself they cannot, and are shorter.
     """
     if not policy.turn_around or not is_outer(node):
         return []
@@ -195,25 +195,25 @@ def _read_again(node: Node, looped: Collection[str], target: Target, policy: Pol
 
 
 def _has_images(touch: Touch, node: Node) -> bool:
-    """Returns whether the points of a fold that one result takes lie together, those of another one behind them."""
+    """Returns whether the points that one result combines lie together, those of another one behind them."""
     farthest = {True: 0, False: 0}
     for step, _, coefficient in touch.known:
-        is_folded = step < node.fold
-        farthest[is_folded] = max(farthest[is_folded], abs(coefficient))
+        is_reduced = step < node.reduction
+        farthest[is_reduced] = max(farthest[is_reduced], abs(coefficient))
     return farthest[False] > farthest[True]
 
 
 def _length(node: Node) -> int:
-    """Returns the length of a fold axis to decide by: columns are many programs' work sooner than rows are."""
-    return reckoned(node.fold) if is_outer(node) else hinted(node.fold)
+    """Returns the length of a reduction axis to decide by: columns are many programs' work sooner than rows are."""
+    return reckoned(node.reduction) if is_outer(node) else hinted(node.reduction)
 
 
 def _parts(count: int, node: Node, target: Target, programs_wanted: int) -> int:
-    """Returns in how many parts a fold that moves so many bytes goes best, about; 0 or 1 where it stays whole.
+    """Returns in how many parts a reduction that moves so many bytes goes best, about; 0 or 1 where it stays whole.
 
     With so many programs wanted per multiprocessor.
     """
-    if node.grid == 0 or node.fold == 0:
+    if node.grid == 0 or node.reduction == 0:
         return 0
     grid, points = hinted(node.grid), _length(node)
     programs = math.ceil(grid / COLUMNS) if is_outer(node) else grid
@@ -225,12 +225,12 @@ def _parts(count: int, node: Node, target: Target, programs_wanted: int) -> int:
         return 0
     # The nearest power of two in proportion, so that as many programs as wanted are missed or exceeded by few.
     near = 1 << round(math.log2(wanted / programs))
-    most = min(MOST_PARTS, points // (SHORTEST_OPEN_CHUNK if is_symbolic(node.fold) else SHORTEST_CHUNK))
+    most = min(MOST_PARTS, points // (SHORTEST_OPEN_CHUNK if is_symbolic(node.reduction) else SHORTEST_CHUNK))
     return min(near, 1 << (most.bit_length() - 1)) if most > 0 else 0
 
 
 def _programs_alone(grid: int, node: Node, target: Target) -> int:
-    """Returns how many programs fold the points of a grid that is not split."""
+    """Returns how many programs reduce the points of a grid that is not split."""
     if not is_outer(node):
         return grid
     narrow = math.ceil(grid / COLUMNS_ALONE)
@@ -238,48 +238,50 @@ def _programs_alone(grid: int, node: Node, target: Target) -> int:
 
 
 def is_outer(node: Node) -> bool:
-    """Returns whether most of what a fold loads is contiguous along its grid rather than along its fold dims."""
+    """Returns whether most of what a reduction loads is contiguous along its grid, not along the dims it reduces."""
     along = across = 0
     for touch in node.loads:
         if is_opaque(touch.access):
             continue
         for step, _, coefficient in touch.known:
             if coefficient in (1, -1):
-                along += touch.bytes if step < node.fold else 0
-                across += touch.bytes if step >= node.fold else 0
+                along += touch.bytes if step < node.reduction else 0
+                across += touch.bytes if step >= node.reduction else 0
     return across > along
 
 
-def _even_plan(parts: int, folded: tuple[int, ...]) -> Plan:
-    """Returns a plan with about so many parts that cuts the fold dims evenly, or one that leaves a rest."""
-    points = product(folded)
+def _even_plan(parts: int, reduced: tuple[int, ...]) -> Plan:
+    """Returns a plan with about so many parts that cuts the reduction dims evenly, or one that leaves a rest."""
+    points = product(reduced)
     if not is_static(points):
         return Plan(parts, ceildiv(points, parts), exact=False)
     near = sorted(range(parts, max(2, parts // 2) - 1, -1), key=lambda n: (n & (n - 1) != 0, -n))
     near += range(parts + 1, min(2 * parts, MOST_PARTS) + 1)
     for count in near:
-        if points % count == 0 and cuts_evenly(points // count, folded):
+        if points % count == 0 and cuts_evenly(points // count, reduced):
             return Plan(count, points // count, exact=True)
     return Plan(parts, -(-points // parts), exact=False)
 
 
-def split(fold: Fold, plan: Plan, types: dict[str, TensorType]) -> tuple[Fold, Fold]:
-    """Returns the two stages of a split fold."""
-    part, point = fresh_dim("s", plan.parts, fold.dims), fresh_dim("r", plan.chunk, fold.dims)
+def split(reduction: Reduction, plan: Plan, types: dict[str, TensorType]) -> tuple[Reduction, Reduction]:
+    """Returns the two stages of a split reduction."""
+    part, point = fresh_dim("s", plan.parts, reduction.dims), fresh_dim("r", plan.chunk, reduction.dims)
     flat = point.index * plan.parts + part.index if plan.takes_turns else part.index * plan.chunk + point.index
-    extents = tuple(dim.size for dim in fold.fold_dims)
-    mapping = dict(zip(fold.fold_dims, delinearize(flat, extents), strict=True))
-    bodies = tuple(substitute_dims(body, mapping) for body in fold.bodies)
+    extents = tuple(dim.size for dim in reduction.reduction_dims)
+    mapping = dict(zip(reduction.reduction_dims, delinearize(flat, extents), strict=True))
+    bodies = tuple(substitute_dims(body, mapping) for body in reduction.bodies)
     if not plan.exact:
         inside = apply("lt", index_value(flat, I64), index_value(constant(product(extents)), I64))
-        bodies = _guarded(fold.combine, bodies, inside)
-    partials = tuple(partial_value(result, "part", (plan.parts, *result.type.shape), types) for result in fold.results)
-    first = Fold(partials, fold.combine, (part, *fold.dims), (point,), bodies, fold.origins)
-    where = [dim.index for dim in (part, *fold.dims)]
+        bodies = _guarded(reduction.combine, bodies, inside)
+    partials = tuple(
+        partial_value(result, "part", (plan.parts, *result.type.shape), types) for result in reduction.results
+    )
+    first = Reduction(partials, reduction.combine, (part, *reduction.dims), (point,), bodies, reduction.origins)
+    where = [dim.index for dim in (part, *reduction.dims)]
     states = tuple(load(value.name, where, value.type.dtype) for value in partials)
-    if fold.combine == "welford" and len(bodies) == 1:
+    if reduction.combine == "welford" and len(bodies) == 1:
         states = (*states[:2], const(plan.chunk, states[2].dtype))  # all parts weigh the same
-    second = Fold(fold.results, fold.combine, fold.dims, (part,), states, fold.origins)
+    second = Reduction(reduction.results, reduction.combine, reduction.dims, (part,), states, reduction.origins)
     return first, second
 
 

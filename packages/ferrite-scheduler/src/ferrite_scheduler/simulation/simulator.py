@@ -12,7 +12,18 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, TypeAlias, cast
 
-from ferrite_ir.language.graph import Computed, Contract, Fold, Loop, Module, Scan, Sort, TensorType, Update, bodies_of
+from ferrite_ir.language.graph import (
+    Computed,
+    Contract,
+    Loop,
+    Module,
+    Reduction,
+    Scan,
+    Sort,
+    TensorType,
+    Update,
+    bodies_of,
+)
 from ferrite_ir.language.index import Dim
 from ferrite_ir.reference.combine_semantics import State, lift, merge
 from ferrite_ir.reference.evaluator import EvaluationError, Evaluator
@@ -20,8 +31,8 @@ from ferrite_ir.reference.points import Point
 from ferrite_ir.reference.rounding import round_to
 from ferrite_ir.reference.tensors import Nested, Tensor, empty
 from ferrite_scheduler.analysis.neutral_elements import neutral_state
-from ferrite_scheduler.model.annotations import ColumnFold
-from ferrite_scheduler.model.contractions import as_fold
+from ferrite_scheduler.model.annotations import ColumnReduction
+from ferrite_scheduler.model.contractions import as_reduction
 from ferrite_scheduler.model.schedule import (
     Allocate,
     CallExtern,
@@ -164,16 +175,16 @@ class _Run:
             )
             for param, tensor in zip(kernel.params, arguments, strict=True)
         }
-        fold = kernel.fold
-        self.fold_dims = fold.dims if fold is not None else ()
-        self.folded = set(self.fold_dims)
+        reduction = kernel.reduction
+        self.reduction_dims = reduction.dims if reduction is not None else ()
+        self.reduced = set(self.reduction_dims)
         self.registers: dict[str, _Registers] = {}
         self.columns: dict[tuple[str, tuple[int, ...]], State] = {}
         self.computed: set[tuple[str, int, tuple[int | None, ...]]] = set()
 
     def begin_columns(self) -> None:
         """Writes what runs without rows leave in memory: sums of nothing."""
-        results = [d.results[0] for d in self.kernel.body if isinstance(d, ColumnFold)]
+        results = [d.results[0] for d in self.kernel.body if isinstance(d, ColumnReduction)]
         for result in results:
             for home in product(*map(range, self.host.sizes(result.type.shape))):
                 self.tensors[result.name].write(home, 0.0)
@@ -205,16 +216,18 @@ class _Run:
         yield from places
 
     def is_full(self, definition: Computed) -> bool:
-        """Returns whether a definition runs at every grid × fold point."""
-        return isinstance(definition, Fold | Scan | Sort | Contract) or bool(self.folded & set(definition.dims))
+        """Returns whether a definition runs at every grid × reduction point."""
+        return isinstance(definition, Reduction | Scan | Sort | Contract) or bool(self.reduced & set(definition.dims))
 
 
 def _over_groups(kernel: Kernel) -> Kernel:
-    """Returns a kernel that folds over some dims of ``x``, too, as one that has them on its fold axis."""
-    *grid, x, fold = kernel.axes
-    folded = {dim for definition in kernel.body if isinstance(definition, Fold) for dim in definition.fold_dims}
-    kept, moved = (tuple(dim for dim in x.dims if (dim in folded) is inside) for inside in (False, True))
-    return replace(kernel, axes=(*grid, replace(x, dims=kept), replace(fold, dims=(*moved, *fold.dims))))
+    """Returns a kernel that reduces over some dims of ``x``, too, as one that has them on its reduction axis."""
+    *grid, x, reduction = kernel.axes
+    reduced = {
+        dim for definition in kernel.body if isinstance(definition, Reduction) for dim in definition.reduction_dims
+    }
+    kept, moved = (tuple(dim for dim in x.dims if (dim in reduced) is inside) for inside in (False, True))
+    return replace(kernel, axes=(*grid, replace(x, dims=kept), replace(reduction, dims=(*moved, *reduction.dims))))
 
 
 def _launch(kernel: Kernel, arguments: Sequence[Tensor], host: Evaluator, *, backwards: bool) -> None:
@@ -237,18 +250,18 @@ def _run_definition(run: _Run, definition: Computed, grid: dict[Dim, int]) -> No
         return
     match definition:
         case Contract():
-            _fold(run, as_fold(definition), grid)
-        case ColumnFold():
-            _column_fold(run, definition, grid)
-        case Fold():
-            for block in run.places([dim for dim in run.fold_dims if dim in definition.dims]):
-                _fold(run, definition, {**grid, **block})
+            _reduction(run, as_reduction(definition), grid)
+        case ColumnReduction():
+            _column_reduction(run, definition, grid)
+        case Reduction():
+            for block in run.places([dim for dim in run.reduction_dims if dim in definition.dims]):
+                _reduction(run, definition, {**grid, **block})
         case Scan():
             _scan(run, definition, grid)
         case Sort():
             _sort(run, definition, grid)
         case _:
-            for place in run.places([dim for dim in run.fold_dims if dim in definition.dims]):
+            for place in run.places([dim for dim in run.reduction_dims if dim in definition.dims]):
                 full = {**grid, **place}
                 _refresh(run, definition, full)
                 _point(run, definition, Point(run.memory(), full, run.symbols))
@@ -300,7 +313,7 @@ def _refresh(run: _Run, definition: Computed, full: dict[Dim, int]) -> None:
     if run.kernel.strategy != "looped":
         return
     number = run.kernel.pass_of[definition.results[0].name]
-    place = tuple(full.get(dim) for dim in run.fold_dims)
+    place = tuple(full.get(dim) for dim in run.reduction_dims)
     for needed in _needed(run, definition):
         computed = needed.results[0].name, number, place
         if computed not in run.computed:
@@ -327,34 +340,36 @@ def _needed(run: _Run, definition: Computed) -> list[Computed]:
     return [d for d in run.kernel.body if any(r.name in wanted for r in d.results)]
 
 
-def _states(run: _Run, definition: Fold | Scan, grid: dict[Dim, int]) -> Iterator[tuple[dict[Dim, int], State]]:
-    for place in run.places([dim for dim in run.fold_dims if dim not in grid]):
+def _states(run: _Run, definition: Reduction | Scan, grid: dict[Dim, int]) -> Iterator[tuple[dict[Dim, int], State]]:
+    for place in run.places([dim for dim in run.reduction_dims if dim not in grid]):
         full = {**grid, **place}
         _refresh(run, definition, full)
         point = Point(run.memory(), full, run.symbols)
         yield full, lift(definition.combine, tuple(point.scalar(body) for body in definition.bodies))
 
 
-def _fold(run: _Run, fold: Fold, grid: dict[Dim, int]) -> None:
+def _reduction(run: _Run, reduction: Reduction, grid: dict[Dim, int]) -> None:
     total: State | None = None
-    for _, state in _states(run, fold, grid):
-        total = state if total is None else merge(fold.combine, total, state)
+    for _, state in _states(run, reduction, grid):
+        total = state if total is None else merge(reduction.combine, total, state)
     if total is None:
-        total = tuple(state.value for state in neutral_state(fold.combine, [r.type.dtype for r in fold.results]))
+        total = tuple(
+            state.value for state in neutral_state(reduction.combine, [r.type.dtype for r in reduction.results])
+        )
     point = Point(run.memory(), grid, run.symbols)
-    for result, value in zip(fold.results, total, strict=True):
+    for result, value in zip(reduction.results, total, strict=True):
         run.keep(result.name, point, round_to(value, result.type.dtype))
 
 
-def _column_fold(run: _Run, fold: ColumnFold, grid: dict[Dim, int]) -> None:
-    """Adds one row to the column folds of its run; what lies in memory is complete after the last row."""
-    name = fold.results[0].name
-    for full, state in _states(run, fold, grid):
+def _column_reduction(run: _Run, reduction: ColumnReduction, grid: dict[Dim, int]) -> None:
+    """Adds one row to the column reductions of its run; what lies in memory is complete after the last row."""
+    name = reduction.results[0].name
+    for full, state in _states(run, reduction, grid):
         point = Point(run.memory(), full, run.symbols)
         home = tuple(point.index(index) for index in run.kernel.homes[name])
         before = run.columns.get((name, home))
-        total = run.columns[name, home] = state if before is None else merge(fold.combine, before, state)
-        for result, value in zip(fold.results, total, strict=True):
+        total = run.columns[name, home] = state if before is None else merge(reduction.combine, before, state)
+        for result, value in zip(reduction.results, total, strict=True):
             run.keep(result.name, point, round_to(value, result.type.dtype))
 
 
@@ -368,7 +383,7 @@ def _scan(run: _Run, scan: Scan, grid: dict[Dim, int]) -> None:
 
 
 def _sort(run: _Run, sort: Sort, grid: dict[Dim, int]) -> None:
-    places = [{**grid, **place} for place in run.places(run.fold_dims)]
+    places = [{**grid, **place} for place in run.places(run.reduction_dims)]
     values = [Point(run.memory(), place, run.symbols).scalar(sort.body) for place in places]
     order = sorted(range(len(values)), key=lambda i: (values[i] != values[i], values[i]), reverse=sort.descending)
     for rank, origin in enumerate(order[: sort.top]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ferrite_ir.language.dtypes import F32, I64
-from ferrite_ir.language.graph import Definition, Extern, Fold, Graph, Loop, TensorType, Update, Value, View, whole
+from ferrite_ir.language.graph import Definition, Extern, Graph, Loop, Reduction, TensorType, Update, Value, View, whole
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, load
 
@@ -36,9 +36,9 @@ class _Layers:
         self.definitions.append(Loop((value,), (self.row,), (body,)))
         return name
 
-    def fold(self, name: str, combine: str, body: Scalar) -> str:
+    def reduce(self, name: str, combine: str, body: Scalar) -> str:
         value = Value(name, TensorType(F32, (ROWS,)))
-        self.definitions.append(Fold((value,), combine, (self.row,), (self.inner,), (body,)))
+        self.definitions.append(Reduction((value,), combine, (self.row,), (self.inner,), (body,)))
         return name
 
     def product(self, name: str, left: str, right: str) -> str:
@@ -74,9 +74,9 @@ def layered_graph(definitions: int) -> Graph:
 def _layer(build: _Layers, number: int, state: str, mask: str, step: str) -> str:
     row, column, inner = build.row, build.column, build.inner
     weight, bias = build.given(f"w{number}", ROWS, WIDTH), build.given(f"b{number}", WIDTH)
-    mean = build.fold(f"mean{number}", "sum", build.at(state, row, inner))
+    mean = build.reduce(f"mean{number}", "sum", build.at(state, row, inner))
     centred = build.loop(f"c{number}", apply("sub", build.at(state, row, column), build.at(mean, row)))
-    spread = build.fold(f"v{number}", "sum", apply("mul", *[build.at(centred, row, inner)] * 2))
+    spread = build.reduce(f"v{number}", "sum", apply("mul", *[build.at(centred, row, inner)] * 2))
     scale = build.rows(f"r{number}", apply("rsqrt", build.at(spread, row)))
     normed = build.loop(f"n{number}", apply("mul", build.at(centred, row, column), build.at(scale, row)))
     product = build.product(f"p{number}", normed, weight)

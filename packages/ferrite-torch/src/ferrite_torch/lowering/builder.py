@@ -23,11 +23,11 @@ from ferrite_ir.language.graph import (
     Contract,
     Definition,
     Extern,
-    Fold,
     Graph,
     Loop,
     Origins,
     Output,
+    Reduction,
     Scan,
     Sort,
     Tag,
@@ -49,10 +49,10 @@ from ferrite_torch.lowering.tensors import (
     Point,
     Shape,
     Tensor,
-    fold_dims,
     grid_dims,
     grid_point,
     is_dense,
+    reduction_dims,
     whole_tensor,
 )
 from ferrite_torch.sizes.symbolic_sizes import size_of, sizes_of, steps_of
@@ -166,29 +166,29 @@ class Builder:
             self.definitions.append(Extern((value,), "aten.empty_strided.default", args, kwargs, origins=self._origins))
         return whole_tensor(values[0])
 
-    def fold(
+    def reduce(
         self,
         combine: str,
         shape: Sequence[int],
-        fold_shape: Sequence[int],
+        reduction_shape: Sequence[int],
         bodies: Callable[[Point, Point], tuple[Scalar, ...]],
     ) -> tuple[Tensor, ...]:
-        """Returns one tensor of ``shape`` per state component: the operands at each point combined over ``fold_shape``.
+        """Returns one tensor of ``shape`` per state component: the operands combined over ``reduction_shape``.
 
-        ``bodies`` gets the grid point and the fold point. Operands are in the type they are accumulated in, and so are
-        the results.
+        ``bodies`` gets the grid point and the reduction point. Operands are in the type they are accumulated in, and so
+        are the results.
 
         Raises:
             ValueError: the operands do not fit the combine.
         """
-        shape, fold_shape = tuple(shape), tuple(fold_shape)
-        dims, folded = grid_dims(shape), fold_dims(fold_shape)
-        operands = tuple(bodies(grid_point(shape), tuple(dim.index for dim in folded)))
+        shape, reduction_shape = tuple(shape), tuple(reduction_shape)
+        dims, reduced = grid_dims(shape), reduction_dims(reduction_shape)
+        operands = tuple(bodies(grid_point(shape), tuple(dim.index for dim in reduced)))
         results = self._states(combine, shape, operands)
         if 0 in shape:
             self._allocated(*results)
         else:
-            self.definitions.append(Fold(results, combine, dims, folded, operands, self._origins))
+            self.definitions.append(Reduction(results, combine, dims, reduced, operands, self._origins))
         return tuple(map(whole_tensor, results))
 
     def contract(
@@ -202,11 +202,11 @@ class Builder:
             left: the element of the left matrix at a point, in the type that it is multiplied in.
             right: the same of the right one.
         """
-        dims, folded = grid_dims(shape), fold_dims((points,))
-        row, column, place = (dim.index for dim in (*dims, *folded))
+        dims, reduced = grid_dims(shape), reduction_dims((points,))
+        row, column, place = (dim.index for dim in (*dims, *reduced))
         first, second = left((row, place)), right((place, column))
         value = self._value(first.dtype.compute, shape, None)
-        self.definitions.append(Contract(value, dims, folded, first, second, self._origins))
+        self.definitions.append(Contract(value, dims, reduced, first, second, self._origins))
         return whole_tensor(value)
 
     def scan(

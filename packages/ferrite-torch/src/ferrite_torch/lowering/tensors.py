@@ -29,8 +29,8 @@ def grid_dims(shape: Shape) -> tuple[Dim, ...]:
 
 
 @lru_cache(maxsize=4096)
-def fold_dims(shape: Shape) -> tuple[Dim, ...]:
-    """Returns the canonical dims ``r0, r1, …`` of a folded shape."""
+def reduction_dims(shape: Shape) -> tuple[Dim, ...]:
+    """Returns the canonical dims ``r0, r1, …`` of a reduced shape."""
     return tuple(Dim(f"r{axis}", size) for axis, size in enumerate(shape))
 
 

@@ -230,7 +230,7 @@ def _var_mean(
     unbiased: bool = True,  # noqa: FBT001, FBT002 - as in the op's schema
     keepdim: bool = False,  # noqa: FBT001, FBT002
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns variance and mean by the overload that is one fold; torch's pieces are one for each of the two."""
+    """Returns variance and mean by the overload that is one reduction; torch's pieces are one for each of the two."""
     variance, mean = torch.ops.aten.var_mean.correction(x, dim, correction=int(unbiased), keepdim=keepdim)
     return variance, mean
 

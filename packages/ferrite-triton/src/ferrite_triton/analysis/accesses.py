@@ -11,7 +11,7 @@ from ferrite_ir.language.scalar import Scalar, indirects_of, postorder
 from ferrite_ir.language.sizes import Size, hint, is_provably_at_most, is_static
 from ferrite_triton.analysis.flat import FlatKernel, KernelParam
 from ferrite_triton.analysis.index_reach import INDEX_LIMIT, reaches_of
-from ferrite_triton.analysis.space import FOLD_AXES, LARGEST_BLOCK, Axes
+from ferrite_triton.analysis.space import LARGEST_BLOCK, REDUCTION_AXES, Axes
 
 INDEX_BITS = 31
 
@@ -173,11 +173,11 @@ def touched_bytes(flat: FlatKernel, access: Access) -> int:
 
 
 def contiguous_axis(flat: FlatKernel, accesses: tuple[Access, ...]) -> str | None:
-    """Returns the axis along which most bytes lie next to each other, of those that are read where some are folded.
+    """Returns the axis along which most bytes lie next to each other, of those that are read where some are reduced.
 
     None where none do.
     """
-    counted = accesses if flat.space.fold is None else tuple(access for access in accesses if not access.writes)
+    counted = accesses if flat.space.reduction is None else tuple(access for access in accesses if not access.writes)
     votes = _unit_stride_bytes(flat, counted) or _unit_stride_bytes(flat, accesses)
     # Of equals the innermost grid axis wins.
     return max(votes, key=lambda name: (votes[name], "zyrx".index(name))) if votes else None
@@ -195,6 +195,6 @@ def _unit_stride_bytes(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict[s
     for access in accesses:
         axis = unit_stride_axis(access.offset)
         if axis is not None:
-            axis = "r" if axis in FOLD_AXES else axis
+            axis = "r" if axis in REDUCTION_AXES else axis
             votes[axis] = votes.get(axis, 0) + touched_bytes(flat, access)
     return votes

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from ferrite_ir.language.dtypes import F32
-from ferrite_ir.language.graph import Fold, Loop, bodies_of
+from ferrite_ir.language.graph import Loop, Reduction, bodies_of
 from ferrite_ir.language.ops import CONVERSIONS
 from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_triton.analysis.flat import FlatKernel
@@ -60,24 +60,24 @@ def weights(flat: FlatKernel) -> tuple[frozenset[Scalar], frozenset[Scalar]]:
     )
 
 
-def shares(flat: FlatKernel) -> dict[Scalar, Fold]:
+def shares(flat: FlatKernel) -> dict[Scalar, Reduction]:
     """Returns the f32 quotients ``exp(x - max) / sum`` of softmaxes over ``x``: what is divided is at most one."""
     found = {}
     for node in postorder(body for definition in flat.definitions for body in bodies_of(definition)):
-        fold = _softmax_of(flat, node.args[1], 1) if node.op == "div" and node.dtype is F32 else None
-        if fold is not None and _is_power(flat, resolved(flat, node.args[0]), fold):
-            found[node] = fold
+        reduction = _softmax_of(flat, node.args[1], 1) if node.op == "div" and node.dtype is F32 else None
+        if reduction is not None and _is_power(flat, resolved(flat, node.args[0]), reduction):
+            found[node] = reduction
     return found
 
 
-def _is_power(flat: FlatKernel, node: Scalar, fold: Fold) -> bool:
+def _is_power(flat: FlatKernel, node: Scalar, reduction: Reduction) -> bool:
     """Returns whether a value is ``exp(x - max)`` for an online softmax over ``x``."""
     if node.op != "exp":
         return False
     distance = resolved(flat, node.args[0])
-    if distance.op != "sub" or _softmax_of(flat, distance.args[1], 0) is not fold:
+    if distance.op != "sub" or _softmax_of(flat, distance.args[1], 0) is not reduction:
         return False
-    return resolved(flat, distance.args[0]) == resolved(flat, fold.bodies[0])
+    return resolved(flat, distance.args[0]) == resolved(flat, reduction.bodies[0])
 
 
 def _is_rounded(users: list[Scalar]) -> bool:
@@ -94,7 +94,7 @@ def _is_weight(flat: FlatKernel, node: Scalar) -> bool:
     return node.op == "div" and node.dtype is F32 and _softmax_of(flat, node.args[1], 1) is not None
 
 
-def _softmax_of(flat: FlatKernel, node: Scalar, position: int) -> Fold | None:
+def _softmax_of(flat: FlatKernel, node: Scalar, position: int) -> Reduction | None:
     """Returns the online softmax whose maximum (0) or sum (1) a value is, but for rows whose results are NaN.
 
     Such a sum is at least one.
@@ -103,7 +103,7 @@ def _softmax_of(flat: FlatKernel, node: Scalar, position: int) -> Fold | None:
     while node.op == "where" and node.args[1].op == "const" and math.isnan(node.args[1].value):
         node = resolved(flat, node.args[2])
     definition, place = flat.producers.get(node.source, (None, 0)) if node.op == "load" else (None, 0)
-    is_found = isinstance(definition, Fold) and definition.combine == "online_softmax" and place == position
+    is_found = isinstance(definition, Reduction) and definition.combine == "online_softmax" and place == position
     return definition if is_found else None  # type: ignore[return-value]
 
 

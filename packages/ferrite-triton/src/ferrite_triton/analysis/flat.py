@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from ferrite_ir.language import index as ix
 from ferrite_ir.language.dtypes import DType
-from ferrite_ir.language.graph import Computed, Contract, Fold, Loop, Scan, Sort, Update, bodies_of
+from ferrite_ir.language.graph import Computed, Contract, Loop, Reduction, Scan, Sort, Update, bodies_of
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar, postorder, substitute_dims
 from ferrite_ir.language.sizes import Size, hint
 from ferrite_scheduler.model.schedule import Kernel, Param
-from ferrite_triton.analysis.rows import varies_along_fold
+from ferrite_triton.analysis.rows import varies_along_reduction
 from ferrite_triton.analysis.space import Space
 from ferrite_triton.errors import ScheduleMismatch
 
@@ -60,12 +60,12 @@ class FlatKernel:
     homes: dict[str, tuple[Index, ...]]
     params: dict[str, KernelParam]
 
-    def is_fold_level(self, definition: Computed) -> bool:
-        """Returns whether the definition is evaluated at every point of the fold axis."""
-        if isinstance(definition, (Fold, Contract)):
+    def is_reduction_level(self, definition: Computed) -> bool:
+        """Returns whether the definition is evaluated at every point of the reduction axis."""
+        if isinstance(definition, (Reduction, Contract)):
             return True
-        fold = self.kernel.fold
-        return fold is not None and any(dim in fold.dims for dim in definition.dims)
+        reduction = self.kernel.reduction
+        return reduction is not None and any(dim in reduction.dims for dim in definition.dims)
 
     def producer(self, load: Scalar) -> tuple[Computed, int] | None:
         """Returns the definition that a load reads from a register, or None if it reads memory.
@@ -135,7 +135,7 @@ def flatten(kernel: Kernel, space: Space) -> FlatKernel:
     definitions: list[Computed] = []
     for definition in kernel.body:
         match definition:
-            case Loop() | Fold() | Scan():
+            case Loop() | Reduction() | Scan():
                 definitions.append(replace(definition, bodies=tuple(map(scalar, definition.bodies))))
             case Update():
                 condition = None if definition.condition is None else scalar(definition.condition)
@@ -156,12 +156,12 @@ def flatten(kernel: Kernel, space: Space) -> FlatKernel:
     return FlatKernel(kernel, space, tuple(definitions), producers, homes, name_params(kernel))
 
 
-def reads_along_fold(flat: FlatKernel, load: Scalar) -> bool:
-    """Returns whether a load from memory has an address of its own at each place along the fold axis.
+def reads_along_reduction(flat: FlatKernel, load: Scalar) -> bool:
+    """Returns whether a load from memory has an address of its own at each place along the reduction axis.
 
     That it has an index there does not say so: what an expanded tensor repeats lies at one address, with stride 0.
     """
-    return varies_along_fold((flat.offset(load.source, load.indices),))
+    return varies_along_reduction((flat.offset(load.source, load.indices),))
 
 
 def memory_loads(flat: FlatKernel, roots: tuple[Scalar, ...]) -> dict[Scalar, None]:

@@ -1,6 +1,6 @@
-"""Points along the fold axis that one thread holds: folded among themselves they share what a loop carries.
+"""Points along the reduction axis that one thread holds: reduced among themselves they share what a loop carries.
 
-A thread reads 16 bytes at a time. Where the elements in them lie next to each other along the fold axis, a tile
+A thread reads 16 bytes at a time. Where the elements in them lie next to each other along the reduction axis, a tile
 ``[…, RBLOCK]`` is ``[…, RBLOCK // n, n]`` without moving anything between threads. Where rows begin at no multiple of
 16 bytes a thread reads less at a time, and the rest of what it holds further on: ``[…, m, RBLOCK // (m * n), n]``.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ferrite_ir.language.graph import Fold
+from ferrite_ir.language.graph import Reduction
 from ferrite_ir.language.sizes import Size, is_provably_at_most, is_static
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.loop_plan import plan_passes
@@ -19,11 +19,11 @@ from ferrite_triton.analysis.space import Axes, Space
 from ferrite_triton.tile.language import Block, Expand, Expression, Extent, Reduce, Reshape, Shape
 
 SHORTEST = 1024
-"""Fewest points of a fold axis whose blocks are surely wide enough to be grouped."""
+"""Fewest points of a reduction axis whose blocks are surely wide enough to be grouped."""
 
 
 THREAD_SHARE = 8
-"""Points of the fold axis that a thread holds and that do not all lie next to each other."""
+"""Points of the reduction axis that a thread holds and that do not all lie next to each other."""
 SHORTEST_COLUMN = 128
 """Fewest points of a column of which a thread surely holds several."""
 
@@ -34,7 +34,7 @@ GROUPED = ("welford", "online_softmax")
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How a block of the fold axis is taken apart: ``[far, RBLOCK // (far * near), near]`` of it.
+    """How a block of the reduction axis is taken apart: ``[far, RBLOCK // (far * near), near]`` of it.
 
     Attributes:
         far: points that a thread holds at equal distances.
@@ -46,13 +46,13 @@ class Grouping:
 
     @property
     def count(self) -> int:
-        """Returns how many points are folded among themselves."""
+        """Returns how many points are reduced among themselves."""
         return self.far * self.near
 
 
 @dataclass(frozen=True, slots=True)
 class TakenApart:
-    """How a tile whose fold axis is taken apart into groups looks.
+    """How a tile whose reduction axis is taken apart into groups looks.
 
     Attributes:
         states: shape of what there is one of for each group.
@@ -66,19 +66,19 @@ class TakenApart:
 
     @classmethod
     def of(cls, space: Space, axes: Axes, groups: Grouping) -> TakenApart:
-        """Returns the shapes for tiles that vary along some axes, the fold axis among them."""
-        place = space.fold_position
+        """Returns the shapes for tiles that vary along some axes, the reduction axis among them."""
+        place = space.reduction_position
         shape = list(space.shape(axes))
         shape[place] = Block("RBLOCK", groups.count)
         parts: list[Extent] = list(shape)
-        folded: list[int] = []
+        reduced: list[int] = []
         if groups.near > 1:
             parts.insert(place + 1, groups.near)
-            folded.append(place + 1)
+            reduced.append(place + 1)
         if groups.far > 1:
             parts.insert(place, groups.far)
-            folded = [*(axis + 1 for axis in folded), place]
-        return cls(tuple(shape), tuple(parts), tuple(folded))
+            reduced = [*(axis + 1 for axis in reduced), place]
+        return cls(tuple(shape), tuple(parts), tuple(reduced))
 
     def group(self, tile: Expression) -> Expression:
         """Returns the tile taken apart."""
@@ -88,21 +88,21 @@ class TakenApart:
         """Returns what each group has one of, for each of its points."""
         return Expand(state, tuple(sorted(self.axes)))
 
-    def folded(self, group: Expression, combine: str) -> Expression:
-        """Returns a tile taken apart with its groups folded by a combine."""
+    def reduced(self, group: Expression, combine: str) -> Expression:
+        """Returns a tile taken apart with its groups reduced by a combine."""
         for axis in self.axes:
             group = Reduce((group,), combine, axis)
         return group
 
 
-def grouping(flat: FlatKernel, fold: Fold) -> Grouping:
-    """Returns how the points that a thread holds lie along the fold axis; groups of one where that is not known.
+def grouping(flat: FlatKernel, reduction: Reduction) -> Grouping:
+    """Returns how the points that a thread holds lie along the reduction axis; groups of one where that is not known.
 
     A thread reads neighbours if rows begin at multiples of what it can read at once. Whatever else it holds are the
     points that the threads of a program reach in further steps: of rows that begin anywhere, and of columns.
     """
-    axis = flat.space.fold
-    has_moments = fold.combine == "welford"
+    axis = flat.space.reduction
+    has_moments = reduction.combine == "welford"
     if axis is None or (has_moments and axis.masked):  # groups of moments count alike
         return Grouping(1, 1)
     if flat.space.order == ("r", "x"):
@@ -114,7 +114,7 @@ def grouping(flat: FlatKernel, fold: Fold) -> Grouping:
     if flat.space.order[-1:] != ("r",) or not is_long:
         return Grouping(1, 1)
     found: tuple[int, int] | None = None
-    for load in memory_loads(flat, fold.bodies):
+    for load in memory_loads(flat, reduction.bodies):
         offset = flat.offset(load.source, load.indices)
         if not any(dim.name == "r" for dim in offset.dims):
             continue
@@ -135,30 +135,34 @@ def grouping(flat: FlatKernel, fold: Fold) -> Grouping:
 
 def _row_of_multiples(space: Space, width: int) -> Size:
     """Returns the length of rows where it is symbolic and a multiple of ``width``, else 0."""
-    return space.fold_size if space.multiple % width == 0 and not is_static(space.fold_size) else 0
+    return space.reduction_size if space.multiple % width == 0 and not is_static(space.reduction_size) else 0
 
 
 def needed_multiple(flat: FlatKernel) -> int:
-    """Returns what a symbolic fold axis has to be a multiple of for threads to hold neighbours in groups, or 1.
+    """Returns what a symbolic reduction axis has to be a multiple of for threads to hold neighbours in groups, or 1.
 
-    It is the number of elements of the narrowest operand of a grouped fold that a thread reads at once.
+    It is the number of elements of the narrowest operand of a grouped reduction that a thread reads at once.
     """
-    axis = flat.space.fold
+    axis = flat.space.reduction
     if axis is None or is_static(axis.size):
         return 1
-    folds = [d for d in flat.definitions if isinstance(d, Fold) and d.combine in GROUPED and len(d.bodies) == 1]
-    loads = [load for fold in folds for load in memory_loads(flat, fold.bodies)]
+    reductions = [
+        d for d in flat.definitions if isinstance(d, Reduction) and d.combine in GROUPED and len(d.bodies) == 1
+    ]
+    loads = [load for reduction in reductions for load in memory_loads(flat, reduction.bodies)]
     multiple = max((WIDEST_ACCESS // flat.param_of(load.source).dtype.bytes for load in loads), default=1)
     aligned = replace(flat, space=replace(flat.space, multiple=multiple))
-    return multiple if any(grouping(flat, fold) != grouping(aligned, fold) for fold in folds) else 1
+    return multiple if any(grouping(flat, reduction) != grouping(aligned, reduction) for reduction in reductions) else 1
 
 
 def rows_together(flat: FlatKernel) -> int:
     """Returns how many rows of its columns a thread of a kernel should hold; 1 where it does not matter."""
     if not flat.space.loops or flat.space.order != ("r", "x"):
         return 1
-    folds = [d for d in flat.definitions if isinstance(d, Fold) and d.combine in GROUPED and len(d.bodies) == 1]
-    return max((grouping(flat, fold).far for fold in folds), default=1)
+    reductions = [
+        d for d in flat.definitions if isinstance(d, Reduction) and d.combine in GROUPED and len(d.bodies) == 1
+    ]
+    return max((grouping(flat, reduction).far for reduction in reductions), default=1)
 
 
 def _halves(width: int) -> Iterator[int]:

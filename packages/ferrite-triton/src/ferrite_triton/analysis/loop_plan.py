@@ -1,7 +1,7 @@
-"""Which loop over the fold axis does what, in kernels that walk it block by block.
+"""Which loop over the reduction axis does what, in kernels that walk it block by block.
 
-A fold is done in the first pass after those that its operands wait for; values at fold level are computed anew in every
-pass that needs them.
+A reduction is done in the first pass after those that its operands wait for; values at reduction level are computed
+anew in every pass that needs them.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ferrite_ir.language.graph import Computed, Contract, Fold, Loop, Scan, Update, names_read
+from ferrite_ir.language.graph import Computed, Contract, Loop, Reduction, Scan, Update, names_read
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import hint
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
-from ferrite_triton.analysis.rows import behind, step_along, varies_along_fold
+from ferrite_triton.analysis.rows import behind, step_along, varies_along_reduction
 from ferrite_triton.analysis.update_targets import update_scalars
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One loop over the fold axis.
+    """One loop over the reduction axis.
 
     Attributes:
-        inside: definitions of fold level that are folded, scanned, stored or updated in the loop, in order.
+        inside: definitions of reduction level that are reduced, scanned, stored or updated in the loop, in order.
         after: definitions of grid level that are ready when it has ended.
     """
 
@@ -47,7 +47,7 @@ def plan_passes(flat: FlatKernel) -> Passes:
     delayed = _overwriting_stage(flat, stages)
     for position, definition in enumerate(flat.definitions):
         stage = max(stages[position], max((delayed.get(result.name, 0) for result in definition.results), default=0))
-        if not flat.is_fold_level(definition):
+        if not flat.is_reduction_level(definition):
             after.setdefault(stage, []).append(definition)
         elif not isinstance(definition, Loop) or any(result.name in stored for result in definition.results):
             inside.setdefault(stage, []).append(definition)
@@ -63,18 +63,18 @@ def find_stages(flat: FlatKernel) -> list[int]:
     for definition in flat.definitions:
         stage = max((ready.get(name, 0) for name in names_read(definition)), default=0)
         stages.append(stage)
-        # A fold's result waits for the end of its loop; so does a value at grid level that is computed from one.
-        done = stage + 1 if isinstance(definition, (Fold, Contract)) else stage
+        # A reduction's result waits for the end of its loop; so does a value at grid level that is computed from one.
+        done = stage + 1 if isinstance(definition, (Reduction, Contract)) else stage
         ready.update((result.name, done) for result in definition.results)
     return stages
 
 
 def _overwriting_stage(flat: FlatKernel, stages: list[int]) -> dict[str, int]:
-    """Returns for stores at fold level into memory that the kernel also reads the earliest stage: the last one."""
+    """Returns for stores at reduction level into memory that the kernel also reads the earliest stage: the last one."""
     inside = {
         result.name: stage
         for stage, definition in zip(stages, flat.definitions, strict=True)
-        if flat.is_fold_level(definition) and not isinstance(definition, (Fold, Contract))
+        if flat.is_reduction_level(definition) and not isinstance(definition, (Reduction, Contract))
         for result in definition.results
     }
     read = {flat.param_of(load.source).text for load in memory_loads(flat, _all_roots(flat))}
@@ -101,7 +101,7 @@ def roots_of(definition: Computed) -> tuple[Scalar, ...]:
 
 def rereads(flat: FlatKernel, passes: Passes) -> list[dict[Scalar, str]]:
     """Returns for each loop the eviction policy of its loads: data that a later loop reads again should stay."""
-    reads = [loads_along_fold(flat, loop) for loop in passes.loops]
+    reads = [loads_along_reduction(flat, loop) for loop in passes.loops]
     policies: list[dict[Scalar, str]] = []
     for number, loads in enumerate(reads):
         later = {load for following in reads[number + 1 :] for load in following}
@@ -118,16 +118,16 @@ Measured on an H200, softmax over rows in halves: of 256 KiB 4 % faster backward
 
 
 def goes_backwards(flat: FlatKernel, passes: Passes) -> list[bool]:
-    """Returns for each loop whether it begins with the last block of the fold axis.
+    """Returns for each loop whether it begins with the last block of the reduction axis.
 
     One that reads again what takes more of the cache than a program's share finds the end there, not the beginning.
     Scans go on from block to block.
     """
-    axis, found = flat.space.fold, [False] * len(passes.loops)
+    axis, found = flat.space.reduction, [False] * len(passes.loops)
     if axis is None or flat.space.order[-1:] != ("r",):
         return found
     for number, (before, loop) in enumerate(pairwise(passes.loops), start=1):
-        again = loads_along_fold(flat, loop).keys() & loads_along_fold(flat, before).keys()
+        again = loads_along_reduction(flat, loop).keys() & loads_along_reduction(flat, before).keys()
         row = hint(axis.size) * sum(flat.param_of(load.source).dtype.bytes for load in again)
         scans = any(isinstance(definition, Scan) for definition in (*loop.inside, *before.inside))
         found[number] = row >= LONG_PASS and not scans and not found[number - 1]
@@ -158,8 +158,8 @@ def read_ahead(flat: FlatKernel, policies: list[dict[Scalar, str]]) -> list[froz
     return [frozenset(filter(walks_down, loads)) for loads in again]
 
 
-# Eviction policy of a load along the fold axis by what the other loops do: "" leaves it to the machine, because the
-# next kernel may want data that this one reads but once.
+# Eviction policy of a load along the reduction axis by what the other loops do: "" leaves it to the machine, because
+# the next kernel may want data that this one reads but once.
 READ_AGAIN_LATER, READ_THE_LAST_TIME, READ_ONCE = "evict_last", "evict_first", ""
 
 
@@ -169,9 +169,9 @@ def _policy(*, again: bool, before: bool) -> str:
     return READ_THE_LAST_TIME if before else READ_ONCE
 
 
-def loads_along_fold(flat: FlatKernel, loop: Pass) -> dict[Scalar, None]:
-    """Returns the loads from memory in a loop that vary along the fold axis, in first-use order."""
+def loads_along_reduction(flat: FlatKernel, loop: Pass) -> dict[Scalar, None]:
+    """Returns the loads from memory in a loop that vary along the reduction axis, in first-use order."""
     loads: dict[Scalar, None] = {}
     for definition in loop.inside:
         loads.update(memory_loads(flat, roots_of(definition)))
-    return {load: None for load in loads if varies_along_fold(load.indices)}
+    return {load: None for load in loads if varies_along_reduction(load.indices)}

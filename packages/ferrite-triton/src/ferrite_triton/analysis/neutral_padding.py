@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 
 from ferrite_ir.language.dtypes import BOOL
-from ferrite_ir.language.graph import Fold, Loop
+from ferrite_ir.language.graph import Loop, Reduction
 from ferrite_ir.language.ops import CONVERSIONS
 from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_ir.language.sizes import is_static
-from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_fold
+from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_reduction
 
 _KEEPING = frozenset(("add", "sub", "neg", "abs", *CONVERSIONS, "relu", "maximum", "minimum"))
 """Operations that make zero of zeros."""
@@ -21,18 +21,20 @@ _KEEPING = frozenset(("add", "sub", "neg", "abs", *CONVERSIONS, "relu", "maximum
 
 def padded_sums(flat: FlatKernel) -> dict[str, frozenset[Scalar]]:
     """Returns such sums, by the name of their result, each with the loads that have to give zero past the end."""
-    axis = flat.space.fold
-    if axis is None or is_static(axis.size) or not axis.masked or not flat.space.folds_tile:
+    axis = flat.space.reduction
+    if axis is None or is_static(axis.size) or not axis.masked or not flat.space.reduces_tile:
         return {}
     return {
         definition.results[0].name: frozenset(memory_loads(flat, definition.bodies))
         for definition in flat.definitions
-        if isinstance(definition, Fold) and definition.combine == "sum" and _is_zero_padded(flat, definition.bodies[0])
+        if isinstance(definition, Reduction)
+        and definition.combine == "sum"
+        and _is_zero_padded(flat, definition.bodies[0])
     }
 
 
 def _is_zero_padded(flat: FlatKernel, root: Scalar) -> bool:
-    """Returns whether a value is zero where all loads along the fold axis are."""
+    """Returns whether a value is zero where all loads along the reduction axis are."""
     zeros: set[Scalar] = set()
     for node in postorder((root,)):
         if _is_zero(flat, node, zeros):
@@ -45,7 +47,7 @@ def _is_zero(flat: FlatKernel, node: Scalar, zeros: set[Scalar]) -> bool:
         case "load":
             definition, position = flat.producers.get(node.source, (None, 0))
             if definition is None:
-                return node.dtype is not BOOL and reads_along_fold(flat, node)
+                return node.dtype is not BOOL and reads_along_reduction(flat, node)
             return isinstance(definition, Loop) and _is_zero_padded(flat, definition.bodies[position])
         case "const":
             return bool(node.value == 0)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ferrite_ir.language.graph import Fold, bodies_of
+from ferrite_ir.language.graph import Reduction, bodies_of
 from ferrite_ir.language.scalar import Scalar
-from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_fold
+from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_reduction
 
 HALF_BYTES = 2
 
@@ -20,12 +20,12 @@ def holds_only_halves(flat: FlatKernel) -> bool:
 
 
 def held_loads(flat: FlatKernel) -> tuple[Scalar, ...]:
-    """Returns the loads of elements that are folded, in a kernel whose programs share rows.
+    """Returns the loads of elements that are reduced, in a kernel whose programs share rows.
 
     What is read for the results alone is read after the meeting, and does not wait.
     """
     if not flat.kernel.points:
         return ()
-    folds = [definition for definition in flat.definitions if isinstance(definition, Fold)]
-    loads = memory_loads(flat, tuple(body for fold in folds for body in bodies_of(fold)))
-    return tuple(load for load in loads if reads_along_fold(flat, load))
+    reductions = [definition for definition in flat.definitions if isinstance(definition, Reduction)]
+    loads = memory_loads(flat, tuple(body for reduction in reductions for body in bodies_of(reduction)))
+    return tuple(load for load in loads if reads_along_reduction(flat, load))

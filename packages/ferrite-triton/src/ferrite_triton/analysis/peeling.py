@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ferrite_ir.language.graph import Computed, Fold, Loop, bodies_of
+from ferrite_ir.language.graph import Computed, Loop, Reduction, bodies_of
 from ferrite_ir.language.index import Index, mod
 from ferrite_ir.language.scalar import postorder
 from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
-from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_fold
+from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_reduction
 from ferrite_triton.analysis.space import Skew
 
 SHORTEST = 8192
@@ -24,21 +24,21 @@ SHORTEST = 8192
 def skew_of(flat: FlatKernel) -> Skew | None:
     """Returns how the rows of a kernel are skewed, None where they are not or where it cannot read them so.
 
-    It can where a row is all that its loop reads and the loop does nothing but fold: a store writes whole vectors only
-    from multiples of them, and of two operands that are skewed differently one would be read as before. Moments count
-    the points that each lane has seen, and positions of extremes lie in vectors of their own.
+    It can where a row is all that its loop reads and the loop does nothing but reduction: a store writes whole vectors
+    only from multiples of them, and of two operands that are skewed differently one would be read as before. Moments
+    count the points that each lane has seen, and positions of extremes lie in vectors of their own.
     """
-    space, fold = flat.space, flat.space.fold
-    if fold is None or not space.loops or space.order[-1:] != ("r",) or not fold.masked:
+    space, reduction = flat.space, flat.space.reduction
+    if reduction is None or not space.loops or space.order[-1:] != ("r",) or not reduction.masked:
         return None
-    if not is_static(fold.size) or fold.size < SHORTEST:
+    if not is_static(reduction.size) or reduction.size < SHORTEST:
         return None
-    inside = [definition for definition in flat.definitions if flat.is_fold_level(definition)]
-    if not all(_only_folds(flat, definition) for definition in inside):
+    inside = [definition for definition in flat.definitions if flat.is_reduction_level(definition)]
+    if not all(_only_reduces(flat, definition) for definition in inside):
         return None
     roots = tuple(body for definition in inside for body in bodies_of(definition))
-    loads = [load for load in memory_loads(flat, roots) if varies_along_fold(load.indices)]
-    counts = [node for node in postorder(roots) if node.op == "index" and varies_along_fold(node.args)]
+    loads = [load for load in memory_loads(flat, roots) if varies_along_reduction(load.indices)]
+    counts = [node for node in postorder(roots) if node.op == "index" and varies_along_reduction(node.args)]
     if len(loads) != 1 or counts:
         return None
     param, offset = flat.param_of(loads[0].source), flat.offset(loads[0].source, loads[0].indices)
@@ -52,9 +52,9 @@ def skew_of(flat: FlatKernel) -> Skew | None:
     return Skew(loads[0].source, width, mod(start, width))
 
 
-def _only_folds(flat: FlatKernel, definition: Computed) -> bool:
+def _only_reduces(flat: FlatKernel, definition: Computed) -> bool:
     match definition:
-        case Fold():
+        case Reduction():
             return definition.combine != "welford"
         case Loop():
             return all(result.name not in flat.kernel.stored for result in definition.results)

@@ -1,8 +1,9 @@
 """Short rows of odd sizes, each of which a thread goes through by itself.
 
 The compiler spreads a tile over threads so that neighbouring elements belong to neighbouring threads. Of a row of 33
-elements each of 32 threads has one or two then, which they fold in five exchanges, and all of them compute what is one
-number for the row; nothing is read in vectors, as the rows begin anywhere. Where a thread has a row of its own, folding
+elements each of 32 threads has one or two then, which they reduce in five exchanges, and all of them compute what is
+one number for the row; nothing is read in vectors, as the rows begin anywhere. Where a thread has a row of its own,
+reducing
 takes no exchange, and elements past the end, which make a power of two, are none: that they are is known while
 compiling. What a warp reads of 32 rows lies in a few lines of memory that are in the cache for the next elements.
 Stores have no such cache before them: they go out in the order of memory, by way of shared memory.
@@ -14,7 +15,7 @@ from it (`fmath.hide`), and ``position``, by which results are stored, the same 
 from __future__ import annotations
 
 from ferrite_ir.language import index as ix
-from ferrite_ir.language.graph import Fold, Loop
+from ferrite_ir.language.graph import Loop, Reduction
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.accesses import Access, touched_bytes
@@ -32,26 +33,36 @@ ACCESS_BYTES = 8
 
 def is_walked(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
     """Returns whether a kernel holds short rows, one behind the other, that begin where nothing is aligned."""
-    space, fold = flat.space, flat.space.fold
-    if flat.kernel.strategy != "persistent" or space.order != ("x", "r") or space.parts or space.runs or fold is None:
+    space, reduction = flat.space, flat.space.reduction
+    if (
+        flat.kernel.strategy != "persistent"
+        or space.order != ("x", "r")
+        or space.parts
+        or space.runs
+        or reduction is None
+    ):
         return False
-    if not is_static(fold.size) or not LEAST_ROW <= fold.size <= MOST_ROW or fold.size == next_power_of_two(fold.size):
+    if (
+        not is_static(reduction.size)
+        or not LEAST_ROW <= reduction.size <= MOST_ROW
+        or reduction.size == next_power_of_two(reduction.size)
+    ):
         return False
-    if not all(isinstance(definition, (Fold, Loop)) for definition in flat.definitions):
+    if not all(isinstance(definition, (Reduction, Loop)) for definition in flat.definitions):
         return False
     read = [access for access in accesses if not access.writes and {"x", "r"} <= access.axes]
     heaviest = max(read, key=lambda access: touched_bytes(flat, access), default=None)
-    if heaviest is None or behind(heaviest.offset) is None or step_along(heaviest.offset, "x") != fold.size:
+    if heaviest is None or behind(heaviest.offset) is None or step_along(heaviest.offset, "x") != reduction.size:
         return False
-    if len(read) * fold.size > MOST_HELD:
+    if len(read) * reduction.size > MOST_HELD:
         return False
     width = heaviest.param.dtype.bytes
-    return fold.size * width <= ROW_BYTES and not is_aligned_row(heaviest.offset, max(1, ACCESS_BYTES // width))
+    return reduction.size * width <= ROW_BYTES and not is_aligned_row(heaviest.offset, max(1, ACCESS_BYTES // width))
 
 
 def in_order(space: Space, place: Index) -> Index:
     """Returns where a result is stored, by positions that are known to be neighbours."""
-    fold = space.fold
-    if not space.walked or fold is None:
+    reduction = space.reduction
+    if not space.walked or reduction is None:
         return place
-    return ix.substitute(place, {flat_dim(fold): Dim(POSITION, fold.size).index})
+    return ix.substitute(place, {flat_dim(reduction): Dim(POSITION, reduction.size).index})

@@ -72,8 +72,8 @@ def step_along(index: Index, axis: str) -> Size:
     return _steps(index, axis)[0]
 
 
-def varies_along_fold(indices: Iterable[Index]) -> bool:
-    """Returns whether one of the indices depends on the position along the fold axis."""
+def varies_along_reduction(indices: Iterable[Index]) -> bool:
+    """Returns whether one of the indices depends on the position along the reduction axis."""
     return any(dim.name == "r" for index in indices for dim in index.dims)
 
 

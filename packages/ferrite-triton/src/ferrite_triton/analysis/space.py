@@ -25,23 +25,23 @@ Axes = frozenset[str]
 NO_AXES: Axes = frozenset()
 # The positions in a tile that holds the first elements of sorted rows: no axis of any kernel, but lanes all the same.
 RANK: Axes = frozenset(["rank"])
-# Positions along the fold axis that the compiler knows to be neighbours, where ``r`` hides it.
+# Positions along the reduction axis that the compiler knows to be neighbours, where ``r`` hides it.
 POSITION = "position"
-# The fold axis, and the axis that counts its blocks where those are folded by themselves.
-FOLD_AXES: Axes = frozenset(("r", "b"))
+# The reduction axis, and the axis that counts its blocks where those are reduced by themselves.
+REDUCTION_AXES: Axes = frozenset(("r", "b"))
 
 # A mask may be left out where every block divides the axis. That costs the config its larger blocks, so only generous
 # divisors are taken.
-FREE_BLOCK = {"pointwise": 1024, "tiled": 128, "fold": 1024, "grid": 64, "walked": 512}
+FREE_BLOCK = {"pointwise": 1024, "tiled": 128, "reduction": 1024, "grid": 64, "walked": 512}
 LARGEST_BLOCK = 4096
 # Rows of a scan along columns that lie in one tile: more are walked in blocks, so that a tile can be as wide as a line
 # of memory and there are programs enough.
 LONGEST_COLUMN = 64
-# A fold axis that is walked twice takes large steps, so that few rows at a time wait in the cache.
-LARGEST_FOLD_BLOCK = 16384
+# A reduction axis that is walked twice takes large steps, so that few rows at a time wait in the cache.
+LARGEST_REDUCTION_BLOCK = 16384
 # The longest row that a scan or a sort takes in one tile: sorting it takes 78 steps, and seconds to compile.
 LONGEST_ROW = 4096
-# Rows that tensor cores multiply at once, and points of the fold axis by which blocks of such a product are cut.
+# Rows that tensor cores multiply at once, and points of the reduction axis by which blocks of such a product are cut.
 PRODUCT_ROWS, PRODUCT_POINTS = 16, 64
 
 
@@ -73,12 +73,17 @@ class KernelAxis:
     @property
     def is_whole(self) -> bool:
         """Returns whether a tile holds all of a grid axis: then no program has its part of it."""
-        return self.tiled and not self.is_fold and self.block is not None and is_provably_at_most(self.size, self.block)
+        return (
+            self.tiled
+            and not self.is_reduction
+            and self.block is not None
+            and is_provably_at_most(self.size, self.block)
+        )
 
     @property
-    def is_fold(self) -> bool:
-        """Returns whether this is the fold axis, or that of the blocks it is cut into."""
-        return self.name in FOLD_AXES
+    def is_reduction(self) -> bool:
+        """Returns whether this is the reduction axis, or that of the blocks it is cut into."""
+        return self.name in REDUCTION_AXES
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +106,23 @@ class Space:
     """All axes of a kernel.
 
     Attributes:
-        axes: grid axes from ``z`` to ``x``, then ``r``; before it ``b`` where blocks of the fold axis are folded too.
+        axes: grid axes from ``z`` to ``x``, then ``r``; before it ``b`` where blocks of the reduction axis are reduced
+        too.
         order: names of the tiled axes, slowest in memory first.
         mapping: each dim of the kernel as an index of flat positions.
-        loops: whether the fold axis is walked in blocks.
-        serial: neighbours along the fold axis that lie ``RBLOCK // serial`` apart in a tile, so that one thread holds
-            them all; 0 where a tile holds positions in order.
-        parts: programs that share a line of the fold axis, each with one block of it, and wait for each other; 0 where
-            each has the whole.
+        loops: whether the reduction axis is walked in blocks.
+        serial: neighbours along the reduction axis that lie ``RBLOCK // serial`` apart in a tile, so that one thread
+            holds them all; 0 where a tile holds positions in order.
+        parts: programs that share a line of the reduction axis, each with one block of it, and wait for each other; 0
+            where each has the whole.
         pieces: how many blocks such a program takes, one after the other; see `Scans.pieces`.
         runs: in how many runs the positions of ``x`` are cut, of which a program takes one in blocks, one after the
             other; 0 where each block has a program.
         run: positions of a run; where ``x`` is masked the last runs may have fewer.
         branches: how often the grid axes are gone through, each time by programs of another branch of the kernel.
-        least: what a symbolic fold axis has at least, where the text is for some sizes only.
+        least: what a symbolic reduction axis has at least, where the text is for some sizes only.
         multiple: what divides it there.
-        skew: by how much blocks of the fold axis begin before rows, None where they begin with them.
+        skew: by how much blocks of the reduction axis begin before rows, None where they begin with them.
         walked: whether each thread goes through a row of its own; see `ferrite_triton.analysis.row_per_thread`.
         params: the params for symbolic sizes, as far as the text needs them yet.
     """
@@ -144,38 +150,38 @@ class Space:
     @property
     def grid(self) -> tuple[KernelAxis, ...]:
         """Returns the grid axes, outermost first."""
-        return tuple(axis for axis in self.axes if not axis.is_fold)
+        return tuple(axis for axis in self.axes if not axis.is_reduction)
 
     @property
-    def fold(self) -> KernelAxis | None:
-        """Returns the fold axis, or None; the points of a block where it is cut into blocks."""
+    def reduction(self) -> KernelAxis | None:
+        """Returns the reduction axis, or None; the points of a block where it is cut into blocks."""
         return self.axis("r")
 
     @property
     def blocks(self) -> KernelAxis | None:
-        """Returns the axis that counts the blocks of the fold axis, or None where it is not cut."""
+        """Returns the axis that counts the blocks of the reduction axis, or None where it is not cut."""
         return self.axis("b")
 
     @property
-    def fold_size(self) -> Size:
-        """Returns the number of points of the fold axis, those of all its blocks."""
+    def reduction_size(self) -> Size:
+        """Returns the number of points of the reduction axis, those of all its blocks."""
         size: Size = 1
         for axis in self.axes:
-            size = size * axis.size if axis.is_fold else size
+            size = size * axis.size if axis.is_reduction else size
         return size
 
     @property
-    def folds_tile(self) -> bool:
-        """Returns whether tiles have an extent along the fold axis."""
+    def reduces_tile(self) -> bool:
+        """Returns whether tiles have an extent along the reduction axis."""
         return "r" in self.order
 
     @property
-    def fold_position(self) -> int:
-        """Returns the position of the fold axis in tiles."""
+    def reduction_position(self) -> int:
+        """Returns the position of the reduction axis in tiles."""
         return self.order.index("r")
 
-    def fold_lanes(self) -> Expression:
-        """Returns the positions of a block of the fold axis, counted from its start, in the order of the tile."""
+    def reduction_lanes(self) -> Expression:
+        """Returns the positions of a block of the reduction axis, counted from its start, in the order of the tile."""
         lanes = Lanes(Block("RBLOCK"))
         if not self.serial:
             return lanes
@@ -227,11 +233,11 @@ def dim_mapping(axes: tuple[Axis, ...]) -> dict[Dim, Index]:
 
 
 def persistent_block(kernel: Kernel, longest: int) -> int | None:
-    """Returns the block of the fold axis that the text fixes, or None where the config chooses it."""
-    fold = kernel.fold
-    if fold is None:
+    """Returns the block of the reduction axis that the text fixes, or None where the config chooses it."""
+    reduction = kernel.reduction
+    if reduction is None:
         return None
-    size = fold.size
+    size = reduction.size
     if not sizes.is_static(size):
         return None
     if size <= 1 or kernel.strategy == "persistent" or (kernel.strategy in ("scan", "sort") and size <= longest):
@@ -240,13 +246,13 @@ def persistent_block(kernel: Kernel, longest: int) -> int | None:
 
 
 def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
-    """Returns the space of a kernel; ``order`` says how tiles lie, slowest axis first (default: fold axis last)."""
+    """Returns a kernel's space; ``order`` says how tiles lie, slowest axis first (by default what is reduced last)."""
     is_across = order is not None and order[-1] == "x"
     shared = next((d for d in kernel.body if isinstance(d, LookBackScan)), None)
     longest = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else kernel.tile
     points = shared.points if shared else kernel.points
-    fold_block = points or persistent_block(kernel, longest)
-    has_fold = kernel.fold is not None
+    reduction_block = points or persistent_block(kernel, longest)
+    has_reduction = kernel.reduction is not None
     grid_tiles = sum(axis.size != 1 for axis in kernel.grid)
     multiplies = any(isinstance(definition, Contract) for definition in kernel.body)
     on_tensor_cores = uses_tensor_cores(kernel.body)
@@ -254,20 +260,20 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     axes = cut_axes(kernel)
     for axis in axes:
         size = axis.size
-        if kernel.inner and axis.name in FOLD_AXES:
+        if kernel.inner and axis.name in REDUCTION_AXES:
             texts.append(_whole_axis(axis.name, int(size)))
-        elif axis.is_fold:
+        elif axis.is_reduction:
             is_held = kernel.strategy == "persistent" and not sizes.is_static(size)
-            generous = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else FREE_BLOCK["fold"]
+            generous = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else FREE_BLOCK["reduction"]
             generous = PRODUCT_POINTS if on_tensor_cores else generous
             if points:
                 masked = not sizes.is_static(size) or size % points != 0
                 texts.append(KernelAxis("r", size, tiled=True, masked=masked, block=points, max_block=points))
             else:
-                texts.append(_held_axis(size) if is_held else _fold_axis(size, fold_block, generous))
+                texts.append(_held_axis(size) if is_held else _reduction_axis(size, reduction_block, generous))
         elif multiplies and axis.name == "y":
             texts.append(_whole_axis("y", int(size), PRODUCT_ROWS if on_tensor_cores else 1))
-        elif shared or (has_fold and axis.name != "x") or (kernel.points and not is_across):
+        elif shared or (has_reduction and axis.name != "x") or (kernel.points and not is_across):
             # One position of the outer axes per program: tiles stay two-dimensional, and those of shared rows have one
             # dimension, so that a thread does not have to know the states of all programs of a row.
             texts.append(KernelAxis(axis.name, size, tiled=False, masked=False, block=1, max_block=1))
@@ -276,17 +282,17 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
         elif kernel.runs:
             texts.append(_run_axis(axis.name, size, kernel))
         else:
-            role = "grid" if has_fold else "pointwise" if grid_tiles == 1 else "tiled"
+            role = "grid" if has_reduction else "pointwise" if grid_tiles == 1 else "tiled"
             texts.append(_free_axis(axis.name, size, FREE_BLOCK[role]))
     if not any(axis.name == "x" for axis in texts):
-        position = sum(not axis.is_fold for axis in texts)
+        position = sum(not axis.is_reduction for axis in texts)
         texts.insert(position, _free_axis("x", 1, 1))
     tiled = tuple(axis.name for axis in texts if axis.tiled)
     if order is not None:
         tiled = tuple(name for name in order if name in tiled)
-    loops = has_fold and fold_block is None and kernel.strategy != "persistent"
-    fold = kernel.fold
-    parts = -(-int(fold.size) // points) if points and fold is not None else 0
+    loops = has_reduction and reduction_block is None and kernel.strategy != "persistent"
+    reduction = kernel.reduction
+    parts = -(-int(reduction.size) // points) if points and reduction is not None else 0
     return Space(
         tuple(texts),
         tiled,
@@ -300,15 +306,15 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
 
 
 def cut_axes(kernel: Kernel) -> tuple[Axis, ...]:
-    """Returns the axes of a kernel; the fold axis as two, its blocks and the points of one, where those are folded."""
-    fold = kernel.fold
-    if not kernel.inner or fold is None:
+    """Returns the axes of a kernel; the reduction axis as two, blocks and points of one, where blocks are reduced."""
+    reduction = kernel.reduction
+    if not kernel.inner or reduction is None:
         return kernel.axes
-    outer, reached = len(fold.dims), 1
+    outer, reached = len(reduction.dims), 1
     while reached < kernel.inner:
         outer -= 1
-        reached *= int(fold.dims[outer].size)
-    return (*kernel.grid, Axis("b", fold.dims[:outer]), Axis("r", fold.dims[outer:]))
+        reached *= int(reduction.dims[outer].size)
+    return (*kernel.grid, Axis("b", reduction.dims[:outer]), Axis("r", reduction.dims[outer:]))
 
 
 def _run_axis(name: str, size: Size, kernel: Kernel) -> KernelAxis:
@@ -330,19 +336,19 @@ def _whole_axis(name: str, size: int, least: int = 1) -> KernelAxis:
     return KernelAxis(name, size, tiled=True, masked=size != block, block=block, max_block=block)
 
 
-def _fold_axis(size: Size, block: int | None, generous: int) -> KernelAxis:
+def _reduction_axis(size: Size, block: int | None, generous: int) -> KernelAxis:
     if block is not None:
         return KernelAxis("r", size, tiled=size != 1, masked=size != block, block=block, max_block=block)
-    return _free_axis("r", size, generous, LARGEST_FOLD_BLOCK)
+    return _free_axis("r", size, generous, LARGEST_REDUCTION_BLOCK)
 
 
 def _held_axis(size: Size) -> KernelAxis:
-    """Returns a symbolic fold axis that a tile holds whole: the config chooses the least block that it fits in."""
+    """Returns a symbolic reduction axis that a tile holds whole: the config chooses the least block that it fits in."""
     return KernelAxis("r", size, tiled=True, masked=True, block=None, max_block=None)
 
 
 def pieced_space(space: Space, pieces: int) -> Space:
-    """Returns a space whose programs take their block of the fold axis in so many pieces."""
+    """Returns a space whose programs take their block of the reduction axis in so many pieces."""
     axes = [
         replace(a, block=a.block // pieces, max_block=a.block // pieces) if a.name == "r" and a.block else a
         for a in space.axes

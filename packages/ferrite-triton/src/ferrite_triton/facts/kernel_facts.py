@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ferrite_ir.language.graph import Contract, Fold, Update, bodies_of
+from ferrite_ir.language.graph import Contract, Reduction, Update, bodies_of
 from ferrite_ir.language.ops import OPS, RANDOM
 from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_ir.language.sizes import hint
@@ -22,7 +22,7 @@ from ferrite_triton.analysis.accesses import (
 )
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.lane_groups import rows_together
-from ferrite_triton.analysis.space import FOLD_AXES, Space
+from ferrite_triton.analysis.space import REDUCTION_AXES, Space
 from ferrite_triton.analysis.update_targets import needs_atomics
 from ferrite_triton.facts.liveness import live_tiles
 from ferrite_triton.tile.language import (
@@ -47,20 +47,20 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileP
     facts: dict[str, Any] = {
         "loads": len({access.param.text for access in tensors if not access.writes}),
         "stores": len({access.param.text for access in tensors if access.writes}),
-        "folds": sum(isinstance(definition, Fold) for definition in flat.definitions),
+        "reductions": sum(isinstance(definition, Reduction) for definition in flat.definitions),
         "ops": len(operations),
         "flops": int(sum(cost * points_of(flat.space, node) for node, cost in costs.items())),
         "bytes": traffic(flat, tensors),
         "element_bytes": max((access.param.dtype.bytes for access in tensors), default=1),
         "contiguous_axis": contiguous_axis(flat, accesses),
         "transposed": is_transposed(flat, accesses),
-        "numel": points // max(1, hint(flat.space.fold_size)),
+        "numel": points // max(1, hint(flat.space.reduction_size)),
         "atomics": any(isinstance(d, Update) and needs_atomics(flat, d) for d in flat.definitions),
         "random": any(node.op in RANDOM for node in operations),
     }
     facts |= where_neighbours_end(flat, accesses)
-    if flat.space.fold is not None:
-        facts["fold_size"] = hint(flat.space.fold_size)
+    if flat.space.reduction is not None:
+        facts["reduction_size"] = hint(flat.space.reduction_size)
         facts["live_values"] = live_tiles(flat.space, program)
         if flat.space.walked:
             facts["walked"] = True
@@ -95,7 +95,7 @@ def where_neighbours_end(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict
         facts["neighbours"] = run
     if is_strewn(flat, accesses):
         facts["strewn"] = True
-    if flat.space.fold is None and (percent := percent_apart(flat, accesses)):
+    if flat.space.reduction is None and (percent := percent_apart(flat, accesses)):
         facts["percent_apart"] = percent
     return facts
 
@@ -107,11 +107,11 @@ def points_of(space: Space, node: Scalar) -> int:
 
 
 def count_vectors(accesses: tuple[Access, ...]) -> int:
-    """Returns how many vectors each row of a matrix is folded with; 0 where what is stored are no folds."""
+    """Returns how many vectors each row of a matrix is reduced with; 0 where what is stored are no reductions."""
     along = [access for access in accesses if "r" in access.axes]
-    if any(access.writes for access in along) or all(access.axes <= FOLD_AXES for access in along):
+    if any(access.writes for access in along) or all(access.axes <= REDUCTION_AXES for access in along):
         return 0
-    return len({access.param.text for access in along if access.axes <= FOLD_AXES})
+    return len({access.param.text for access in along if access.axes <= REDUCTION_AXES})
 
 
 def count_columns(accesses: tuple[Access, ...], contiguous: str | None) -> int:
@@ -142,5 +142,5 @@ def draws_quartets(program: TileProgram) -> bool:
 
 
 def count_loops(program: TileProgram) -> int:
-    """Returns how many loops a program runs through: how often it goes along the fold axis."""
+    """Returns how many loops a program runs through: how often it goes along the reduction axis."""
     return sum(isinstance(statement, For) for statement in program.body)

@@ -28,12 +28,12 @@ from ferrite_triton.tile.language import (
 
 
 def live_tiles(space: Space, program: TileProgram) -> int:
-    """Returns the largest number of values with an extent along the fold axis that are alive at one statement.
+    """Returns the largest number of values with an extent along the reduction axis that are alive at one statement.
 
     Integers and masks that are made of positions and sizes alone do not count: the compiler computes them anew where
     they are needed. Neither does what there is one of for several points: it is small beside a tile.
     """
-    if not space.folds_tile:
+    if not space.reduces_tile:
         return 0
     steps = list(_steps(program.body))
     last = {name: number for number, step in enumerate(steps) for name in step.uses}
@@ -51,7 +51,7 @@ def live_tiles(space: Space, program: TileProgram) -> int:
 
 
 def _holds_block(type_: TileType) -> bool:
-    """Returns whether a tile has an element, at least, for each point of a block of the fold axis."""
+    """Returns whether a tile has an element, at least, for each point of a block of the reduction axis."""
     parts = [extent.parts for extent in type_.shape if isinstance(extent, Block) and extent.constant == "RBLOCK"]
     return bool(parts) and prod(extent for extent in type_.shape if isinstance(extent, int)) >= parts[0]
 

@@ -40,7 +40,7 @@ class Addresses:
         space: the axes.
         index: writes offsets.
         dtype: of the address arithmetic.
-        has_column: whether a single tensor is read along the fold axis, and nothing written, in a loop.
+        has_column: whether a single tensor is read along the reduction axis, and nothing written, in a loop.
         has_rows: whether rows have addresses of their own even if their length is a number: no register should hold
             those of their elements.
         in_tiles: whether statements say where a tile begins (``rfirst``, ``xfirst``) and which of its lanes it has.
@@ -63,7 +63,7 @@ class Addresses:
         self._dtype = dtype
         self._has_column = has_column
         self._in_tiles = in_tiles
-        self._has_rows = has_rows or (space.fold is not None and not is_static(space.fold.size))
+        self._has_rows = has_rows or (space.reduction is not None and not is_static(space.reduction.size))
 
     def place(self, param: KernelParam, index: Index, value: Callable[[Scalar], Tile] | None = None) -> Tile:
         """Returns the address of an element of a parameter.
@@ -92,7 +92,7 @@ class Addresses:
     def _in_tile(self, param: KernelParam, index: Index, value: Callable[[Scalar], Tile] | None) -> Tile | None:
         """Returns an address as that of a tile's first element and what is added in the tile, which are constants.
 
-        None for an index that does not grow evenly along the fold axis and ``x``.
+        None for an index that does not grow evenly along the reduction axis and ``x``.
         """
         steps = {name: step_along(index, name) for name in ("r", "x")}
         if not all(steps.values()):
@@ -135,17 +135,17 @@ class Addresses:
         return Tile(Offset(first.expression, step.expression), first.axes | step.axes, first.dtype)
 
     def _vectors(self, offset: Tile, skew: Skew) -> Tile:
-        """Returns offsets as those of vectors where they lie along the fold axis: in skewed rows, that is."""
+        """Returns offsets as those of vectors where they lie along the reduction axis: in skewed rows, that is."""
         if "r" not in offset.axes:
             return offset
         return Tile(Hint(offset.expression, "multiple_of", self._along_row(skew.width)), offset.axes, offset.dtype)
 
     def in_pieces(self, pointer: Expression, width: int) -> Expression:
-        """Returns pointers along the fold axis of which a thread takes no more than so many next to each other."""
+        """Returns pointers along the reduction axis of which a thread takes no more than so many next to each other."""
         return Hint(pointer, "max_contiguous", self._along_row(width))
 
     def _along_row(self, width: int) -> tuple[int, ...]:
-        """Returns a number for the fold axis, and ones for the others."""
+        """Returns a number for the reduction axis, and ones for the others."""
         return tuple(width if name == "r" else 1 for name in self._space.order)
 
     def ask_ahead(self, param: KernelParam, index: Index) -> None:
@@ -155,21 +155,21 @@ class Addresses:
             param: the parameter that the columns are read from, as `loop_plan.read_ahead` allows.
             index: where an element is, counted from the first one.
         """
-        fold, columns = self._space.fold, self._space.axis(self._space.order[-1])
+        reduction, columns = self._space.reduction, self._space.axis(self._space.order[-1])
         rows = None if columns is None else behind(index, columns.name)
-        if fold is None or columns is None or rows is None:
+        if reduction is None or columns is None or rows is None:
             raise AssertionError("no columns side by side")
         sectors = self._sectors(columns, param.dtype.bytes)
         # The last block asks for the first one, which is read next, and again: an element that all share, of the matrix
         # or of their columns, would make them queue.
-        step, size = self._number(step_along(index, "r")), self._number(fold.size)
+        step, size = self._number(step_along(index, "r")), self._number(reduction.size)
         start = self._builder.places["rstart"].position
         start = converted(start, self._builder.type_of(start).dtype, self._dtype)
         block = block_size("RBLOCK", self._dtype)
         ahead = where(apply("lt", add(start, block), size), block, apply("neg", start))
-        if fold.masked:
+        if reduction.masked:
             rows_ = self._builder.position("r")
-            ahead = sub(apply("lesser", add(rows_, ahead), self._last(fold.size)), rows_)
+            ahead = sub(apply("lesser", add(rows_, ahead), self._last(reduction.size)), rows_)
         column = apply("lesser", sectors, self._last(columns.size)) if columns.masked else sectors
         place: Expression = Name(param.text)
         for elements in (self._index.tile(rows).expression, mul(ahead, step), column):
@@ -208,8 +208,8 @@ class Addresses:
         return sub(self._number(size), Literal(1, self._dtype))
 
     def row_mask(self, param: KernelParam, offset: Index) -> Expression | None:
-        """Returns the mask of the fold axis for a load: up to where whole vectors of floats can be read."""
-        axis, skew = self._space.fold, self._space.skew
+        """Returns the mask of the reduction axis for a load: up to where whole vectors of floats can be read."""
+        axis, skew = self._space.reduction, self._space.skew
         if skew is not None and "lanes" in self._builder.places:
             return apply("lt", self._builder.position("lanes"), self._builder.position("vectors_end"))
         own = self._builder.places["r"].mask if "r" in self._builder.places else None
@@ -231,7 +231,7 @@ class Addresses:
             place: the addresses of the elements.
             conditions: under which they are.
             axes: those that it varies along beside those of the addresses and the conditions.
-            row_mask: the mask along the fold axis; None for its own.
+            row_mask: the mask along the reduction axis; None for its own.
         """
         mask, axes = self.mask_of(axes | place.axes, conditions, row_mask)
         pointer = place.expression

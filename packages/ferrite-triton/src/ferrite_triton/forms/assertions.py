@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ferrite_ir.language.dtypes import BOOL, DType
-from ferrite_ir.language.graph import Fold, Loop, Scan
+from ferrite_ir.language.graph import Loop, Reduction, Scan
 from ferrite_ir.language.index import Index, indirect_parts
 from ferrite_ir.language.ops import REQUIREMENTS
 from ferrite_ir.language.scalar import Scalar
@@ -85,7 +85,7 @@ def _is_given(flat: FlatKernel, value: Scalar) -> bool:
         seen.add(node)
         if node.op == "load":
             produced = flat.producer(node)
-            if produced is None or isinstance(produced[0], (Fold, Scan)):
+            if produced is None or isinstance(produced[0], (Reduction, Scan)):
                 return True
             if isinstance(produced[0], Loop):
                 pending.append(produced[0].bodies[produced[1]])

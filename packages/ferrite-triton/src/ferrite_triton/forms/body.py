@@ -1,4 +1,4 @@
-"""The body of a tile program: definitions in order, or spread over loops along the fold axis."""
+"""The body of a tile program: definitions in order, or spread over loops along the reduction axis."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from ferrite_ir.language.dtypes import I32, DType
-from ferrite_ir.language.graph import Computed, Contract, Fold, Scan, Sort, Update, bodies_of
+from ferrite_ir.language.graph import Computed, Contract, Reduction, Scan, Sort, Update, bodies_of
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, is_provably_at_most, is_static
-from ferrite_scheduler.model.annotations import ColumnFold
+from ferrite_scheduler.model.annotations import ColumnReduction
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.loop_plan import (
     READ_THE_LAST_TIME,
@@ -20,7 +20,7 @@ from ferrite_triton.analysis.loop_plan import (
     roots_of,
 )
 from ferrite_triton.analysis.row_per_thread import in_order
-from ferrite_triton.analysis.space import FOLD_AXES, NO_AXES, KernelAxis, Space
+from ferrite_triton.analysis.space import NO_AXES, REDUCTION_AXES, KernelAxis, Space
 from ferrite_triton.forms.builder import Builder, Place, Tile
 from ferrite_triton.forms.contractions import open_product
 from ferrite_triton.forms.grid_reductions import GridReductions
@@ -55,9 +55,9 @@ class KernelBody:
         self._builder = builder
         self._evaluator = ScalarValues(flat, builder, width)
         self._stores = Stores(flat, builder, self._evaluator)
-        self._folds = Reductions(flat, builder, self._evaluator)
-        self._scans = Scans(flat, builder, self._evaluator, self._folds, wide=width == WIDE)
-        self._sorts = Sorts(flat.space, builder, self._evaluator, self._folds)
+        self._reductions = Reductions(flat, builder, self._evaluator)
+        self._scans = Scans(flat, builder, self._evaluator, self._reductions, wide=width == WIDE)
+        self._sorts = Sorts(flat.space, builder, self._evaluator, self._reductions)
         self._updates = Updates(flat, builder, self._evaluator, self._stores)
         # Stores into memory that is also read wait until every load beside them has been written. Others of a pointwise
         # kernel wait so that the loads are under way together: the compiler moves no load before a store.
@@ -69,7 +69,7 @@ class KernelBody:
         """Writes the body."""
         if self._flat.space.runs:
             self._write_run()
-        elif self._flat.space.loops and self._flat.space.folds_tile:
+        elif self._flat.space.loops and self._flat.space.reduces_tile:
             self._write_loops()
         elif self._flat.kernel.columns:
             self._write_images()
@@ -86,8 +86,8 @@ class KernelBody:
     def _write_definition(self, definition: Computed) -> None:
         """Writes a definition that is not just evaluated where it is used."""
         match definition:
-            case Fold():
-                self._evaluator.publish(definition, self._folds.write(definition))
+            case Reduction():
+                self._evaluator.publish(definition, self._reductions.write(definition))
             case Scan():
                 self._evaluator.publish(definition, self._scans.write(definition))
             case Sort():
@@ -173,10 +173,10 @@ class KernelBody:
         self._builder.append(For(Variable(start.name, counter.type), first, end, block, (), body))
 
     def _write_cooperation(self) -> None:
-        """Writes all folds first, so that a program waits once, then what needs them: nothing is stored before."""
+        """Writes all reductions first, so that a program waits once, then what needs them: nothing is stored before."""
         self._evaluator.hints = shared_loads(self._flat)
-        folds = [definition for definition in self._flat.definitions if isinstance(definition, Fold)]
-        GridReductions(self._flat, self._builder, self._folds, self._evaluator).write(folds)
+        reductions = [definition for definition in self._flat.definitions if isinstance(definition, Reduction)]
+        GridReductions(self._flat, self._builder, self._reductions, self._evaluator).write(reductions)
         for definition in self._flat.definitions:
             self._store_results(definition)
         self._flush()
@@ -188,9 +188,9 @@ class KernelBody:
     def _write_pieces(self) -> None:
         """Writes a scan whose programs take their parts in pieces, and what is computed beside it, piece by piece."""
         space, (scan,) = self._flat.space, look_back_scans(self._flat)
-        fold = space.fold
-        if fold is None:
-            raise AssertionError("a scan without a fold axis")
+        reduction = space.reduction
+        if reduction is None:
+            raise AssertionError("a scan without a reduction axis")
         self._evaluator.hints = shared_loads(self._flat) or last_loads(self._flat)
         dtype = self._dtype
 
@@ -198,7 +198,7 @@ class KernelBody:
             part = converted(Name("part"), I32, dtype)
             number = add(mul(part, Literal(space.pieces, dtype)), Literal(piece, dtype))
             start = mul(number, block_size("RBLOCK", dtype))
-            place_axis(self._builder, space, fold, positions_from(start, "RBLOCK", dtype))
+            place_axis(self._builder, space, reduction, positions_from(start, "RBLOCK", dtype))
 
         for tile in self._scans.pieces(scan, waiting_halves(self._flat), place):
             self._evaluator.publish(scan, (tile,))
@@ -206,7 +206,8 @@ class KernelBody:
                 self._store_results(definition)
             self._flush()
 
-    # --- loops over the fold axis -----------------------------------------------------------------------------------
+    # --- loops over the reduction axis
+    # -----------------------------------------------------------------------------------
 
     def _write_loops(self) -> None:
         plan = plan_passes(self._flat)
@@ -220,10 +221,10 @@ class KernelBody:
             self._write_grid_level(loop.after)
 
     def _write_loop(self, definitions: tuple[Computed, ...], *, is_backward: bool) -> None:
-        fold = self._flat.space.fold
-        if fold is None:
-            raise AssertionError("a loop without a fold axis")
-        finishers = self._write_rounds(fold, definitions, is_backward=is_backward)
+        reduction = self._flat.space.reduction
+        if reduction is None:
+            raise AssertionError("a loop without a reduction axis")
+        finishers = self._write_rounds(reduction, definitions, is_backward=is_backward)
         for definition, finish in finishers:
             self._evaluator.publish(definition, finish())
         for definition, _ in finishers:
@@ -231,11 +232,11 @@ class KernelBody:
         self._flush()
 
     def _write_rounds(
-        self, fold: KernelAxis, definitions: tuple[Computed, ...], *, is_backward: bool
-    ) -> list[tuple[Fold | Contract, Callable[[], tuple[Tile, ...]]]]:
-        """Writes a loop over the blocks of the fold axis; returns what writes the end of each fold in it."""
+        self, reduction: KernelAxis, definitions: tuple[Computed, ...], *, is_backward: bool
+    ) -> list[tuple[Reduction | Contract, Callable[[], tuple[Tile, ...]]]]:
+        """Writes a loop over the blocks of the reduction axis; returns what writes the end of each reduction in it."""
         builder, space, skew = self._builder, self._flat.space, self._flat.space.skew
-        size: Size = fold.size
+        size: Size = reduction.size
         skewed: Expression | None = None
         if skew is not None:
             size = size + skew.width - 1
@@ -251,20 +252,20 @@ class KernelBody:
         if is_backward:
             start = self._from_the_end(counter, size, counted)
         builder.places["rstart"] = Place(start)
-        vector = add(start, converted(space.fold_lanes(), I32, counted))
+        vector = add(start, converted(space.reduction_lanes(), I32, counted))
         vector = converted(vector, counted, self._dtype)
         if skewed is None:
-            place_axis(builder, space, fold, vector)
+            place_axis(builder, space, reduction, vector)
         else:
-            place_skewed(builder, space, fold, vector, skewed)
-        number_quartets(builder, space, fold, quotient(start, Literal(QUARTET, counted)))
-        finishers: list[tuple[Fold | Contract, Callable[[], tuple[Tile, ...]]]] = []
+            place_skewed(builder, space, reduction, vector, skewed)
+        number_quartets(builder, space, reduction, quotient(start, Literal(QUARTET, counted)))
+        finishers: list[tuple[Reduction | Contract, Callable[[], tuple[Tile, ...]]]] = []
         for definition in with_scans(self._flat, definitions):
-            if isinstance(definition, Fold):
-                finishers.append((definition, self._folds.open(definition)))
+            if isinstance(definition, Reduction):
+                finishers.append((definition, self._reductions.open(definition)))
                 continue
             if isinstance(definition, Contract):
-                product = open_product(definition, self._flat, self._folds, builder, self._evaluator)
+                product = open_product(definition, self._flat, self._reductions, builder, self._evaluator)
                 finishers.append((definition, product))
                 continue
             self._write_definition(definition)
@@ -283,7 +284,7 @@ class KernelBody:
         return self._builder.let("rback", start, R).expression
 
     def _write_run(self) -> None:
-        """Writes a loop over the rows of a run; column folds are complete after it."""
+        """Writes a loop over the rows of a run; column reductions are complete after it."""
         builder, space, dtype = self._builder, self._flat.space, self._dtype
         rows = space.axis("x")
         if rows is None:
@@ -305,10 +306,10 @@ class KernelBody:
         counter = builder.open_loop("xstart", TileType(counted), "x")
         start = converted(counter, counted, dtype)
         place_axis(builder, space, rows, add(add(first, start), converted(lanes("XBLOCK"), I32, dtype)), end)
-        finishers: list[tuple[ColumnFold, Callable[[], tuple[Tile, ...]]]] = []
+        finishers: list[tuple[ColumnReduction, Callable[[], tuple[Tile, ...]]]] = []
         for definition in self._flat.definitions:
-            if isinstance(definition, ColumnFold):
-                finishers.append((definition, self._folds.open_columns(definition)))
+            if isinstance(definition, ColumnReduction):
+                finishers.append((definition, self._reductions.open_columns(definition)))
                 continue
             self._write_definition(definition)
             self._store_results(definition)
@@ -344,7 +345,7 @@ def stages_of(flat: FlatKernel) -> int:
     """
     roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
     widest = max((load.dtype.bytes for load in memory_loads(flat, roots) if _is_whole_row(load)), default=2)
-    is_short = flat.space.fold is not None and is_provably_at_most(flat.space.fold.size, SHORT_ROW)
+    is_short = flat.space.reduction is not None and is_provably_at_most(flat.space.reduction.size, SHORT_ROW)
     return (3 if widest <= 2 else 2) + is_short
 
 
@@ -360,14 +361,14 @@ def overwrites_operands(flat: FlatKernel) -> bool:
 
 
 def shared_loads(flat: FlatKernel) -> dict[Scalar, str]:
-    """Returns a hint to keep what every program of a fold reads again, such as a weight along the fold axis."""
-    if not flat.space.folds_tile or all(axis.size == 1 for axis in flat.space.grid):
+    """Returns a hint to keep what every program of a reduction reads again, such as a weight along its axis."""
+    if not flat.space.reduces_tile or all(axis.size == 1 for axis in flat.space.grid):
         return {}
     roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
     return {
         load: "evict_last"
         for load in memory_loads(flat, roots)
-        if "r" in {dim.name for index in load.indices for dim in index.dims} <= FOLD_AXES
+        if "r" in {dim.name for index in load.indices for dim in index.dims} <= REDUCTION_AXES
     }
 
 
@@ -385,7 +386,7 @@ def with_scans(flat: FlatKernel, definitions: tuple[Computed, ...]) -> list[Comp
     pending = list(wanted)
     while pending:
         produced = flat.producers.get(pending.pop())
-        if produced is None or isinstance(produced[0], Fold):
+        if produced is None or isinstance(produced[0], Reduction):
             continue
         names = {load.source for root in roots_of(produced[0]) for load in root.loads} - wanted
         wanted |= names

@@ -1,8 +1,8 @@
-"""Products of few rows with the columns of a matrix, block by block along the fold axis.
+"""Products of few rows with the columns of a matrix, block by block along the reduction axis.
 
 Half types are multiplied by tensor cores, and so is float32, in parts. For a few rows of float32 there is a
-multiplication for each: a thread adds up what it has of the fold axis, which is added to what others have after the
-loop.
+multiplication for each: a thread adds up what it has of the reduction axis, which is added to what others have after
+the loop.
 
 Tiles have the axes ``y`` (all rows), ``x`` and ``r``. What is multiplied has no extent along one of the first two, and
 becomes a matrix for tensor cores; the result has none along ``r``.
@@ -65,23 +65,24 @@ COLUMNS: Axes = frozenset("xr")
 
 
 def open_product(
-    definition: Contract, flat: FlatKernel, folds: Reductions, builder: Builder, evaluator: ScalarValues
+    definition: Contract, flat: FlatKernel, reductions: Reductions, builder: Builder, evaluator: ScalarValues
 ) -> Callable[[], tuple[Tile, ...]]:
     """Writes the part of a contraction inside the open loop; returns what writes the part after it.
 
-    Rows and columns past the end hold anything, as what they come to is never stored. Points of the fold axis past its
+    Rows and columns past the end hold anything, as what they come to is never stored. Points of the reduction axis past
+    its
     end hold zeros, on either side: one of the two may be no number.
     """
     if not uses_tensor_cores(flat.kernel.body):
-        return _open_wide_product(definition, folds, builder, evaluator)
-    in_parts = _open_product_of_parts(definition, flat, builder, evaluator, folds)
+        return _open_wide_product(definition, reductions, builder, evaluator)
+    in_parts = _open_product_of_parts(definition, flat, builder, evaluator, reductions)
     if in_parts is not None:
         return in_parts
     rows = _rows_in_memory(definition.left, flat, builder, evaluator)
     if rows is None:
-        left = folds.full(evaluator.tile(definition.left), ROWS, 0.0)
+        left = reductions.full(evaluator.tile(definition.left), ROWS, 0.0)
         rows = Reshape(left.expression, MATRIX_OF_ROWS)
-    right = folds.full(evaluator.tile(definition.right), COLUMNS, 0.0)
+    right = reductions.full(evaluator.tile(definition.right), COLUMNS, 0.0)
     total = builder.carry("sum", full(MATRIX, 0.0, F32), R)
     columns = _columns(right)
     if definition.left.dtype is F32:
@@ -98,17 +99,17 @@ def _columns(right: Tile) -> Expression:
 
 
 def _open_wide_product(
-    definition: Contract, folds: Reductions, builder: Builder, evaluator: ScalarValues
+    definition: Contract, reductions: Reductions, builder: Builder, evaluator: ScalarValues
 ) -> Callable[[], tuple[Tile, ...]]:
-    left = folds.full(evaluator.tile(definition.left), ROWS, 0.0)
-    right = folds.full(evaluator.tile(definition.right), COLUMNS, 0.0)
+    left = reductions.full(evaluator.tile(definition.left), ROWS, 0.0)
+    right = reductions.full(evaluator.tile(definition.right), COLUMNS, 0.0)
     total = builder.carry("sum", full((Block("YBLOCK"), Block("XBLOCK"), Block("RBLOCK")), 0.0, F32), R)
     builder.follow(total, add(total.expression, mul(left.expression, right.expression)))
     return lambda: (builder.hold("product", Reduce((total.expression,), "sum", 2, True), frozenset("yx")),)
 
 
 def _open_product_of_parts(
-    definition: Contract, flat: FlatKernel, builder: Builder, evaluator: ScalarValues, folds: Reductions
+    definition: Contract, flat: FlatKernel, builder: Builder, evaluator: ScalarValues, reductions: Reductions
 ) -> Callable[[], tuple[Tile, ...]] | None:
     """Writes a product of rows that are cut in parts: rows of one matrix, a quarter of its rows for each part.
 
@@ -122,7 +123,7 @@ def _open_product_of_parts(
     rows = _rows_in_memory(parts[0], flat, builder, evaluator, apart=second.const - first.const)
     if rows is None:
         return None
-    right = folds.full(evaluator.tile(cast(definition.right.args[0], BF16)), COLUMNS, 0.0)
+    right = reductions.full(evaluator.tile(cast(definition.right.args[0], BF16)), COLUMNS, 0.0)
     total = builder.carry("sum", full(MATRIX, 0.0, F32), R)
     kind = TileType(F32, MATRIX)
     builder.follow(total, builder.call("sum", "add_dot", (rows, _columns(right), total.expression), kind, R).expression)

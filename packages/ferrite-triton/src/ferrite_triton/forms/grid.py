@@ -102,11 +102,11 @@ def _blocks_along(builder: Builder, space: Space, axis: KernelAxis, dtype: DType
 
 def place_whole_axes(builder: Builder, space: Space, dtype: DType) -> None:
     """Writes the positions of the axes that a tile holds whole."""
-    fold = space.fold
+    reduction = space.reduction
     for axis in space.axes:
         if axis.is_whole or axis is space.blocks:
             place_axis(builder, space, axis, converted(lanes(axis.constant), I32, dtype))
-    if fold is None or not fold.tiled or space.loops:
+    if reduction is None or not reduction.tiled or space.loops:
         return
     vector: Expression = lanes("RBLOCK")
     if space.walked:
@@ -121,8 +121,8 @@ def place_whole_axes(builder: Builder, space: Space, dtype: DType) -> None:
         first = mul(member, block_size("RBLOCK", dtype, QUARTET))
     else:
         vector = converted(vector, I32, dtype)
-    place_axis(builder, space, fold, vector)
-    number_quartets(builder, space, fold, first)
+    place_axis(builder, space, reduction, vector)
+    number_quartets(builder, space, reduction, first)
 
 
 def place_part(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
@@ -144,10 +144,10 @@ def place_part(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
         at = builder.let(axis.name, converted(mine, I32, dtype), NO_AXES)
         builder.places[axis.name] = Place(at.expression)
         rest = quotient(rest, size)
-    fold = space.fold
-    if fold is None:
-        raise AssertionError("a scan without a fold axis")
+    reduction = space.reduction
+    if reduction is None:
+        raise AssertionError("a scan without a reduction axis")
     if space.pieces > 1:
         return  # the body says where each piece lies
     first = mul(converted(part, I32, dtype), block_size("RBLOCK", dtype))
-    place_axis(builder, space, fold, positions_from(first, "RBLOCK", dtype))
+    place_axis(builder, space, reduction, positions_from(first, "RBLOCK", dtype))

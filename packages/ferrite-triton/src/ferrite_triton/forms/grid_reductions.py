@@ -1,4 +1,4 @@
-"""Folds of kernels whose programs hold a block of the fold axis each: blocks folded, published, and combined by all."""
+"""Reductions whose programs hold one block of the axis each: blocks are reduced, published, and combined by all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ferrite_ir.language.dtypes import F32, I32, DType
-from ferrite_ir.language.graph import Fold
+from ferrite_ir.language.graph import Reduction
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.reference.combine_semantics import neutral
 from ferrite_triton.analysis.flat import FlatKernel
@@ -27,19 +27,19 @@ eight, so that some load while others wait. Two elements of two bytes wait in a 
 
 @dataclass(frozen=True, slots=True)
 class GridReductions:
-    """Writes the folds of one kernel, whose states are words of its status."""
+    """Writes the reductions of one kernel, whose states are words of its status."""
 
     flat: FlatKernel
     builder: Builder
-    folds: Reductions
+    reductions: Reductions
     evaluator: ScalarValues
 
-    def write(self, definitions: list[Fold]) -> None:
-        """Writes folds of which none waits for another, and the shares of softmaxes; all is known afterwards.
+    def write(self, definitions: list[Reduction]) -> None:
+        """Writes reductions of which none waits for another, and the shares of softmaxes; all is known afterwards.
 
         All of a program's states are published before it waits, once, for the others of its rows.
         """
-        kept = frozenset(fold.results[0].name for fold in self.evaluator.shares.values())
+        kept = frozenset(reduction.results[0].name for reduction in self.evaluator.shares.values())
         words, members, told = self._places()
         axes = R.union(self.flat.space.order)
         places: list[list[Expression]] = []
@@ -47,7 +47,7 @@ class GridReductions:
         for number, (definition, states_at) in enumerate(self._words(definitions, words)):
             if number:
                 self.evaluator.renew()
-            states = self.folds.states(definition, kept)
+            states = self.reductions.states(definition, kept)
             self._publish(states, states_at)
             own[definition.results[0].name] = states[0]
             places.append(states_at)
@@ -59,24 +59,24 @@ class GridReductions:
                 self._lanes((Offset(place, members), told, Constant(neutral)))
                 for place, neutral in zip(states_at, neutral_state(definition.combine), strict=True)
             ]
-            self.evaluator.publish(definition, self.folds.merged(definition, tuple(lanes_), axes))
+            self.evaluator.publish(definition, self.reductions.merged(definition, tuple(lanes_), axes))
         self.evaluator.renew()
-        for quotient, fold in self.evaluator.shares.items():
-            self._write_share(quotient, fold, own[fold.results[0].name])
+        for quotient, reduction in self.evaluator.shares.items():
+            self._write_share(quotient, reduction, own[reduction.results[0].name])
 
-    def _write_share(self, quotient: Scalar, fold: Fold, own: Tile) -> None:
+    def _write_share(self, quotient: Scalar, reduction: Reduction, own: Tile) -> None:
         """Writes the shares of elements in a softmax's sum: terms, relative to the block's maximum, times a factor.
 
         So no exponential is taken twice, and elements lie in no register but as terms. An exponential and a quotient of
         each row are rounded for all its elements, so that results are off by two roundings more than exact quotients.
         """
-        top = self.evaluator.results[fold.results[0].name]
+        top = self.evaluator.results[reduction.results[0].name]
         whole = self.evaluator.tile(quotient.args[1])
         distance = sub(own.expression, top.expression)
         scale = self.builder.hold("scale", apply("exp", distance), top.axes)
         divided = apply("div", scale.expression, whole.expression)
         factor = self.builder.hold("factor", divided, scale.axes | whole.axes)
-        terms = self.folds.terms[fold.results[0].name]
+        terms = self.reductions.terms[reduction.results[0].name]
         share = self.builder.hold("div", mul(terms.expression, factor.expression), terms.axes | factor.axes)
         self.evaluator.know(quotient, share)
 
@@ -92,8 +92,8 @@ class GridReductions:
     def _rows(self) -> int:
         return math.prod(int(axis.size) for axis in self.flat.space.grid)
 
-    def _words(self, definitions: list[Fold], words: Expression) -> Iterator[tuple[Fold, list[Expression]]]:
-        """Yields each fold with where the components of its states lie: of each a word for every row and block."""
+    def _words(self, definitions: list[Reduction], words: Expression) -> Iterator[tuple[Reduction, list[Expression]]]:
+        """Yields each reduction with where the components of its states lie: of each a word for every row and block."""
         count, size = 0, self._rows * self.flat.space.parts
         for definition in definitions:
             numbers = range(count, count + len(definition.results))
@@ -104,7 +104,7 @@ class GridReductions:
         mask = () if self._rows_mask is None else (self._rows_mask,)
         axes = R.union(self.flat.space.order)
         for state, place in zip(states, places, strict=True):
-            value = self.folds.spread(state, axes - R)
+            value = self.reductions.spread(state, axes - R)
             self.builder.do(Call("publish_state", (Offset(place, Name("member")), value, *mask)), axes)
 
     def _places(self) -> tuple[Expression, Expression, Expression]:

@@ -36,7 +36,7 @@ def place_axis(
 
 
 def place_skewed(builder: Builder, space: Space, axis: KernelAxis, vector: Expression, skewed: Expression) -> None:
-    """Writes positions and mask of a fold axis whose blocks begin before the row, by ``skewed`` elements."""
+    """Writes positions and mask of a reduction axis whose blocks begin before the row, by ``skewed`` elements."""
     along = frozenset((axis.name,))
     before = builder.let("lanes", space.expand(axis.name, vector), along).expression
     position = builder.let(axis.name, sub(before, skewed), along).expression
@@ -78,7 +78,7 @@ def _inside(
     test = apply("lt", position, space.params.value(axis.size, dtype))
     if is_static(axis.size):
         return test
-    if axis.is_fold:
+    if axis.is_reduction:
         half = apply("lt", position, block_size(axis.constant, dtype, 2))
         return test if space.loops else either(test, half)
     return test if axis.name == space.order[-1] else either(test, one)

@@ -30,9 +30,9 @@ def ask_for_part(flat: FlatKernel, addresses: Addresses, operand: Scalar, points
         points: of a part.
         wide: whether addresses have 64 bits.
     """
-    fold, ahead = flat.space.fold, flat.kernel.ahead
-    whole = 0 if fold is None else int(fold.size) // points
-    if fold is None or not 0 < ahead < whole:
+    reduction, ahead = flat.space.reduction, flat.kernel.ahead
+    whole = 0 if reduction is None else int(reduction.size) // points
+    if reduction is None or not 0 < ahead < whole:
         return
     if any(node.op == "masked" for node in computed_nodes(flat, (operand,))):
         return  # what is read under a condition may not exist
@@ -42,7 +42,7 @@ def ask_for_part(flat: FlatKernel, addresses: Addresses, operand: Scalar, points
     for load in memory_loads(flat, (operand,)):
         offset, size = flat.offset(load.source, load.indices), points * load.dtype.bytes // 2
         if not offset.is_indirect and step_along(offset, "r") == 1 and size % ASKED == 0:
-            start = offset - flat_dim(fold).index
+            start = offset - flat_dim(reduction).index
             addresses.ask_for(flat.param_of(load.source), start, later, size, exists)
 
 
@@ -55,7 +55,7 @@ def ask_for_image(flat: FlatKernel, addresses: Addresses, load: Scalar, builder:
         load: what it holds.
         builder: knows where the program is.
     """
-    kernel, x, y, r = flat.kernel, flat.space.axis("x"), flat.space.axis("y"), flat.space.fold
+    kernel, x, y, r = flat.kernel, flat.space.axis("x"), flat.space.axis("y"), flat.space.reduction
     if not kernel.ahead or x is None or y is None or r is None:
         return
     offset = flat.offset(load.source, load.indices)

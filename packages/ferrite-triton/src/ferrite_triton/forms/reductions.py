@@ -1,6 +1,6 @@
-"""Folds: all points of the fold axis combined, in one tile or block by block.
+"""Reductions: all points of the reduction axis combined, in one tile or block by block.
 
-In one tile, a fold is a reduction of the tile. Block by block, each lane combines what it sees, and one reduction
+In one tile, it is one operation of the tile. Block by block, each lane combines what it sees, and one operation
 after the loop combines the lanes. Lanes past the end hold the identity of the combine.
 """
 
@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 from ferrite_ir.language.combines import COMBINES
 from ferrite_ir.language.dtypes import BOOL, F32, I8, I32, DType
-from ferrite_ir.language.graph import Fold
+from ferrite_ir.language.graph import Reduction
 from ferrite_ir.language.scalar import Number
 from ferrite_ir.language.sizes import Size, is_static, product
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.lane_groups import Grouping, TakenApart, grouping
 from ferrite_triton.analysis.neutral_padding import padded_sums
 from ferrite_triton.analysis.rows import behind
-from ferrite_triton.analysis.space import FOLD_AXES, NO_AXES, Axes, KernelAxis
+from ferrite_triton.analysis.space import NO_AXES, REDUCTION_AXES, Axes, KernelAxis
 from ferrite_triton.forms.builder import Builder, Tile
 from ferrite_triton.forms.scalar_values import ScalarValues
 from ferrite_triton.tile.build import (
@@ -44,10 +44,10 @@ X: Axes = frozenset("x")
 
 
 class Reductions:
-    """Writes the folds of one kernel.
+    """Writes the reductions of one kernel.
 
-    `write` folds in one tile. `open` begins a fold inside a loop; what it returns ends the fold when it is called after
-    the loop. Both give one tile per result.
+    `write` reduces in one tile. `open` begins a reduction inside a loop; what it returns ends the reduction when it is
+    called after the loop. Both give one tile per result.
     """
 
     def __init__(self, flat: FlatKernel, builder: Builder, evaluator: ScalarValues) -> None:
@@ -55,7 +55,7 @@ class Reductions:
         self._space = flat.space
         self._builder = builder
         self._evaluator = evaluator
-        # What the fold being written combines: the fold axis, with its blocks where it is cut into blocks.
+        # What the reduction being written combines: the reduction axis, with its blocks where it is cut into blocks.
         self._over = R
         self._padded_sums = padded_sums(flat).keys()
         # By the name of a softmax's maximum its terms, for whom these are kept.
@@ -65,7 +65,7 @@ class Reductions:
 
     @property
     def _masked(self) -> KernelAxis | None:
-        """Returns the folded axis along which tiles reach past the end, or None."""
+        """Returns the reduced axis along which tiles reach past the end, or None."""
         return next((axis for axis in self._space.axes if axis.name in self._over and axis.masked), None)
 
     @property
@@ -77,7 +77,7 @@ class Reductions:
         return product(axis.size for axis in self._space.axes if axis.name in self._over)
 
     def _count(self, dtype: DType) -> Expression:
-        """Returns the number of points of the fold axis as a float."""
+        """Returns the number of points of the reduction axis as a float."""
         if is_static(self._size):
             return literal(self._size, dtype)
         return Cast(self._space.params.value(self._size, self._evaluator.index_dtype), dtype)
@@ -95,7 +95,7 @@ class Reductions:
         return self._builder.hold(prefix, expression, axes)
 
     def spread(self, tile: Tile, axes: Axes, fill: Number | None = None) -> Expression:
-        """Returns a tile of full extent along ``axes``; lanes past the end of the fold axis hold ``fill``, if given."""
+        """Returns a tile of full extent along ``axes``; lanes past the end of the reduction hold ``fill``, if given."""
         mask = None if fill is None else self._mask
         value = tile.expression
         if tile.literal is not None:
@@ -108,9 +108,9 @@ class Reductions:
         return value if extents == self._space.tiled(axes) else Broadcast(value, self._space.shape(axes))
 
     def reduce(self, combine: str, prefix: str, value: Expression, axes: Axes) -> Tile:
-        """Returns the reduction of a tile along the fold axis; the result varies along the other axes."""
+        """Returns the reduction of a tile along the reduction axis; the result varies along the other axes."""
         keep = self.keep and not self._over >= frozenset(self._space.order)
-        expression = Reduce((value,), combine, self._space.fold_position, keep)
+        expression = Reduce((value,), combine, self._space.reduction_position, keep)
         if self._over != R:
             expression = Reduce((expression,), combine, self._space.order.index("b"), keep)
         key = ("reduction", expression)
@@ -119,11 +119,11 @@ class Reductions:
 
     @property
     def keep(self) -> bool:
-        """Returns whether a reduction keeps the folded extent as 1: where tiles have other extents."""
+        """Returns whether a reduction keeps the reduced extent as 1: where tiles have other extents."""
         return len(self._space.order) > 1
 
     def total(self, prefix: str, value: Expression, axes: Axes) -> Tile:
-        """Returns the sum of a tile along the fold axis."""
+        """Returns the sum of a tile along the reduction axis."""
         return self.reduce("sum", prefix, value, axes)
 
     def accumulator(self, prefix: str, axes: Axes, initial: Number, dtype: DType) -> Tile:
@@ -140,7 +140,7 @@ class Reductions:
         """Says what such a value is after a round."""
         self._builder.follow(tile, expression)
 
-    def operands(self, definition: Fold) -> tuple[tuple[Tile, ...], Axes]:
+    def operands(self, definition: Reduction) -> tuple[tuple[Tile, ...], Axes]:
         """Returns the operands in the types they are combined in, and the axes of the tile that holds them."""
         position = self._evaluator.position if definition.combine in PAIRED else self._evaluator.tile
         tiles = (self._evaluator.tile(definition.bodies[0]), *map(position, definition.bodies[1:]))
@@ -156,7 +156,7 @@ class Reductions:
             return self.hold("cast", Cast(tile.expression, I8), tile.axes)
         return tile
 
-    def _restore(self, definition: Fold, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+    def _restore(self, definition: Reduction, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
         """Returns the results in the types that the definition gives them."""
         wanted = COMBINES[definition.combine].result_types(tuple(body.dtype for body in definition.bodies))
         return tuple(self.converted(tile, dtype) for tile, dtype in zip(tiles, wanted, strict=True))
@@ -169,20 +169,20 @@ class Reductions:
 
     # --- one tile ---------------------------------------------------------------------------------------------------
 
-    def write(self, definition: Fold) -> tuple[Tile, ...]:
-        """Writes a fold of a tile that holds the whole fold axis."""
+    def write(self, definition: Reduction) -> tuple[Tile, ...]:
+        """Writes a reduction of a tile that holds the whole reduction axis."""
         return (
-            self._restore(definition, self.states(definition)) if self._space.folds_tile else self._single(definition)
+            self._restore(definition, self.states(definition)) if self._space.reduces_tile else self._single(definition)
         )
 
-    def states(self, definition: Fold, kept: frozenset[str] = frozenset()) -> tuple[Tile, ...]:
-        """Writes a fold of a tile; returns its state in the types that it is combined in.
+    def states(self, definition: Reduction, kept: frozenset[str] = frozenset()) -> tuple[Tile, ...]:
+        """Writes a reduction of a tile; returns its state in the types that it is combined in.
 
         Of a softmax whose maximum has a name in ``kept`` the terms are in `terms` afterwards.
         """
         if self._space.blocks is not None:
-            is_inner = product(dim.size for dim in definition.fold_dims) == self._flat.kernel.inner
-            self._over = R if is_inner else FOLD_AXES
+            is_inner = product(dim.size for dim in definition.reduction_dims) == self._flat.kernel.inner
+            self._over = R if is_inner else REDUCTION_AXES
         tiles, axes = self.operands(definition)
         match definition.combine:
             case "argmax" | "argmin":
@@ -202,7 +202,7 @@ class Reductions:
             case name:
                 return (self._simple(name, tiles[0], axes, self._fill(definition, tiles[0].dtype)),)
 
-    def _softmax_of_tile(self, definition: Fold, tile: Tile, axes: Axes, kept: frozenset[str]) -> tuple[Tile, ...]:
+    def _softmax_of_tile(self, definition: Reduction, tile: Tile, axes: Axes, kept: frozenset[str]) -> tuple[Tile, ...]:
         lanes = self.full(tile, axes, -math.inf)
         highest = self.reduce("max", "max", lanes.expression, axes)
         if self._evaluator.renew():
@@ -219,14 +219,14 @@ class Reductions:
         is_lowest = apply("eq", highest.expression, lowest)
         return self.hold("safe", where(is_lowest, literal(0.0, highest.dtype), highest.expression), highest.axes)
 
-    def merged(self, definition: Fold, lanes: tuple[Expression, ...], axes: Axes) -> tuple[Tile, ...]:
-        """Returns the results of a fold from tiles with a lane for each part of the fold axis, one per component."""
+    def merged(self, definition: Reduction, lanes: tuple[Expression, ...], axes: Axes) -> tuple[Tile, ...]:
+        """Returns the results of a reduction from tiles with a lane for each part of its axis, one per component."""
         if definition.combine == "online_softmax":
             return self._restore(definition, self._softmax(lanes[0], lanes[1], axes))
         return self._restore(definition, (self.reduce(definition.combine, definition.combine, lanes[0], axes),))
 
-    def _single(self, definition: Fold) -> tuple[Tile, ...]:
-        """Returns the fold of one point: the lifted operand."""
+    def _single(self, definition: Reduction) -> tuple[Tile, ...]:
+        """Returns the reduction of one point: the lifted operand."""
         tiles = tuple(self._evaluator.tile(body) for body in definition.bodies)
         zero, one = (Tile(literal(value, tiles[0].dtype), NO_AXES, tiles[0].dtype) for value in (0, 1))
         lifted = {"welford": (tiles[0], zero, one), "online_softmax": (tiles[0], one)}.get(definition.combine)
@@ -235,13 +235,13 @@ class Reductions:
     def _simple(self, combine: str, tile: Tile, axes: Axes, fill: Number | None) -> Tile:
         return self.reduce(combine, combine, self.spread(tile, axes, fill), axes)
 
-    def _fill(self, definition: Fold, dtype: DType) -> Number | None:
-        """Returns what lanes past the end have to hold for a simple fold, None where they do."""
+    def _fill(self, definition: Reduction, dtype: DType) -> Number | None:
+        """Returns what lanes past the end have to hold for a simple reduction, None where they do."""
         is_zero = definition.results[0].name in self._padded_sums
         return None if is_zero else neutral_of(definition.combine, dtype)
 
     def _paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> tuple[Tile, ...]:
-        """Returns the extreme of a tile and where it is first: two folds of one value are fewer steps than one of two.
+        """Returns the extreme of a tile and where it is first: reducing one value twice is less than a pair once.
 
         A NaN is the extreme, and equals nothing: it is found as what differs from itself.
         """
@@ -257,11 +257,11 @@ class Reductions:
         return extreme, self._simple("min", place, axes, None)
 
     def _lane(self, tile: Tile, axes: Axes, fill: Number) -> Expression:
-        """Returns a named tile of full extent, with ``fill`` past the end of the fold axis."""
+        """Returns a named tile of full extent, with ``fill`` past the end of the reduction axis."""
         return self.full(tile, axes, fill).expression
 
     def full(self, tile: Tile, axes: Axes, fill: Number | None = None) -> Tile:
-        """Returns a named tile of full extent, with ``fill`` past the end of the fold axis if it is given."""
+        """Returns a named tile of full extent, with ``fill`` past the end of the reduction axis if it is given."""
         value = self.spread(tile, axes, fill)
         return tile if value == tile.expression else self.hold("lane", value, axes)
 
@@ -312,7 +312,7 @@ class Reductions:
     ) -> tuple[Tile, Tile]:
         """Returns mean and sum of squared deviations of the union of lanes whose weights sum to ``count``.
 
-        Without it to the number of points of the fold axis.
+        Without it to the number of points of the reduction axis.
 
         Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
         (1979).
@@ -335,8 +335,8 @@ class Reductions:
 
     # --- block by block ---------------------------------------------------------------------------------------------
 
-    def open(self, definition: Fold) -> Callable[[], tuple[Tile, ...]]:
-        """Writes the part of a fold inside the open loop; returns what writes the part after it."""
+    def open(self, definition: Reduction) -> Callable[[], tuple[Tile, ...]]:
+        """Writes the part of a reduction inside the open loop; returns what writes the part after it."""
         tiles, axes = self.operands(definition)
         match definition.combine:
             case "argmax" | "argmin":
@@ -355,8 +355,8 @@ class Reductions:
                 finish = self._open_simple(name, tiles[0], axes, self._fill(definition, tiles[0].dtype))
         return lambda: self._restore(definition, finish())
 
-    def open_columns(self, definition: Fold) -> Callable[[], tuple[Tile, ...]]:
-        """Writes the part of a fold over rows inside the open loop over them; returns what writes the part after it."""
+    def open_columns(self, definition: Reduction) -> Callable[[], tuple[Tile, ...]]:
+        """Writes the part of a reduction over rows inside the open loop; returns what writes the rest after it."""
         tiles, axes = self.operands(definition)
         combine, axes, dtype = definition.combine, axes | X, tiles[0].dtype
         identity = neutral_of(combine, dtype)
@@ -380,7 +380,9 @@ class Reductions:
         self.follow(lanes, step(combine, dtype, lanes.expression, self.spread(tile, axes, fill)))
         return lambda: (self.reduce(combine, combine, lanes.expression, axes),)
 
-    def _open_paired(self, definition: Fold, tiles: tuple[Tile, ...], axes: Axes) -> Callable[[], tuple[Tile, ...]]:
+    def _open_paired(
+        self, definition: Reduction, tiles: tuple[Tile, ...], axes: Axes
+    ) -> Callable[[], tuple[Tile, ...]]:
         combine = definition.combine
         value, index = tiles
         worst = neutral_of(PAIRED[combine], value.dtype)
@@ -405,7 +407,7 @@ class Reductions:
         else:
             # A lane sees its positions in order, so that of equals the one it has is the first.
             self._keep_better(combine, lanes, new, axes)
-        reduced = Reduce(tuple(lane.expression for lane in lanes), combine, self._space.fold_position, self.keep)
+        reduced = Reduce(tuple(lane.expression for lane in lanes), combine, self._space.reduction_position, self.keep)
         return lambda: self._builder.hold_all((combine, "at"), reduced, axes - R)
 
     def _keep_better(self, combine: str, lanes: tuple[Tile, Tile], new: tuple[Expression, ...], axes: Axes) -> None:
@@ -418,8 +420,8 @@ class Reductions:
         for lane, value in zip(lanes, new, strict=True):
             self.follow(lane, where(moves, value, lane.expression))
 
-    def _first_positions(self, definition: Fold, index: Tile) -> Expression | None:
-        """Returns the positions of the first block, or None where the index is not a position along the fold axis."""
+    def _first_positions(self, definition: Reduction, index: Tile) -> Expression | None:
+        """Returns the positions of the first block, or None where the index is no position along the reduction axis."""
         node = definition.bodies[1]
         rest = behind(node.args[0]) if node.op == "index" else None
         if rest is None:
@@ -455,11 +457,11 @@ class Reductions:
         return finish
 
     def _unless_past(self, moved: Tile, kept: Tile) -> Expression:
-        """Returns a new value, but the old one in lanes past the end of the fold axis."""
+        """Returns a new value, but the old one in lanes past the end of the reduction axis."""
         return moved.expression if self._mask is None else where(self._mask, moved.expression, kept.expression)
 
     def _lane_counts(self, dtype: DType) -> Expression:
-        """Returns how many points of the fold axis each lane has seen."""
+        """Returns how many points of the reduction axis each lane has seen."""
         index = self._evaluator.index_dtype
         block, one = block_size("RBLOCK", index), Literal(1, index)
         lane = converted(self._space.expand("r", lanes("RBLOCK")), I32, index)
@@ -493,9 +495,9 @@ class Reductions:
         mean, m2 = (self._builder.carry(prefix, full(apart.states, 0.0, dtype), axes) for prefix in ("mean", "m2"))
         count = self.accumulator("count", NO_AXES, 0.0, dtype)
         group = self.hold("group", apart.group(self.full(tile, axes).expression), axes).expression
-        own = self.hold("own", mul(apart.folded(group, "sum"), literal(1.0 / size, dtype)), axes).expression
+        own = self.hold("own", mul(apart.reduced(group, "sum"), literal(1.0 / size, dtype)), axes).expression
         delta = self.hold("delta", sub(group, apart.spread(own)), axes).expression
-        squares = self.hold("squares", apart.folded(mul(delta, delta), "sum"), axes).expression
+        squares = self.hold("squares", apart.reduced(mul(delta, delta), "sum"), axes).expression
         moved = self.hold("moved", sub(own, mean.expression), axes).expression
         many = literal(float(size), dtype)
         grown = add(count.expression, many)
@@ -537,7 +539,7 @@ class Reductions:
         top = self._builder.carry("max", full(apart.states, -math.inf, dtype), axes)
         mass = self._builder.carry("sumexp", full(apart.states, 0.0, dtype), axes)
         group = self.hold("group", apart.group(self._lane(tile, axes, -math.inf)), axes).expression
-        highest = apart.folded(group, "max")
+        highest = apart.reduced(group, "max")
         moved = self.hold("moved", apply("maximum", top.expression, highest), axes).expression
         is_lowest = apply("eq", moved, literal(-math.inf, dtype))
         safe = self.hold("safe", where(is_lowest, literal(0.0, dtype), moved), axes).expression
@@ -545,7 +547,7 @@ class Reductions:
         exponential = "exp_fast" if dtype is F32 else "exp"
         terms = self.hold("exp", apply(exponential, sub(group, apart.spread(safe))), axes).expression
         rescaled = mul(mass.expression, apply(exponential, sub(top.expression, safe)))
-        self.follow(mass, add(rescaled, apart.folded(terms, "sum")))
+        self.follow(mass, add(rescaled, apart.reduced(terms, "sum")))
         self.follow(top, moved)
         return lambda: self._softmax(top.expression, mass.expression, axes)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ferrite_ir.language.dtypes import BOOL, F32, I32, I64, DType
-from ferrite_ir.language.graph import Computed, Fold, Loop, bodies_of
+from ferrite_ir.language.graph import Computed, Loop, Reduction, bodies_of
 from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_scheduler.refinements.register_norms import slots_of, spans_of
-from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_fold
+from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_reduction
 from ferrite_triton.analysis.loop_plan import READ_THE_LAST_TIME
 from ferrite_triton.analysis.packed_residency import held_loads, holds_only_halves
 from ferrite_triton.analysis.space import NO_AXES, Space, next_power_of_two
@@ -114,7 +114,7 @@ class RegisterNorms:
 
     def write(self) -> None:
         """Writes the body."""
-        fold = next(definition for definition in self.flat.definitions if isinstance(definition, Fold))
+        reduction = next(definition for definition in self.flat.definitions if isinstance(definition, Reduction))
         (load,) = held_loads(self.flat)
         self.builder.let("words", self._words, NO_AXES)
         sizes = (self._members, self.flat.kernel.columns, self._spans, self.flat.space.parts)
@@ -124,11 +124,11 @@ class RegisterNorms:
         self._begin(MEMBER)
         pieces = [self._loaded(piece, load) for piece in range(self.flat.space.pieces)]
         self.evaluator.hints = {}
-        self._publish(fold, load, pieces, sign.expression)
+        self._publish(reduction, load, pieces, sign.expression)
         self._load_channels()
         # All that it reads itself has come by now: what it waits for is what others tell it.
         ask_for_image(self.flat, self.evaluator.addresses, load, self.builder)
-        self._await(fold, sign.expression)
+        self._await(reduction, sign.expression)
         is_first = apply("eq", MEMBER, Literal(0, self.evaluator.index_dtype))
         for definition in self.flat.definitions:
             if not self._is_of_elements(definition):
@@ -147,7 +147,7 @@ class RegisterNorms:
             self.builder.forget(R)
 
     def _is_of_elements(self, definition: Computed) -> bool:
-        return isinstance(definition, Loop) and self.flat.is_fold_level(definition)
+        return isinstance(definition, Loop) and self.flat.is_reduction_level(definition)
 
     def _begin(self, member: Expression) -> None:
         """Writes where the places of a program begin."""
@@ -175,9 +175,9 @@ class RegisterNorms:
         self.builder.forget(R)
         return tile
 
-    def _publish(self, fold: Fold, load: Scalar, pieces: list[Tile], sign: Expression) -> None:
+    def _publish(self, reduction: Reduction, load: Scalar, pieces: list[Tile], sign: Expression) -> None:
         """Writes the moments of a program's own places, which others wait for."""
-        (body,) = fold.bodies
+        (body,) = reduction.bodies
         points, columns = self.flat.kernel.points, Block("XBLOCK")
         self._position(Lanes(1))
         origin = self.evaluator.tile(body).expression
@@ -204,10 +204,10 @@ class RegisterNorms:
         """Writes the loads of what all places of a channel share: they come while the program waits."""
         roots = tuple(body for definition in self.flat.definitions for body in bodies_of(definition))
         for load in memory_loads(self.flat, roots):
-            if not reads_along_fold(self.flat, load) and not any(index.is_indirect for index in load.indices):
+            if not reads_along_reduction(self.flat, load) and not any(index.is_indirect for index in load.indices):
                 self.evaluator.tile(load)
 
-    def _await(self, fold: Fold, sign: Expression) -> None:
+    def _await(self, reduction: Reduction, sign: Expression) -> None:
         """Writes the moments of whole groups, what is computed of them alone, and which of it each channel has."""
         lanes_ = max(next_power_of_two(self._spans * self.flat.space.parts), THREADS // self._slots)
         groups = TileType(F32, (self._slots,))
@@ -217,12 +217,12 @@ class RegisterNorms:
         )
         weight = float(self._members * int(self.flat.kernel.axes[-1].size))
         states = (mean, squares, Tile(literal(weight, F32), NO_AXES, F32))
-        self.evaluator.publish(fold, states)
-        values = self._values_of_groups(fold)
+        self.evaluator.publish(reduction, states)
+        values = self._values_of_groups(reduction)
         tiles = [self.evaluator.tile(node) for node in values]
         for node, tile in zip(values, tiles, strict=True):
             self.evaluator.know(node, self._of_channels(tile))
-        self.evaluator.publish(fold, tuple(self._of_channels(state) for state in states))
+        self.evaluator.publish(reduction, tuple(self._of_channels(state) for state in states))
 
     def _of_channels(self, tile: Tile) -> Tile:
         """Returns what each channel has of a value of groups, a vector."""
@@ -232,10 +232,10 @@ class RegisterNorms:
         kind = TileType(tile.dtype, self.flat.space.shape(X))
         return self.builder.call("of", "of_columns", (tile.expression, FIRST_CHANNEL, *numbers), kind, X)
 
-    def _values_of_groups(self, fold: Fold) -> list[Scalar]:
+    def _values_of_groups(self, reduction: Reduction) -> list[Scalar]:
         """Returns what is computed of the moments of groups and of nothing else, the largest expressions."""
-        results = {result.name for result in fold.results}
-        bodies = [body for d in self.flat.definitions if d is not fold for body in bodies_of(d)]
+        results = {result.name for result in reduction.results}
+        bodies = [body for d in self.flat.definitions if d is not reduction for body in bodies_of(d)]
         alone: dict[Scalar, bool] = {}
         used: dict[Scalar, None] = {}
         for node in postorder(bodies):

@@ -14,12 +14,12 @@ from ferrite_ir.language.scalar import Number, Scalar, cast, indirects, indirect
 from ferrite_ir.language.sizes import hint, is_provably_at_most, is_static
 from ferrite_scheduler.model.contractions import uses_tensor_cores
 from ferrite_triton.analysis.approximations import rounded_quotients, shares, weights
-from ferrite_triton.analysis.flat import FlatKernel, KernelParam, memory_loads, reads_along_fold
+from ferrite_triton.analysis.flat import FlatKernel, KernelParam, memory_loads, reads_along_reduction
 from ferrite_triton.analysis.neutral_padding import padded_sums
 from ferrite_triton.analysis.packed_residency import held_halves
-from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_fold
+from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_reduction
 from ferrite_triton.analysis.shared_products import shared_products
-from ferrite_triton.analysis.space import FOLD_AXES, NO_AXES, Axes
+from ferrite_triton.analysis.space import NO_AXES, REDUCTION_AXES, Axes
 from ferrite_triton.errors import ScheduleMismatch
 from ferrite_triton.forms.addresses import Addresses
 from ferrite_triton.forms.assertions import assert_in_bounds, assert_required
@@ -74,7 +74,7 @@ class ScalarValues:
         self.results: dict[str, Tile] = {}
         self._index = Indices(builder, flat.space, width, lambda node: self._known(node, None))
         self._index_dtype = index_dtype(width)
-        has_column = flat.space.loops and width == 32 and _reads_one_along_the_fold_axis(flat)
+        has_column = flat.space.loops and width == 32 and _reads_one_along_the_reduction_axis(flat)
         self._waiting = held_halves(flat)
         self.addresses = Addresses(
             builder,
@@ -146,7 +146,9 @@ class ScalarValues:
         held = self.loaded(self._waiting)
         if not held:
             return False
-        self._builder.forget_if(lambda key, tile: _is_made_of_elements(key, self._flat) and bool(tile.axes & FOLD_AXES))
+        self._builder.forget_if(
+            lambda key, tile: _is_made_of_elements(key, self._flat) and bool(tile.axes & REDUCTION_AXES)
+        )
         self.renew_elements(held)
         return True
 
@@ -547,11 +549,11 @@ class ScalarValues:
         return self.addresses.place(param, index)
 
 
-def _reads_one_along_the_fold_axis(flat: FlatKernel) -> bool:
-    """Returns whether a kernel reads a single tensor along the fold axis and writes none."""
+def _reads_one_along_the_reduction_axis(flat: FlatKernel) -> bool:
+    """Returns whether a kernel reads a single tensor along the reduction axis and writes none."""
     roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
-    read = {load.source for load in memory_loads(flat, roots) if reads_along_fold(flat, load)}
-    return len(read) == 1 and not any(varies_along_fold(flat.homes[name]) for name in flat.kernel.stored)
+    read = {load.source for load in memory_loads(flat, roots) if reads_along_reduction(flat, load)}
+    return len(read) == 1 and not any(varies_along_reduction(flat.homes[name]) for name in flat.kernel.stored)
 
 
 def _bytes_beside(flat: FlatKernel) -> dict[Scalar, int]:
@@ -562,7 +564,7 @@ def _bytes_beside(flat: FlatKernel) -> dict[Scalar, int]:
     """
     if flat.space.order[-1:] != ("r",) or flat.space.skew is not None or uses_tensor_cores(flat.kernel.body):
         return {}
-    if not is_static(flat.space.fold_size) or flat.space.fold_size < WIDEST_ACCESS:
+    if not is_static(flat.space.reduction_size) or flat.space.reduction_size < WIDEST_ACCESS:
         return {}  # what is said of neighbours would not be true of rows that are shorter
     roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
     along = [load for load in memory_loads(flat, roots) if behind(flat.offset(load.source, load.indices)) is not None]

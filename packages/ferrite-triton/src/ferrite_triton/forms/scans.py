@@ -1,4 +1,4 @@
-"""Scans along the fold axis: a prefix of one tile, or of block after block with what came before carried along."""
+"""Scans along the reduction axis: a prefix of one tile, or of block after block with what came before carried along."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ferrite_ir.language.sizes import is_provably_at_most
 from ferrite_scheduler.model.annotations import LookBackScan
 from ferrite_scheduler.rewrites.look_back import HALF_BYTES, sums_halves
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
-from ferrite_triton.analysis.rows import varies_along_fold
+from ferrite_triton.analysis.rows import varies_along_reduction
 from ferrite_triton.analysis.space import Axes, Space
 from ferrite_triton.forms.builder import Builder, Tile
 from ferrite_triton.forms.prefetches import ask_for_part
@@ -59,7 +59,7 @@ class Scans:
     flat: FlatKernel
     builder: Builder
     evaluator: ScalarValues
-    folds: Reductions
+    reductions: Reductions
     wide: bool
 
     @property
@@ -72,11 +72,11 @@ class Scans:
         if isinstance(definition, LookBackScan):
             return (self._shared(definition),)
         tiles = tuple(self.evaluator.tile(body) for body in definition.bodies)
-        if not self.space.folds_tile:
+        if not self.space.reduces_tile:
             return tiles
         # A tile of extent 1 along the other axes lies in many threads at once, which Triton's scans count twice.
         axes = R.union(self.space.order)
-        wide = tuple(self.folds.full(self._widen(tile), axes) for tile in tiles)
+        wide = tuple(self.reductions.full(self._widen(tile), axes) for tile in tiles)
         if definition.combine in PAIRED_SCANS:
             results = self._paired(definition.combine, wide, axes)
         else:
@@ -93,17 +93,17 @@ class Scans:
 
     def _simple(self, combine: str, tile: Tile, axes: Axes) -> Tile:
         dtype = tile.dtype
-        values = self.folds.full(tile, axes)
+        values = self.reductions.full(tile, axes)
         if self.space.serial:
             return self._serial(combine, values, axes)
-        block = self.builder.hold("scan", TileScan((values.expression,), combine, self.space.fold_position), axes)
+        block = self.builder.hold("scan", TileScan((values.expression,), combine, self.space.reduction_position), axes)
         if not self.space.loops:
             return block
-        carry = self.folds.carry(axes - R, neutral_of(combine, dtype), dtype)
+        carry = self.reductions.carry(axes - R, neutral_of(combine, dtype), dtype)
         result = self._hold("scan", step(combine, dtype, carry.expression, block.expression), block)
-        line = _Line(self.space.fold_position, Block("RBLOCK"), len(self.space.order), self.folds.keep)
+        line = _Line(self.space.reduction_position, Block("RBLOCK"), len(self.space.order), self.reductions.keep)
         total = self._total(combine, values.expression, block, line)
-        self.folds.follow(carry, step(combine, dtype, carry.expression, total))
+        self.reductions.follow(carry, step(combine, dtype, carry.expression, total))
         return result
 
     def _total(self, combine: str, values: Expression, scanned: Tile, line: _Line) -> Expression:
@@ -136,7 +136,7 @@ class Scans:
         inner = tuple(groups if extent == Block("RBLOCK") else extent for extent in wide)
         held = self._hold("rows", Reshape(values.expression, (serial, *inner)), values).expression
         own = self._hold("scan", TileScan((held,), combine, 0), values)
-        rank, axis = len(self.space.order), self.space.fold_position
+        rank, axis = len(self.space.order), self.space.reduction_position
         line = _Line(0, serial, rank + 1, keep=False)
         total = self._hold("total", self._total(combine, held, own, line), values).expression
         ended = self._hold("ends", TileScan((total,), combine, axis), values)
@@ -147,11 +147,11 @@ class Scans:
         identity = neutral_of(combine, dtype)
         is_later = apply("gt", positions, zero)
         before = self._hold("before", where(is_later, earlier, literal(identity, dtype)), values).expression
-        carry = self.folds.carry(axes - R, identity, dtype)
+        carry = self.reductions.carry(axes - R, identity, dtype)
         joined = Expand(step(combine, dtype, carry.expression, before), (0,))
         result = self._hold("scan", Reshape(step(combine, dtype, joined, own.expression), wide), values)
-        last = self._total(combine, total, ended, _Line(axis, groups, rank, self.folds.keep))
-        self.folds.follow(carry, step(combine, dtype, carry.expression, last))
+        last = self._total(combine, total, ended, _Line(axis, groups, rank, self.reductions.keep))
+        self.reductions.follow(carry, step(combine, dtype, carry.expression, last))
         return result
 
     def _shared(self, scan: LookBackScan) -> Tile:
@@ -217,7 +217,7 @@ class Scans:
         ask_for_part(self.flat, self.evaluator.addresses, scan.operand, scan.points, wide=self.wide)
 
     def _status(self, scan: LookBackScan) -> Expression:
-        return Name(self.folds.param_text(scan.status))
+        return Name(self.reductions.param_text(scan.status))
 
     def _told(self, scan: LookBackScan, total: Tile) -> tuple[Expression, ...]:
         """Returns what programs tell and ask each other with: a status, a part of a line, and what it comes to."""
@@ -228,7 +228,7 @@ class Scans:
     def _summed(self, scan: LookBackScan, axes: Axes) -> Tile:
         """Returns what is added up, zero past the end."""
         operand = self._widen(self.evaluator.tile(scan.operand))
-        return self.folds.full(operand, axes, neutral_of("sum", operand.dtype))
+        return self.reductions.full(operand, axes, neutral_of("sum", operand.dtype))
 
     def _as(self, wanted: DType, tile: Tile) -> Tile:
         return tile if tile.dtype is wanted else self._hold("cast", Cast(tile.expression, wanted), tile)
@@ -240,26 +240,26 @@ class Scans:
         """
         function, best = PAIRED_SCANS[combine]
         value, index = tiles
-        values = self.folds.full(value, axes)
+        values = self.reductions.full(value, axes)
         backwards = self._hold("at", apply("neg", index.expression), index)
-        positions = self.folds.full(backwards, axes)
-        axis = self.space.fold_position
+        positions = self.reductions.full(backwards, axes)
+        axis = self.space.reduction_position
         pair = values.expression, positions.expression
         found = self.builder.hold_all(("best", "at"), TileScan(pair, combine, axis), axes)
         if self.space.loops:
             start = neutral_of(best, value.dtype), index.dtype.highest
-            carry = [self.folds.carry(axes - R, fill, tile.dtype) for fill, tile in zip(start, tiles, strict=True)]
+            carry = [self.reductions.carry(axes - R, fill, tile.dtype) for fill, tile in zip(start, tiles, strict=True)]
             held = tuple(each.expression for each in carry)
             kinds = tuple(self.builder.type_of(each.expression) for each in found)
             joining = Call(function, (*held, *(each.expression for each in found)), kinds)
             last = self.builder.hold_all(
-                ("last", "last"), Reduce(pair, function.removesuffix("_nan"), axis, self.folds.keep), axes
+                ("last", "last"), Reduce(pair, function.removesuffix("_nan"), axis, self.reductions.keep), axes
             )
             states = tuple(self.builder.type_of(each) for each in held)
             following = Call(function, (*held, *(each.expression for each in last)), states)
             found = self.builder.hold_all(("best", "at"), joining, axes)
             for each, tile in zip(carry, self.builder.hold_all(("carry", "carry"), following, axes), strict=True):
-                self.folds.follow(each, tile.expression)
+                self.reductions.follow(each, tile.expression)
         forwards = self._hold("at", apply("neg", found[1].expression), found[1])
         return found[0], forwards
 
@@ -298,7 +298,7 @@ def waiting_halves(flat: FlatKernel) -> list[Scalar]:
 
 def _elements(flat: FlatKernel) -> list[Scalar]:
     (scan,) = look_back_scans(flat)
-    return [load for load in memory_loads(flat, (scan.operand,)) if varies_along_fold(load.indices)]
+    return [load for load in memory_loads(flat, (scan.operand,)) if varies_along_reduction(load.indices)]
 
 
 def look_back_scans(flat: FlatKernel) -> tuple[LookBackScan, ...]:
@@ -307,11 +307,11 @@ def look_back_scans(flat: FlatKernel) -> tuple[LookBackScan, ...]:
 
 
 def scans_serially(flat: FlatKernel) -> bool:
-    """Returns whether nothing in a kernel minds in which order its tiles hold the positions of the fold axis."""
+    """Returns whether nothing in a kernel minds in which order its tiles hold the positions of the reduction axis."""
     space = flat.space
-    if not space.loops or space.order != ("r", "x") or space.fold is None:
+    if not space.loops or space.order != ("r", "x") or space.reduction is None:
         return False
-    if not is_provably_at_most(SERIAL, space.fold.size):
+    if not is_provably_at_most(SERIAL, space.reduction.size):
         return False  # a block might be shorter
     scans = [definition for definition in flat.definitions if isinstance(definition, Scan)]
     others = [definition for definition in flat.definitions if not isinstance(definition, (Scan, Loop))]

@@ -1,4 +1,4 @@
-"""Sorts along the fold axis: a tile of whole rows goes through a network, its elements with their positions."""
+"""Sorts along the reduction axis: a tile of whole rows goes through a network, its elements with their positions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Sorts:
     space: Space
     builder: Builder
     evaluator: ScalarValues
-    folds: Reductions
+    reductions: Reductions
 
     def write(self, definition: Sort) -> tuple[Tile, Tile]:
         """Writes a sort of a tile of whole rows; returns the tiles of the values and of their positions.
@@ -34,10 +34,10 @@ class Sorts:
             UnsupportedDefinition: the rows do not fit in a tile, or are of a type that has no sort.
         """
         tile = self.evaluator.tile(definition.body)
-        if not self.space.folds_tile:
+        if not self.space.reduces_tile:
             return tile, Tile(literal(0, I64), NO_AXES, I64)
-        name, fold = definition.results[0].name, self.space.fold
-        if fold is None or self.space.loops:
+        name, reduction = definition.results[0].name, self.space.reduction
+        if reduction is None or self.space.loops:
             raise UnsupportedDefinition(
                 f"{name}: rows of more than {LONGEST_ROW} elements are not sorted in one tile; "
                 "lower this sort to a library call"
@@ -45,14 +45,14 @@ class Sorts:
         if tile.dtype.bits == 8 and tile.dtype.is_float:
             raise UnsupportedDefinition(f"{name}: {tile.dtype} is not sorted; sort it in a wider type")
         axes = R | tile.axes
-        row = self.folds.full(tile, axes).expression
-        place = self.space.fold_position
-        rest = (Constant(int(fold.size)), Constant(place), Constant(definition.descending))
+        row = self.reductions.full(tile, axes).expression
+        place = self.space.reduction_position
+        rest = (Constant(int(reduction.size)), Constant(place), Constant(definition.descending))
         shape = list(self.builder.type_of(row).shape)
         kept = self._kept(definition)
         function = "sort_stable"
         operands: tuple[Expression, ...] = (row, *rest)
-        if kept is not None and kept[1] < next_power_of_two(fold.size):
+        if kept is not None and kept[1] < next_power_of_two(reduction.size):
             function, operands = "sort_first", (row, Constant(kept[1]), *rest)
             axes = (axes - R) | RANK
             shape[place] = kept[1]
@@ -66,28 +66,28 @@ class Sorts:
         Raises:
             UnsupportedDefinition: how many are kept is a symbolic size.
         """
-        top, fold = definition.top, self.space.fold
-        if top is None or fold is None or not self.space.folds_tile:
+        top, reduction = definition.top, self.space.reduction
+        if top is None or reduction is None or not self.space.reduces_tile:
             return None
         if not is_static(top):
             name = definition.results[0].name
             raise UnsupportedDefinition(f"{name}: a sort that keeps {top} values; make that number a constant")
-        return (int(top), next_power_of_two(int(top))) if top < fold.size else None
+        return (int(top), next_power_of_two(int(top))) if top < reduction.size else None
 
     def ranked(self, definition: Sort, offset: Index) -> tuple[Index, list[Tile]]:
         """Returns the offset at which an element of a sorted row is stored, and the conditions for storing it."""
-        kept, fold = self._kept(definition), self.space.fold
-        if kept is None or fold is None:
+        kept, reduction = self._kept(definition), self.space.reduction
+        if kept is None or reduction is None:
             return offset, []
         top, extent = kept
-        if extent >= next_power_of_two(fold.size):
+        if extent >= next_power_of_two(reduction.size):
             return offset, [self._within("r", top, R)]
         if self.builder.find("rank") is None:
             rank = self.builder.let("rank", self.space.expand("r", Lanes(extent)), RANK)
             self.builder.remember("rank", rank)
             self.builder.places["rank"] = Place(rank.expression)
         conditions = [self._within("rank", top, RANK)] if top < extent else []
-        return ix.substitute(offset, {flat_dim(fold): Dim("rank", extent).index}), conditions
+        return ix.substitute(offset, {flat_dim(reduction): Dim("rank", extent).index}), conditions
 
     def _within(self, lane: str, top: int, axes: Axes) -> Tile:
         key = (lane, top)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ferrite_ir.language.graph import Computed, Contract, Fold, Loop, Scan, Sort, Update, Value
+from ferrite_ir.language.graph import Computed, Contract, Loop, Reduction, Scan, Sort, Update, Value
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar, load, replace_in_index, replace_loads
 from ferrite_ir.passes.rewriting import map_scalars
@@ -54,7 +54,7 @@ class _Renaming:
                 return replace(contract, result=results[0])
             case LookBackScan() as scan:
                 return replace(scan, results=results, status=self.name(scan.status))
-            case (Loop() | Fold() | Scan() | Sort()) as changed:
+            case (Loop() | Reduction() | Scan() | Sort()) as changed:
                 return replace(changed, results=results)
         raise AssertionError(f"kernels do not hold {type(definition).__name__}")
 

@@ -1,4 +1,4 @@
-"""Kernel specs, format 1 of docs/kernel-spec.md, as the builder makes them."""
+"""Kernel specs, format 2 of docs/kernel-spec.md, as the builder makes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ferrite_triton.analysis.accesses import Condition
 
 Expr: TypeAlias = "int | str | list[Any]"
 
-FORMAT = 1
+FORMAT = 2
 
 
 def canonical_json(value: object) -> str:

@@ -1,6 +1,6 @@
 """Rows looked up in a table, alone and in bags.
 
-A bag's rows are folded where all bags are of one length, as they are when indices come as a matrix. Bags of any length
+A bag's rows are reduced where all bags are of one length, as they are when indices come as a matrix. Bags of any length
 are read by the library, whose kernels loop as long as each needs; their gradients do not depend on it.
 """
 
@@ -102,11 +102,11 @@ def embedding_renorm(b: Builder, weight: Tensor, indices: Tensor, max_norm: floa
     if power in (0.0, float("inf"), float("-inf")):
         raise Unlowered(f"rows measured by their {power}-norm")
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
-        value = absolute(weight.value_at((place(b, indices, point, rows), *fold)))
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
+        value = absolute(weight.value_at((place(b, indices, point, rows), *reduced)))
         return (value if power == 1 else mul(value, value) if power == 2 else call("pow", value, power),)
 
-    (sums,) = b.fold("sum", indices.shape, (width,), bodies)
+    (sums,) = b.reduce("sum", indices.shape, (width,), bodies)
 
     def shortened(point: Point) -> Scalar:
         total = sums.at(point[:-1])
@@ -178,7 +178,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> Lowered:
-    """Returns the bags' rows folded, the bag of each index, the bags' lengths, and the rows of the largest elements."""
+    """Returns reduced rows of bags, each index's bag, the lengths of bags, and the rows of the largest elements."""
     refuse_opaque(weight.dtype)
     if include_last_offset:
         raise Unlowered("bags whose lengths are only known at run time")
@@ -205,8 +205,8 @@ def _bag_sizes(b: Builder, bags: Bags) -> Callable[[Index], Scalar]:
     """Returns a function that gives how many rows of a bag count."""
     if bags.padding < 0:
         return lambda bag: sc.const(bags.length, I64)
-    (found,) = b.fold(
-        "sum", (bags.count,), (bags.length,), lambda point, fold: (sc.cast(bags.counts(point[0], fold[0]), I64),)
+    (found,) = b.reduce(
+        "sum", (bags.count,), (bags.length,), lambda point, reduced: (sc.cast(bags.counts(point[0], reduced[0]), I64),)
     )
     return lambda bag: found.at((bag,))
 
@@ -214,14 +214,14 @@ def _bag_sizes(b: Builder, bags: Bags) -> Callable[[Index], Scalar]:
 def _totals(
     b: Builder, weight: Tensor, bags: Bags, sizes: Callable[[Index], Scalar], scales: Tensor | None, mode: int
 ) -> Tensor:
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
-        value = weight.value_at((bags.row(point[0], fold[0]), point[1]))
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
+        value = weight.value_at((bags.row(point[0], reduced[0]), point[1]))
         if scales is not None:
-            value = mul(value, sc.cast(scales.at((bags.flat(point[0], fold[0]),)), value.dtype))
-        counts = bags.counts(point[0], fold[0])
+            value = mul(value, sc.cast(scales.at((bags.flat(point[0], reduced[0]),)), value.dtype))
+        counts = bags.counts(point[0], reduced[0])
         return (guarded(counts, value, 0),)
 
-    (total,) = b.fold("sum", (bags.count, weight.shape[1]), (bags.length,), bodies)
+    (total,) = b.reduce("sum", (bags.count, weight.shape[1]), (bags.length,), bodies)
 
     def body(point: Point) -> Scalar:
         value = total.at(point)
@@ -237,15 +237,15 @@ def _largest(b: Builder, weight: Tensor, bags: Bags, sizes: Callable[[Index], Sc
     """Returns the largest element of each column of a bag's rows, and its row; zeros for a bag of no rows."""
     compute = weight.dtype.compute
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar, Scalar]:
-        value = weight.value_at((bags.row(point[0], fold[0]), point[1]))
-        counts, step = bags.counts(point[0], fold[0]), number_of(fold[0])
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar, Scalar]:
+        value = weight.value_at((bags.row(point[0], reduced[0]), point[1]))
+        counts, step = bags.counts(point[0], reduced[0]), number_of(reduced[0])
         if sc.is_constant(counts, True):
             return value, step
         return guarded(counts, value, compute.lowest), choose(counts, step, 1 << 62)
 
     shape = (bags.count, weight.shape[1])
-    value, step = b.fold("argmax", shape, (bags.length,), bodies)
+    value, step = b.reduce("argmax", shape, (bags.length,), bodies)
 
     def row(point: Point) -> Scalar:
         known = lt(step.at(point), bags.length)
@@ -353,13 +353,13 @@ def per_sample_weights_backward(
     """Returns for each index the product of the row that it names and the gradient of its bag."""
     refuse_opaque(weight.dtype)
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
         bag, exists = _bag_of(point[0], offsets, offset2bag, grad.shape[0])
-        value = weight.value_at((place(b, indices, point, weight.shape[0]), fold[0]))
-        value = mul(value, sc.cast(grad.at((bag, fold[0])), value.dtype))
+        value = weight.value_at((place(b, indices, point, weight.shape[0]), reduced[0]))
+        value = mul(value, sc.cast(grad.at((bag, reduced[0])), value.dtype))
         if padding_idx >= 0:
             exists = both(exists, ne(sc.cast(indices.at(point), I64), padding_idx))
         return (guarded(exists, value, 0),)
 
-    (total,) = b.fold("sum", indices.shape, (weight.shape[1],), bodies)
+    (total,) = b.reduce("sum", indices.shape, (weight.shape[1],), bodies)
     return b.loop(total.shape, dtype_of(b.fake.dtype), total.at)

@@ -200,8 +200,11 @@ def multinomial(b: Builder, weights: Tensor, count: int, replacement: bool = Fal
 
     shape, axis = sizes_of(b.fake.shape), weights.ndim - 1
     if count == 1:
-        fastest, winner = b.fold(
-            "argmax", shape, weights.shape[-1:], lambda point, fold: (speed((*point[:-1], *fold)), number_of(fold[0]))
+        fastest, winner = b.reduce(
+            "argmax",
+            shape,
+            weights.shape[-1:],
+            lambda point, reduced: (speed((*point[:-1], *reduced)), number_of(reduced[0])),
         )
         return made(b, lambda point: required("weights", gt(fastest.at(point), 0.0), winner.at(point)))
     speeds = b.loop(weights.shape, weights.dtype.compute, speed)

@@ -8,7 +8,7 @@ from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.lowering.builder import Builder, Lowered
 from ferrite_torch.lowering.elementwise import element_at, refuse_opaque
 from ferrite_torch.lowering.expressions import add, div, mul, sub
-from ferrite_torch.lowering.reductions.reductions import Axes, folded
+from ferrite_torch.lowering.reductions.reductions import Axes, reduced
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.shapes.views import axis_of
 from ferrite_torch.lowering.tensors import Point, Tensor
@@ -22,7 +22,7 @@ def _summed(b: Builder, matrix: Tensor, vector: Tensor) -> Tensor:
     def product(point: Point) -> Scalar:
         return mul(sc.cast(matrix.at(point), carried), sc.cast(vector.at(point[-1:]), carried))
 
-    return folded(b, "sum", Axes(matrix.shape, (matrix.ndim - 1,)), product)
+    return reduced(b, "sum", Axes(matrix.shape, (matrix.ndim - 1,)), product)
 
 
 @lowers("aten.dot.default", "aten.vdot.default", "aten.mv.default")
@@ -61,7 +61,7 @@ def weight_norm_backward(b: Builder, grad: Tensor, v: Tensor, g: Tensor, norms: 
     refuse_opaque(v.dtype, g.dtype)
     kept = axis_of(dim, v.ndim)
     axes = Axes(v.shape, tuple(axis for axis in range(v.ndim) if axis != kept))
-    along = folded(b, "sum", axes, lambda point: mul(grad.value_at(point), v.value_at(point)))
+    along = reduced(b, "sum", axes, lambda point: mul(grad.value_at(point), v.value_at(point)))
 
     def direction(point: Point) -> Scalar:
         place = tuple(index if size > 1 else index * 0 for index, size in zip(point, g.shape, strict=True))

@@ -98,11 +98,11 @@ def distances(b: Builder, x: Tensor, y: Tensor, p: float, compute_mode: int | No
     if width == 0:
         return b.loop(shape, x.dtype, lambda point: sc.const(0, x.dtype.compute))
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
         *batch, row, column = point
-        return (norm.term(sub(_row(x, shape, batch, row, fold[0]), _row(y, shape, batch, column, fold[0]))),)
+        return (norm.term(sub(_row(x, shape, batch, row, reduced[0]), _row(y, shape, batch, column, reduced[0]))),)
 
-    (total,) = b.fold(norm.combine, shape, (width,), bodies)
+    (total,) = b.reduce(norm.combine, shape, (width,), bodies)
     return b.loop(shape, x.dtype, lambda point: norm.finished(total.at(point)))
 
 
@@ -119,14 +119,14 @@ def distances_backward(b: Builder, grad: Tensor, x: Tensor, y: Tensor, p: float,
     if 0 in (count, x.numel, y.numel):  # then torch does not broadcast the batches either
         return b.loop(shape, x.dtype, lambda point: sc.const(0, x.dtype.compute))
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
         *batch, row, element = point
         pair = broadcast_point(grad.shape[:-2], shape[:-2], tuple(batch))
-        difference = sub(_row(x, shape, batch, row, element), _row(y, shape, batch, fold[0], element))
-        found = distance.value_at((*pair, row, fold[0]))
-        return (norm.slope(grad.value_at((*pair, row, fold[0])), difference, found),)
+        difference = sub(_row(x, shape, batch, row, element), _row(y, shape, batch, reduced[0], element))
+        found = distance.value_at((*pair, row, reduced[0]))
+        return (norm.slope(grad.value_at((*pair, row, reduced[0])), difference, found),)
 
-    (total,) = b.fold("sum", shape, (count,), bodies)
+    (total,) = b.reduce("sum", shape, (count,), bodies)
     return b.loop(shape, x.dtype, total.at)
 
 
@@ -139,11 +139,11 @@ def pair_distances(b: Builder, x: Tensor, p: float = 2.0) -> Tensor:
     if not width:
         return b.loop(shape, x.dtype, lambda point: sc.const(0, x.dtype.compute))
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
         first, second = _pair_at(point[0], rows)
-        return (norm.term(sub(x.value_at((first, fold[0])), x.value_at((second, fold[0])))),)
+        return (norm.term(sub(x.value_at((first, reduced[0])), x.value_at((second, reduced[0])))),)
 
-    (total,) = b.fold(norm.combine, shape, (width,), bodies)
+    (total,) = b.reduce(norm.combine, shape, (width,), bodies)
     return b.loop(shape, x.dtype, lambda point: norm.finished(total.at(point)))
 
 
@@ -166,14 +166,14 @@ def pair_distances_backward(b: Builder, grad: Tensor, x: Tensor, p: float, dista
     if grad.numel == 0:
         return b.loop(x.shape, x.dtype, lambda point: sc.const(0, x.dtype.compute))
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
-        mine, other = number_of(point[0]), number_of(fold[0])
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
+        mine, other = number_of(point[0]), number_of(reduced[0])
         first, second = smaller(mine, other), larger(mine, other)
         before = sub(mul(first, rows), call("shr", mul(first, add(first, 1)), 1))
         pair = ix.indirect(sub(add(before, sub(second, first)), 1), grad.shape[0])
-        difference = sub(x.value_at(point), x.value_at((fold[0], point[1])))
+        difference = sub(x.value_at(point), x.value_at((reduced[0], point[1])))
         slope = norm.slope(grad.value_at((pair,)), difference, distance.value_at((pair,)))
         return (guarded(ne(mine, other), slope, 0),)
 
-    (total,) = b.fold("sum", x.shape, (rows,), bodies)
+    (total,) = b.reduce("sum", x.shape, (rows,), bodies)
     return b.loop(x.shape, x.dtype, total.at)

@@ -31,7 +31,7 @@ from ferrite_torch.lowering.expressions import (
     sub,
 )
 from ferrite_torch.lowering.expressions import sigmoid as logistic
-from ferrite_torch.lowering.reductions.reductions import axes_of, finished, folded
+from ferrite_torch.lowering.reductions.reductions import axes_of, finished, reduced
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.requirements import required, within
 from ferrite_torch.lowering.shapes.views import reshaped
@@ -76,7 +76,7 @@ def binary_cross_entropy(
     if reduction == NONE:
         return b.loop(shape, dtype_of(fake.dtype), element)
     axes = axes_of(x, None)
-    total = folded(b, "sum", axes, lambda point: sc.cast(element(point), x.dtype.accumulate))
+    total = reduced(b, "sum", axes, lambda point: sc.cast(element(point), x.dtype.accumulate))
     count = axes.count if reduction == MEAN else 1
     return finished(b, total, fake, lambda found: found if count == 1 else div(found, amount(count, found.dtype)))
 
@@ -91,18 +91,18 @@ class _Labels:
         self.rows, self.classes = rows, classes
         self.x, self.target = reshaped(x, (rows, classes)), reshaped(target, (rows, classes))
 
-        def end(point: Point, fold: Point) -> tuple[Scalar]:
-            label = self._label((point[0], *fold))
+        def end(point: Point, reduced: Point) -> tuple[Scalar]:
+            label = self._label((point[0], *reduced))
             if b.device == "cpu":  # where eager looks at all labels, those behind the end included
                 label = required("place", both(ge(label, -1), lt(label, classes)), label)
-            return (choose(lt(label, 0), number_of(fold[0]), classes),)
+            return (choose(lt(label, 0), number_of(reduced[0]), classes),)
 
-        def is_named(point: Point, fold: Point) -> tuple[Scalar]:
-            here = (point[0], *fold)
+        def is_named(point: Point, reduced: Point) -> tuple[Scalar]:
+            here = (point[0], *reduced)
             return (both(self.counts(here), eq(self._label(here), number_of(point[1]))),)
 
-        (self._end,) = b.fold("min", (rows,), (classes,), end)
-        (self.named,) = b.fold("any", (rows, classes), (classes,), is_named)
+        (self._end,) = b.reduce("min", (rows,), (classes,), end)
+        (self.named,) = b.reduce("any", (rows, classes), (classes,), is_named)
 
     def _label(self, place: Point) -> Scalar:
         return sc.cast(self.target.at(place), I64)
@@ -127,16 +127,16 @@ def multilabel_margin(b: Builder, x: Tensor, target: Tensor, reduction: int) -> 
     labels = _Labels(b, x, target)
     fake, named_fake = b.fake
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
-        row, (label, other) = point[0], fold
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
+        row, (label, other) = point[0], reduced
         matters = both(labels.counts((row, label)), inverted(labels.named.at((row, other))))
         return (guarded(matters, larger(labels.excess(row, label, other), 0.0), 0.0),)
 
-    (losses,) = b.fold("sum", (labels.rows,), (labels.classes, labels.classes), bodies)
+    (losses,) = b.reduce("sum", (labels.rows,), (labels.classes, labels.classes), bodies)
     if reduction == NONE:
         total, count = losses, labels.classes
     else:
-        (total,) = b.fold("sum", (), (labels.rows,), lambda point, fold: (losses.at(fold),))
+        (total,) = b.reduce("sum", (), (labels.rows,), lambda point, reduced: (losses.at(reduced),))
         count = labels.classes * (labels.rows if reduction == MEAN else 1)
     pairs = amount(count, x.dtype.compute)
     seen, shape = reshaped(total, sizes_of(fake.shape)), sizes_of(named_fake.shape)
@@ -160,14 +160,14 @@ def multilabel_margin_backward(
         found = both(labels.counts((row, label)), inverted(labels.named.at((row, other))))
         return guarded(found, sc.cast(gt(labels.excess(row, label, other), 0.0), compute), 0.0)
 
-    (by_label,) = b.fold("sum", (rows, classes), (classes,), lambda p, fold: (pushed(p[0], p[1], fold[0]),))
+    (by_label,) = b.reduce("sum", (rows, classes), (classes,), lambda p, reduced: (pushed(p[0], p[1], reduced[0]),))
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
-        row, here = point[0], (point[0], *fold)
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
+        row, here = point[0], (point[0], *reduced)
         mine = both(labels.counts(here), eq(sc.cast(labels.target.at(here), I64), number_of(point[1])))
-        return (sub(pushed(row, fold[0], point[1]), choose(mine, by_label.at(here), 0.0)),)
+        return (sub(pushed(row, reduced[0], point[1]), choose(mine, by_label.at(here), 0.0)),)
 
-    (counts,) = b.fold("sum", (rows, classes), (classes,), bodies)
+    (counts,) = b.reduce("sum", (rows, classes), (classes,), bodies)
     pairs = amount(classes * (rows if reduction == MEAN else 1), compute)
     grads = reshaped(grad, (rows,) if reduction == NONE else ())
 

@@ -1,7 +1,7 @@
-"""Reductions: folds over some axes, then what remains to be done to each result.
+"""Reductions over some axes, then what remains to be done to each result.
 
-Sums are carried in the accumulate type of the result: f32 for narrower floats, i64 for integers and bool. A fold over
-nothing is the identity of its combine, where torch defines one.
+Sums are carried in the accumulate type of the result: f32 for narrower floats, i64 for integers and bool. A reduction
+over nothing is the identity of its combine, where torch defines one.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ Post = Callable[[Scalar], Scalar]
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Which axes of a tensor are folded away.
+    """Which axes of a tensor are reduced over.
 
     Attributes:
         shape: of the tensor.
-        folded: the axes folded away, ascending.
+        reduced: the axes reduced over, ascending.
     """
 
     shape: tuple[int, ...]
-    folded: tuple[int, ...]
+    reduced: tuple[int, ...]
 
     @property
     def kept(self) -> tuple[int, ...]:
         """Returns the axes that stay, ascending."""
-        return tuple(axis for axis in range(len(self.shape)) if axis not in self.folded)
+        return tuple(axis for axis in range(len(self.shape)) if axis not in self.reduced)
 
     @property
     def kept_shape(self) -> tuple[int, ...]:
@@ -71,18 +71,18 @@ class Axes:
         return tuple(self.shape[axis] for axis in self.kept)
 
     @property
-    def folded_shape(self) -> tuple[int, ...]:
-        """Returns the sizes of the axes folded away."""
-        return tuple(self.shape[axis] for axis in self.folded)
+    def reduced_shape(self) -> tuple[int, ...]:
+        """Returns the sizes of the axes reduced over."""
+        return tuple(self.shape[axis] for axis in self.reduced)
 
     @property
     def count(self) -> Size:
         """Returns how many elements go into one result."""
-        return product(self.folded_shape)
+        return product(self.reduced_shape)
 
-    def join(self, point: Point, fold: Point) -> Point:
-        """Returns the point of the tensor for a point of the result and one of the folded axes."""
-        found = dict(zip(self.kept, point, strict=True)) | dict(zip(self.folded, fold, strict=True))
+    def join(self, point: Point, reduced: Point) -> Point:
+        """Returns the point of the tensor for a point of the result and one of the reduced axes."""
+        found = dict(zip(self.kept, point, strict=True)) | dict(zip(self.reduced, reduced, strict=True))
         return tuple(found[axis] for axis in range(len(self.shape)))
 
     def kept_point(self, point: Point) -> Point:
@@ -104,7 +104,7 @@ def axes_of(x: Tensor, dim: Any, *, empty_is_all: bool = True) -> Axes:
 _IDENTITIES: dict[str, float] = {"sum": 0, "prod": 1, "any": 0, "all": 1, "max": -math.inf, "min": math.inf, "xor": 0}
 
 
-def folded(b: Builder, combine: str, axes: Axes, element: Callable[[Point], Scalar]) -> Tensor:
+def reduced(b: Builder, combine: str, axes: Axes, element: Callable[[Point], Scalar]) -> Tensor:
     """Returns the elements of a tensor combined over axes.
 
     ``element`` gives them by point, in the type they are accumulated in.
@@ -113,17 +113,17 @@ def folded(b: Builder, combine: str, axes: Axes, element: Callable[[Point], Scal
         dtype = element(_origin(axes)).dtype
         identity = sc.const(_IDENTITIES[combine], dtype)
         return b.loop(axes.kept_shape, dtype, lambda point: identity)
-    (result,) = folded_states(b, combine, axes, lambda point, fold: (element(axes.join(point, fold)),))
+    (result,) = reduced_states(b, combine, axes, lambda point, reduced: (element(axes.join(point, reduced)),))
     return result
 
 
-def folded_states(
+def reduced_states(
     b: Builder, combine: str, axes: Axes, bodies: Callable[[Point, Point], tuple[Scalar, ...]]
 ) -> tuple[Tensor, ...]:
-    """Returns the states of a fold over axes; over no axes at all it folds one element."""
-    if axes.folded:
-        return b.fold(combine, axes.kept_shape, axes.folded_shape, bodies)
-    return b.fold(combine, axes.kept_shape, (1,), lambda point, _: bodies(point, ()))
+    """Returns the states of a reduction over axes; over no axes at all it reduces one element."""
+    if axes.reduced:
+        return b.reduce(combine, axes.kept_shape, axes.reduced_shape, bodies)
+    return b.reduce(combine, axes.kept_shape, (1,), lambda point, _: bodies(point, ()))
 
 
 def _origin(axes: Axes) -> Point:
@@ -131,7 +131,7 @@ def _origin(axes: Axes) -> Point:
 
 
 def finished(b: Builder, state: Tensor, fake: torch.Tensor, post: Post | None = None) -> Tensor:
-    """Returns a fold's result as the op returns it: ``post`` applied, in the type and shape of the fake result."""
+    """Returns a reduction's result as the op returns it: ``post`` applied, in the type and shape of the fake result."""
     dtype, shape = dtype_of(fake.dtype), sizes_of(fake.shape)
     seen = reshaped(state, shape)
     if post is None and state.dtype is dtype:
@@ -147,7 +147,7 @@ def _summed(b: Builder, x: Tensor, axes: Axes, fake: torch.Tensor, post: Post | 
     dtype = dtype_of(fake.dtype)
     carried = dtype.accumulate
     refuse_opaque(x.dtype, carried)
-    total = folded(b, "sum", axes, lambda point: sc.cast(converted_at(x, point, dtype), carried))
+    total = reduced(b, "sum", axes, lambda point: sc.cast(converted_at(x, point, dtype), carried))
     return finished(b, total, fake, post)
 
 
@@ -180,7 +180,7 @@ def nansum(b: Builder, x: Tensor, dim: Any = None, keepdim: bool = False, *, dty
         value = x.value_at(point)
         return sc.cast(choose(is_nan(value), 0, value) if value.dtype.is_float else value, carried)
 
-    return finished(b, folded(b, "sum", axes_of(x, dim), element), fake)
+    return finished(b, reduced(b, "sum", axes_of(x, dim), element), fake)
 
 
 @lowers("aten.prod.default", "aten.prod.dim_int", "prims.prod.default")
@@ -189,7 +189,7 @@ def prod(b: Builder, x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype
     dtype = dtype_of(fake.dtype)
     carried = dtype.accumulate
     refuse_opaque(x.dtype, dtype)
-    product_ = folded(b, "prod", axes_of(x, dim), lambda point: sc.cast(converted_at(x, point, dtype), carried))
+    product_ = reduced(b, "prod", axes_of(x, dim), lambda point: sc.cast(converted_at(x, point, dtype), carried))
     return finished(b, product_, fake)
 
 
@@ -201,7 +201,7 @@ def _stored_value(x: Tensor, point: Point) -> Scalar:
 @lowers("aten.count_nonzero.default", "aten.count_nonzero.dim_IntList")
 def count_nonzero(b: Builder, x: Tensor, dim: Any = None) -> Tensor:
     refuse_opaque(x.dtype)
-    counted = folded(b, "sum", axes_of(x, dim), lambda point: sc.cast(is_true(_stored_value(x, point)), I64))
+    counted = reduced(b, "sum", axes_of(x, dim), lambda point: sc.cast(is_true(_stored_value(x, point)), I64))
     return finished(b, counted, b.fake)
 
 
@@ -218,7 +218,7 @@ def all_(b: Builder, x: Tensor, dim: Any = None, keepdim: bool = False) -> Tenso
 def _tested(b: Builder, combine: str, x: Tensor, dim: Any) -> Tensor:
     refuse_opaque(x.dtype)
     axes = axes_of(x, dim, empty_is_all=False)
-    return finished(b, folded(b, combine, axes, lambda point: is_true(_stored_value(x, point))), b.fake)
+    return finished(b, reduced(b, combine, axes, lambda point: is_true(_stored_value(x, point))), b.fake)
 
 
 def extreme(b: Builder, combine: str, x: Tensor, axes: Axes) -> Tensor:
@@ -228,8 +228,8 @@ def extreme(b: Builder, combine: str, x: Tensor, axes: Axes) -> Tensor:
     """
     refuse_opaque(x.dtype)
     if x.dtype is BOOL:
-        return folded(b, "any" if combine == "max" else "all", axes, x.at)
-    return folded(b, combine, axes, x.value_at)
+        return reduced(b, "any" if combine == "max" else "all", axes, x.at)
+    return reduced(b, combine, axes, x.value_at)
 
 
 @lowers("aten.amax.default", "aten.max.default", "prims.amax.default")
@@ -253,12 +253,12 @@ def _found(b: Builder, combine: str, x: Tensor, axes: Axes) -> tuple[Tensor, Ten
     """Returns the extreme over axes and its position among them, counted in row-major order."""
     refuse_opaque(x.dtype)
     compute = I32 if x.dtype is BOOL else x.dtype.compute
-    strides = row_major(axes.folded_shape)
+    strides = row_major(axes.reduced_shape)
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar, ...]:
-        return sc.cast(x.stored_at(axes.join(point, fold)), compute), number_of(ix.linearize(fold, strides))
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar, ...]:
+        return sc.cast(x.stored_at(axes.join(point, reduced)), compute), number_of(ix.linearize(reduced, strides))
 
-    value, position = folded_states(b, combine, axes, bodies)
+    value, position = reduced_states(b, combine, axes, bodies)
     return value, position
 
 
@@ -298,10 +298,12 @@ def moments(b: Builder, x: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
         )
     if axes.count == 1:
         # The distance from itself is not zero for an infinity or NaN.
-        first = (ix.constant(0),) * len(axes.folded)
+        first = (ix.constant(0),) * len(axes.reduced)
         only = b.loop(axes.kept_shape, x.dtype.compute, lambda point: x.value_at(axes.join(point, first)))
         return only, b.loop(axes.kept_shape, only.dtype, lambda point: sub(only.at(point), only.at(point)))
-    mean_, squares, _ = folded_states(b, "welford", axes, lambda point, fold: (x.value_at(axes.join(point, fold)),))
+    mean_, squares, _ = reduced_states(
+        b, "welford", axes, lambda point, reduced: (x.value_at(axes.join(point, reduced)),)
+    )
     return mean_, squares
 
 
@@ -381,7 +383,7 @@ def norm_of(b: Builder, x: Tensor, order: Any, dim: Any, fake: torch.Tensor) -> 
         lambda value: call("pow", absolute(value), p),
         lambda total: call("pow", total, 1 / p),
     )
-    state = folded(b, combine, axes_of(x, dim), lambda point: before(sc.cast(converted_at(x, point, dtype), compute)))
+    state = reduced(b, combine, axes_of(x, dim), lambda point: before(sc.cast(converted_at(x, point, dtype), compute)))
     return finished(b, state, fake, after)
 
 
@@ -409,13 +411,15 @@ def logsumexp(b: Builder, x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     compute = dtype_of(fake.dtype).compute
     refuse_opaque(x.dtype, compute)
     axes = axes_of(x, dim)
-    largest = folded(b, "max", axes, lambda point: sc.cast(x.at(point), compute))
+    largest = reduced(b, "max", axes, lambda point: sc.cast(x.at(point), compute))
 
     def shift(point: Point) -> Scalar:
         value = largest.at(point)
         return choose(is_infinite(value), 0.0, value)
 
-    total = folded(b, "sum", axes, lambda point: exp(sub(sc.cast(x.at(point), compute), shift(axes.kept_point(point)))))
+    total = reduced(
+        b, "sum", axes, lambda point: exp(sub(sc.cast(x.at(point), compute), shift(axes.kept_point(point))))
+    )
     shape = sizes_of(fake.shape)
     seen, base = reshaped(total, shape), reshaped(largest, shape)
 
@@ -428,4 +432,4 @@ def logsumexp(b: Builder, x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
 
 @lowers("prims.xor_sum.default")
 def xor_sum(b: Builder, x: Tensor, dims: Any, **_: Any) -> Tensor:
-    return finished(b, folded(b, "xor", axes_of(x, dims), x.at), b.fake)
+    return finished(b, reduced(b, "xor", axes_of(x, dims), x.at), b.fake)

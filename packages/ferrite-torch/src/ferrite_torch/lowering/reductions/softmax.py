@@ -1,7 +1,7 @@
 """Softmax over an axis whose length only a run tells.
 
 Where the length is known torch takes it apart before autograd; its greatest element is then that of at least one. Here
-the axis may be empty, and the fold over it has a value all the same.
+the axis may be empty, and the reduction over it has a value all the same.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def _weighted(b: Builder, x: Tensor, dim: int, *, is_log: bool) -> Tensor:
     axis = axis_of(dim, x.ndim)
     shape, length = (*x.shape[:axis], *x.shape[axis + 1 :]), (x.shape[axis],)
 
-    def along(point: Point, folded: Point) -> Scalar:
-        return x.value_at(inserted(point, axis, folded[0]))
+    def along(point: Point, reduced: Point) -> Scalar:
+        return x.value_at(inserted(point, axis, reduced[0]))
 
-    (most,) = b.fold("max", shape, length, lambda point, folded: (along(point, folded),))
-    (total,) = b.fold(
-        "sum", shape, length, lambda point, folded: (call("exp", call("sub", along(point, folded), most.at(point))),)
+    (most,) = b.reduce("max", shape, length, lambda point, reduced: (along(point, reduced),))
+    (total,) = b.reduce(
+        "sum", shape, length, lambda point, reduced: (call("exp", call("sub", along(point, reduced), most.at(point))),)
     )
 
     def body(point: Point) -> Scalar:

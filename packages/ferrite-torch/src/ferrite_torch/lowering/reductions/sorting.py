@@ -16,7 +16,7 @@ from ferrite_ir.language.scalar import Scalar
 from ferrite_torch.lowering.builder import Builder, Lowered, Unlowered
 from ferrite_torch.lowering.elementwise import refuse_opaque
 from ferrite_torch.lowering.expressions import call, choose, eq, gt, guarded, is_nan, larger, number_of, sub
-from ferrite_torch.lowering.reductions.reductions import Axes, finished, folded, folded_states
+from ferrite_torch.lowering.reductions.reductions import Axes, finished, reduced, reduced_states
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.shapes.views import axis_of, inserted, replaced, reshaped
 from ferrite_torch.lowering.tensors import Point, Tensor
@@ -116,7 +116,7 @@ def _nan_count(b: Builder, x: Tensor, axis: int) -> Tensor | None:
     if not x.dtype.is_float or x.ndim == 0:
         return None
     axes = Axes(x.shape, (axis,))
-    return folded(b, "sum", axes, lambda point: sc.cast(is_nan(x.stored_at(point)), I64))
+    return reduced(b, "sum", axes, lambda point: sc.cast(is_nan(x.stored_at(point)), I64))
 
 
 def _median_rank(b: Builder, x: Tensor, axis: int, *, skips_nan: bool) -> Rank:
@@ -192,9 +192,9 @@ def mode(b: Builder, x: Tensor, dim: int = -1, keepdim: bool = False) -> Lowered
     (started,) = b.scan("max", x.shape, axis, start)
     axes = Axes(x.shape, (axis,))
 
-    def length(point: Point, fold: Point) -> tuple[Scalar, ...]:
-        here = number_of(fold[0])
-        return sub(here, started.at(axes.join(point, fold))), here
+    def length(point: Point, reduced: Point) -> tuple[Scalar, ...]:
+        here = number_of(reduced[0])
+        return sub(here, started.at(axes.join(point, reduced))), here
 
-    _, end = folded_states(b, "argmax", axes, length)
+    _, end = reduced_states(b, "argmax", axes, length)
     return _ranked(b, x, axis, pair, lambda point: ix.indirect(end.at(point), x.shape[axis]))

@@ -79,12 +79,12 @@ def _shares(inputs: Sequence[int], outputs: Sequence[int], rank: int) -> tuple[S
 
 
 def _shared(
-    shares: Sequence[Shares], window: Sequence[Index], fold: Sequence[Index]
+    shares: Sequence[Shares], window: Sequence[Index], reduced: Sequence[Index]
 ) -> tuple[tuple[Index, ...], Scalar]:
     """Returns the positions in windows and whether all belong to them."""
     places: list[Index] = []
     tests: list[Scalar] = []
-    for share, output, step in zip(shares, window, fold, strict=True):
+    for share, output, step in zip(shares, window, reduced, strict=True):
         place = share.start(output) + step
         places.append(place)
         if quotient(share.inputs, share.outputs) is None:
@@ -112,12 +112,12 @@ def _mean(b: Builder, x: Tensor, rank: int) -> Tensor:
     refuse_opaque(x.dtype)
     shares = _shares(x.shape, shape, rank)
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
-        places, inside = _shared(shares, point[-rank:], fold)
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
+        places, inside = _shared(shares, point[-rank:], reduced)
         value = x.value_at((*point[:-rank], *places))
         return (guarded(inside, value, 0),)
 
-    (total,) = b.fold("sum", shape, tuple(share.longest for share in shares), bodies)
+    (total,) = b.reduce("sum", shape, tuple(share.longest for share in shares), bodies)
     return b.loop(
         shape, x.dtype, lambda point: div(total.at(point), _share_size(shares, point[-rank:], x.dtype.compute))
     )
@@ -138,13 +138,13 @@ def _mean_backward(b: Builder, grad: Tensor, x: Tensor, rank: int) -> Tensor:
     shares = _shares(x.shape, grad.shape, rank)
     there = tuple(share.reversed for share in shares)
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
-        window, inside = _shared(there, point[-rank:], fold)
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
+        window, inside = _shared(there, point[-rank:], reduced)
         value = grad.value_at((*point[:-rank], *window))
         value = div(value, _share_size(shares, window, value.dtype))
         return (guarded(inside, value, 0),)
 
-    (total,) = b.fold("sum", x.shape, tuple(share.longest for share in there), bodies)
+    (total,) = b.reduce("sum", x.shape, tuple(share.longest for share in there), bodies)
     return b.loop(x.shape, x.dtype, total.at)
 
 
@@ -181,14 +181,14 @@ def _largest_backward(b: Builder, grad: Tensor, x: Tensor, indices: Tensor, rank
     there = tuple(share.reversed for share in _shares(x.shape, grad.shape, rank))
     strides = row_major(x.shape[-rank:])
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
-        window, inside = _shared(there, point[-rank:], fold)
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
+        window, inside = _shared(there, point[-rank:], reduced)
         place = (*point[:-rank], *window)
         mine = eq(indices.at(place), number_of(ix.linearize(point[-rank:], strides)))
         value = choose(mine, grad.value_at(place), 0)
         return (guarded(inside, value, 0),)
 
-    (total,) = b.fold("sum", x.shape, tuple(share.longest for share in there), bodies)
+    (total,) = b.reduce("sum", x.shape, tuple(share.longest for share in there), bodies)
     return b.loop(x.shape, grad.dtype, total.at)
 
 

@@ -125,12 +125,12 @@ class Blur:
 def _weight_sums(b: Builder, blur: Blur) -> Tensor:
     """Returns for each output the sum of the kernel over what it reads."""
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
         first, end = blur.bounds(point[0])
-        place = add(first, number_of(fold[0]))
+        place = add(first, number_of(reduced[0]))
         return (choose(lt(place, end), blur.raw_weight(point[0], place), 0.0),)
 
-    (sums,) = b.fold("sum", (blur.axis.outputs,), (blur.length,), bodies)
+    (sums,) = b.reduce("sum", (blur.axis.outputs,), (blur.length,), bodies)
     return sums
 
 
@@ -153,13 +153,13 @@ def _blurred(b: Builder, x: Tensor, kernel: Kernel, aligns_corners: bool, scales
 def _blurred_along(b: Builder, x: Tensor, axis: int, blur: Blur, dtype: DType) -> Tensor:
     sums = _weight_sums(b, blur)
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
         first, end = blur.bounds(point[axis])
-        place = add(first, number_of(fold[0]))
+        place = add(first, number_of(reduced[0]))
         value = x.value_at(replaced(point, axis, ix.indirect(place, blur.axis.inputs)))
         return (guarded(lt(place, end), mul(value, blur.raw_weight(point[axis], place)), 0.0),)
 
-    (total,) = b.fold("sum", replaced_size(x.shape, axis, blur.axis.outputs), (blur.length,), bodies)
+    (total,) = b.reduce("sum", replaced_size(x.shape, axis, blur.axis.outputs), (blur.length,), bodies)
     return b.loop(total.shape, dtype, lambda point: div(total.at(point), sums.at((point[axis],))))
 
 
@@ -175,8 +175,8 @@ def _spread_along(b: Builder, grad: Tensor, axis: int, blur: Blur, dtype: DType)
     """Returns for each input position along one axis the gradients of the outputs that read it, weighted, added up."""
     sums = _weight_sums(b, blur)
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
-        output, exists = blur.axis.reader(blur.reach, point[axis], fold[0])
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
+        output, exists = blur.axis.reader(blur.reach, point[axis], reduced[0])
         position = number_of(point[axis])
         first, end = blur.bounds(output)
         weight = div(blur.raw_weight(output, position), sums.at((output,)))
@@ -184,7 +184,7 @@ def _spread_along(b: Builder, grad: Tensor, axis: int, blur: Blur, dtype: DType)
         return (guarded(both(exists, le(first, position), lt(position, end)), value, 0.0),)
 
     shape = replaced_size(grad.shape, axis, blur.axis.inputs)
-    (total,) = b.fold("sum", shape, (blur.axis.reader_count(blur.reach),), bodies)
+    (total,) = b.reduce("sum", shape, (blur.axis.reader_count(blur.reach),), bodies)
     return b.loop(shape, dtype, total.at)
 
 

@@ -309,12 +309,12 @@ def _grid_gradient(b: Builder, grad: Tensor, samples: Samples) -> Tensor:
     channels = samples.x.shape[1]
 
     def along(axis: int) -> Tensor:
-        def bodies(point: Point, fold: Point) -> tuple[Scalar]:
+        def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
             image, *place = point
-            value = samples.read(image, fold[0], samples.taps(image, place, axis))
-            return (mul(value, sc.cast(grad.at((image, fold[0], *place)), value.dtype)),)
+            value = samples.read(image, reduced[0], samples.taps(image, place, axis))
+            return (mul(value, sc.cast(grad.at((image, reduced[0], *place)), value.dtype)),)
 
-        return b.fold("sum", grid.shape[:-1], (channels,), bodies)[0]
+        return b.reduce("sum", grid.shape[:-1], (channels,), bodies)[0]
 
     parts = [along(rank - 1 - component) for component in range(rank)]
 

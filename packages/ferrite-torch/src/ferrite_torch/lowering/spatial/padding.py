@@ -152,8 +152,8 @@ def replication_pad_backward(b: Builder, grad: Tensor, x: Tensor, padding: Seque
         exists = both(ge(place, 0), le(place, smaller(last, outputs[axis] - 1)))
         return ix.indirect(place, outputs[axis]), exists
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
-        found = [copies(axis, index, fold[axis]) for axis, index in enumerate(point[-rank:])]
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
+        found = [copies(axis, index, reduced[axis]) for axis, index in enumerate(point[-rank:])]
         value = grad.value_at((*point[:-rank], *(place for place, _ in found)))
         return (guarded(both(*(exists for _, exists in found)), value, 0),)
 
@@ -161,7 +161,7 @@ def replication_pad_backward(b: Builder, grad: Tensor, x: Tensor, padding: Seque
         1 + (max(start, 0) + max(end, 0) if size == 1 else max(start, end, 0))
         for start, end, size in zip(before, after, sizes, strict=True)
     ]
-    (total,) = b.fold("sum", x.shape, counts, bodies)
+    (total,) = b.reduce("sum", x.shape, counts, bodies)
     return b.loop(x.shape, x.dtype, total.at)
 
 
@@ -200,16 +200,16 @@ def col2im(b: Builder, x: Tensor, output_size: Any, size: Any, dilation: Any, pa
 
     steps = tuple(w.outputs[axis] if w.has_few(axis) else w.size[axis] for axis in range(w.rank))
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
         windows, places, tests = zip(
-            *(_met(w, axis, point[axis - 2], fold[axis]) for axis in range(w.rank)), strict=True
+            *(_met(w, axis, point[axis - 2], reduced[axis]) for axis in range(w.rank)), strict=True
         )
         row = ix.linearize((point[-3], *places), row_major((shape[-3], *w.size)))
         column = ix.linearize(windows, row_major(w.outputs))
         value = x.value_at((*point[:-3], row, column))
         return (guarded(both(*tests), value, 0),)
 
-    (total,) = b.fold("sum", shape, steps, bodies)
+    (total,) = b.reduce("sum", shape, steps, bodies)
     return b.loop(shape, x.dtype, total.at)
 
 

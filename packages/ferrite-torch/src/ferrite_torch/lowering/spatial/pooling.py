@@ -1,7 +1,7 @@
-"""Pooling over windows of fixed size along the last one to three axes, as folds.
+"""Pooling over windows of fixed size along the last one to three axes, as reductions.
 
-Gradients are folds too: each input element looks at the windows that can hold it, so nothing is added atomically and
-the order is fixed.
+Gradients are reductions too: each input element looks at the windows that can hold it, so nothing is added atomically
+and the order is fixed.
 """
 
 from __future__ import annotations
@@ -226,8 +226,8 @@ def largest_of_places(
     rank, compute = len(steps), x.dtype.compute
     strides = row_major(x.shape[-rank:])
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar, Scalar]:
-        found, inside = places(point, fold)
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar, Scalar]:
+        found, inside = places(point, reduced)
         flat = number_of(ix.linearize(found, strides))
         value = x.value_at((*point[:-rank], *found))
         if sc.is_constant(inside, True):
@@ -235,7 +235,7 @@ def largest_of_places(
         # A place that is none loses every tie.
         return guarded(inside, value, compute.lowest), choose(inside, flat, 1 << 62)
 
-    value, position = b.fold("argmax", sizes_of(fake.shape), steps, bodies)
+    value, position = b.reduce("argmax", sizes_of(fake.shape), steps, bodies)
     return b.loop(value.shape, x.dtype, value.at), b.loop(position.shape, dtype_of(position_fake.dtype), position.at)
 
 
@@ -284,11 +284,11 @@ def _gathered(
     """
     refuse_opaque(dtype)
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
-        window, exists = w.windows_at(point[-w.rank :], fold)
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
+        window, exists = w.windows_at(point[-w.rank :], reduced)
         return (element(point, (*point[: -w.rank], *window), exists),)
 
-    (total,) = b.fold("sum", shape, w.candidates, bodies)
+    (total,) = b.reduce("sum", shape, w.candidates, bodies)
     return b.loop(shape, dtype, total.at)
 
 
@@ -322,12 +322,12 @@ def _mean(
     refuse_opaque(x.dtype)
     w = _windows(rank, x.shape, sizes_of(fake.shape), size, stride, padding)
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
-        places, inside = w.inside(point[-rank:], fold)
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
+        places, inside = w.inside(point[-rank:], reduced)
         value = sc.cast(x.at((*point[:-rank], *places)), x.dtype.accumulate)
         return (guarded(inside, value, 0),)
 
-    (total,) = b.fold("sum", sizes_of(fake.shape), w.steps, bodies)
+    (total,) = b.reduce("sum", sizes_of(fake.shape), w.steps, bodies)
 
     def body(point: Point) -> Scalar:
         count = _count(w, point[-rank:], count_include_pad, divisor_override)

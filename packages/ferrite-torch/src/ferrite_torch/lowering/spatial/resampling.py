@@ -1,7 +1,7 @@
 """Resampling to another size along the last one to three axes: nearest neighbours, linear, cubic.
 
-Every gradient is a fold: an input position looks at the outputs that can read it, and asks each with which weight it
-does. Nothing is added atomically, so the order is fixed.
+Every gradient is a reduction: an input position looks at the outputs that can read it, and asks each with which weight
+it does. Nothing is added atomically, so the order is fixed.
 """
 
 from __future__ import annotations
@@ -311,11 +311,11 @@ def gathered(b: Builder, grad: Tensor, shape: Sequence[int], readers: Sequence[R
     """
     rank = len(readers)
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
         outputs: list[Index] = []
         tests: list[Scalar] = []
         weights: list[Scalar] = []
-        for reader, position, step in zip(readers, point[-rank:], fold, strict=True):
+        for reader, position, step in zip(readers, point[-rank:], reduced, strict=True):
             if reader.axis.is_copied:
                 outputs.append(position)
                 continue
@@ -327,7 +327,7 @@ def gathered(b: Builder, grad: Tensor, shape: Sequence[int], readers: Sequence[R
         inside = both(*tests)
         return (guarded(inside, value, 0),)
 
-    (total,) = b.fold("sum", shape, tuple(reader.count for reader in readers), bodies)
+    (total,) = b.reduce("sum", shape, tuple(reader.count for reader in readers), bodies)
     return b.loop(shape, grad.dtype, total.at)
 
 
@@ -476,9 +476,9 @@ def _resampled_backward(
 
 
 def _block_sums(b: Builder, grad: Tensor, shape: Sequence[int], factors: Sequence[int]) -> Tensor:
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
-        places = [index * factor + step for index, factor, step in zip(point[2:], factors, fold, strict=True)]
+    def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
+        places = [index * factor + step for index, factor, step in zip(point[2:], factors, reduced, strict=True)]
         return (grad.value_at((*point[:2], *places)),)
 
-    (total,) = b.fold("sum", shape, factors, bodies)
+    (total,) = b.reduce("sum", shape, factors, bodies)
     return b.loop(shape, grad.dtype, total.at)

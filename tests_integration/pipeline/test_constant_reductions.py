@@ -1,4 +1,4 @@
-"""Folds of values that do not vary along the fold axis: Triton's interpreter accepts more of them than its compiler."""
+"""Reductions of what does not vary along their axis: Triton's interpreter accepts more of them than its compiler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ferrite_torch.rewrites.decompositions import decomposition_table
 from ferrite_torch.torch_private.aot import compile_with_aot
 from ferrite_triton import emit_program
 
-FOLDS: dict[str, Callable[[Tensor], Any]] = {
+REDUCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "sum": lambda x: x.sum(-1),
     "prod": lambda x: x.prod(-1),
     "max": lambda x: x.amax(-1),
@@ -61,12 +61,12 @@ def programs(function: Callable[..., Any], *inputs: Tensor) -> list[dict[str, An
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("source", ["constant", "one element", "per row"])
-def test_every_fold_of_what_does_not_vary_compiles(shape: tuple[int, ...], source: str) -> None:
+def test_every_reduction_of_what_does_not_vary_compiles(shape: tuple[int, ...], source: str) -> None:
     extents = {"constant": (), "one element": (1,) * len(shape), "per row": (*shape[:-1], 1)}[source]
 
     def function(x: Tensor) -> list[Any]:
         row = torch.full(shape, 3.0) if source == "constant" else x.exp().expand(shape)
-        return [fold(row) for fold in FOLDS.values()]
+        return [reduction(row) for reduction in REDUCTIONS.values()]
 
     written = programs(function, torch.ones(extents))
     assert written

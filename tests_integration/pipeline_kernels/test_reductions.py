@@ -1,4 +1,4 @@
-"""Folds of every combine, persistent and looped, along contiguous and strided axes, against torch."""
+"""Reductions of every combine, persistent and looped, along contiguous and strided axes, against torch."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def sample(dtype: str, *shape: int) -> torch.Tensor:
     return torch.randn(shape).to(KINDS[dtype])
 
 
-def fold_text(combine: str, dtype: str, size: int, *, outer: bool = False) -> str:
+def reduction_text(combine: str, dtype: str, size: int, *, outer: bool = False) -> str:
     shape, index = (f"[{size}, {ROWS}]", "[r0, d0]") if outer else (f"[{ROWS}, {size}]", "[d0, r0]")
     return (
         f"graph @f(x: {dtype}{shape}) -> (y) on cpu {{\n"
-        f"  y: {dtype}[{ROWS}] = fold {combine} [d0 < {ROWS} | r0 < {size}] x{index}\n}}"
+        f"  y: {dtype}[{ROWS}] = reduce {combine} [d0 < {ROWS} | r0 < {size}] x{index}\n}}"
     )
 
 
@@ -64,11 +64,11 @@ def fold_text(combine: str, dtype: str, size: int, *, outer: bool = False) -> st
 @pytest.mark.parametrize(
     ("combine", "dtype"), [(name, dtype) for name, (_, dtypes) in COMBINES.items() for dtype in dtypes]
 )
-def test_fold(run: Run, combine: str, dtype: str, strategy: str, size: int) -> None:
+def test_reduction(run: Run, combine: str, dtype: str, strategy: str, size: int) -> None:
     x = sample(dtype, ROWS, size)
     if combine == "prod" and dtype == "f32":
         x = 1 + x * 0.01
-    (found,) = run(fold_text(combine, dtype, size), x, strategy=strategy)
+    (found,) = run(reduction_text(combine, dtype, size), x, strategy=strategy)
     expected = COMBINES[combine][0](x)
     tolerance = {"f32": 2e-5, "f64": 1e-12}.get(dtype, 0.0)
     torch.testing.assert_close(found, expected.to(found.dtype), rtol=tolerance, atol=tolerance)
@@ -77,25 +77,25 @@ def test_fold(run: Run, combine: str, dtype: str, strategy: str, size: int) -> N
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("size", [7, 100])
 @pytest.mark.parametrize("combine", ["sum", "max"])
-def test_fold_along_the_slow_axis(run: Run, combine: str, strategy: str, size: int) -> None:
+def test_reduction_along_the_slow_axis(run: Run, combine: str, strategy: str, size: int) -> None:
     x = sample("f32", size, ROWS)
-    (found,) = run(fold_text(combine, "f32", size, outer=True), x, strategy=strategy)
+    (found,) = run(reduction_text(combine, "f32", size, outer=True), x, strategy=strategy)
     torch.testing.assert_close(found, COMBINES[combine][0](x.T), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_fold_of_everything(run: Run, strategy: str) -> None:
+def test_reduction_of_everything(run: Run, strategy: str) -> None:
     x = sample("f32", 33, 21)
-    text = "graph @f(x: f32[33, 21]) -> (y) on cpu {\n  y: f32[] = fold sum [| r0 < 33, r1 < 21] x[r0, r1]\n}"
+    text = "graph @f(x: f32[33, 21]) -> (y) on cpu {\n  y: f32[] = reduce sum [| r0 < 33, r1 < 21] x[r0, r1]\n}"
     torch.testing.assert_close(run(text, x, strategy=strategy)[0], x.sum())
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_fold_with_two_grid_axes(run: Run, strategy: str) -> None:
+def test_reduction_with_two_grid_axes(run: Run, strategy: str) -> None:
     x = sample("f32", 4, 50, 6)
     text = (
         "graph @f(x: f32[4, 50, 6]) -> (y) on cpu {\n"
-        "  y: f32[4, 6] = fold sum [d0 < 4, d1 < 6 | r0 < 50] x[d0, r0, d1]\n}"
+        "  y: f32[4, 6] = reduce sum [d0 < 4, d1 < 6 | r0 < 50] x[d0, r0, d1]\n}"
     )
     for placed in ({}, {"d0": "y"}):
         torch.testing.assert_close(run(text, x, strategy=strategy, placed=placed)[0], x.sum(1))
@@ -107,7 +107,7 @@ def test_nan_wins(run: Run, combine: str, strategy: str) -> None:
     x = sample("f32", ROWS, 1000)
     x[1, 777] = float("nan")
     x[2] = float("-inf") if combine == "max" else float("inf")
-    (found,) = run(fold_text(combine, "f32", 1000), x, strategy=strategy)
+    (found,) = run(reduction_text(combine, "f32", 1000), x, strategy=strategy)
     torch.testing.assert_close(found, COMBINES[combine][0](x), equal_nan=True)
 
 
@@ -121,7 +121,7 @@ def test_argument_of_the_best(run: Run, combine: str, dtype: str, strategy: str,
         x[1, [30, 40]] = float("nan")
         x[2] = float("-inf") if combine == "argmax" else float("inf")
     text = f"""graph @f(x: {dtype}[{ROWS}, {size}]) -> (v, i) on cpu {{
-  v: {dtype}[{ROWS}], i: i64[{ROWS}] = fold {combine} [d0 < {ROWS} | r0 < {size}] (x[d0, r0], index.i64(r0))
+  v: {dtype}[{ROWS}], i: i64[{ROWS}] = reduce {combine} [d0 < {ROWS} | r0 < {size}] (x[d0, r0], index.i64(r0))
 }}"""
     value, index = run(text, x, strategy=strategy)
     plain = x.to(torch.int8) if dtype == "bool" else x
@@ -139,7 +139,7 @@ def test_argument_of_the_best(run: Run, combine: str, dtype: str, strategy: str,
 def test_welford(run: Run, strategy: str, size: int, shift: float) -> None:
     x = sample("f32", ROWS, size) + shift
     text = f"""graph @f(x: f32[{ROWS}, {size}]) -> (m, s, w) on cpu {{
-  m: f32[{ROWS}], s: f32[{ROWS}], w: f32[{ROWS}] = fold welford [d0 < {ROWS} | r0 < {size}] x[d0, r0]
+  m: f32[{ROWS}], s: f32[{ROWS}], w: f32[{ROWS}] = reduce welford [d0 < {ROWS} | r0 < {size}] x[d0, r0]
 }}"""
     mean, m2, weight = run(text, x, strategy=strategy)
     exact = x.double()
@@ -157,7 +157,7 @@ def test_welford_of_states(run: Run, strategy: str, size: int) -> None:
     weight[2] = 0
     names = f"m: f32[{ROWS}, {size}], s: f32[{ROWS}, {size}], w: f32[{ROWS}, {size}]"
     text = f"""graph @f({names}) -> (a, b, c) on cpu {{
-  a: f32[{ROWS}], b: f32[{ROWS}], c: f32[{ROWS}] = fold welford [d0 < {ROWS} | r0 < {size}]
+  a: f32[{ROWS}], b: f32[{ROWS}], c: f32[{ROWS}] = reduce welford [d0 < {ROWS} | r0 < {size}]
     (m[d0, r0], s[d0, r0], w[d0, r0])
 }}"""
     found = run(text, mean, m2, weight, strategy=strategy)
@@ -176,7 +176,7 @@ def test_online_softmax(run: Run, strategy: str, size: int) -> None:
     x = sample("f32", ROWS, size) * 20
     x[0, 0] = float("-inf") if size > 1 else 0.0
     text = f"""graph @f(x: f32[{ROWS}, {size}]) -> (m, s) on cpu {{
-  m: f32[{ROWS}], s: f32[{ROWS}] = fold online_softmax [d0 < {ROWS} | r0 < {size}] x[d0, r0]
+  m: f32[{ROWS}], s: f32[{ROWS}] = reduce online_softmax [d0 < {ROWS} | r0 < {size}] x[d0, r0]
 }}"""
     top, mass = run(text, x, strategy=strategy)
     assert torch.equal(top, x.amax(1))
@@ -193,7 +193,7 @@ def test_online_softmax_of_what_a_thread_holds(run: Run, shape: tuple[int, int],
     bounds = {"d0": rows, "r0": size}
     dims = ", ".join(f"{name} < {bounds[name]}" for name in place.split(", "))
     text = f"""graph @f(x: f32[{shape[0]}, {shape[1]}]) -> (m, s, y) on cpu {{
-  m: f32[{rows}], s: f32[{rows}] = fold online_softmax [d0 < {rows} | r0 < {size}] x[{place}]
+  m: f32[{rows}], s: f32[{rows}] = reduce online_softmax [d0 < {rows} | r0 < {size}] x[{place}]
   y: f32[{shape[0]}, {shape[1]}] = loop [{dims}] sub(x[{place}], m[d0])
 }}"""
     top, mass, distance = run(text, x, strategy="looped")
@@ -222,7 +222,7 @@ def test_what_is_asked_for_ahead_are_elements_of_the_columns(
     monkeypatch.setattr(fmath.prefetch, "_ferrite_interpreted", note, raising=False)
     x = sample(dtype, rows, columns)
     text = f"""graph @f(x: {dtype}[{rows}, {columns}]) -> (m, s, y) on cpu {{
-  m: f32[{columns}], s: f32[{columns}] = fold online_softmax [d0 < {columns} | r0 < {rows}] cast.f32(x[r0, d0])
+  m: f32[{columns}], s: f32[{columns}] = reduce online_softmax [d0 < {columns} | r0 < {rows}] cast.f32(x[r0, d0])
   y: f32[{rows}, {columns}] = loop [r0 < {rows}, d0 < {columns}] sub(cast.f32(x[r0, d0]), m[d0])
 }}"""
     run(text, x, strategy="looped")
@@ -238,15 +238,15 @@ def test_what_is_asked_for_ahead_are_elements_of_the_columns(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("fold", ["max", "sum", "online_softmax"])
-def test_padded_rows_are_read_in_whole_vectors(run: Run, emit: Emit, fold: str, strategy: str) -> None:
+@pytest.mark.parametrize("reduction", ["max", "sum", "online_softmax"])
+def test_padded_rows_are_read_in_whole_vectors(run: Run, emit: Emit, reduction: str, strategy: str) -> None:
     """What lies behind a row's end is read where memory has it, and never counts."""
     x = sample("f32", 5, 1064)
     x[:, 1049:] = float("nan")
-    found = "(m, s)" if fold == "online_softmax" else "(m)"
+    found = "(m, s)" if reduction == "online_softmax" else "(m)"
     results = ", ".join(f"{name}: f32[5]" for name in found[1:-1].split(", "))
     text = f"""graph @f(x: f32[5, {{width}}]) -> {found} on cpu {{{{
-  {results} = fold {fold} [d0 < 5 | r0 < 1049] x[d0, r0]
+  {results} = reduce {reduction} [d0 < 5 | r0 < 1049] x[d0, r0]
 }}}}"""
     padded, exact = text.format(width=1064), text.format(width=1049)
     assert "r < 1052)" in emit(padded, strategy=strategy).kernels[0].source
@@ -262,7 +262,7 @@ def test_online_softmax_of_states(run: Run, strategy: str) -> None:
     top, mass = sample("f32", ROWS, 70) * 5, sample("f32", ROWS, 70).abs()
     top[0, :3], mass[0, :3] = float("-inf"), 0.0
     text = f"""graph @f(m: f32[{ROWS}, 70], s: f32[{ROWS}, 70]) -> (a, b) on cpu {{
-  a: f32[{ROWS}], b: f32[{ROWS}] = fold online_softmax [d0 < {ROWS} | r0 < 70] (m[d0, r0], s[d0, r0])
+  a: f32[{ROWS}], b: f32[{ROWS}] = reduce online_softmax [d0 < {ROWS} | r0 < 70] (m[d0, r0], s[d0, r0])
 }}"""
     found = run(text, top, mass, strategy=strategy)
     torch.testing.assert_close(found[0], top.amax(1))
@@ -270,14 +270,14 @@ def test_online_softmax_of_states(run: Run, strategy: str) -> None:
 
 
 SOFTMAX = """graph @softmax(x: bf16[{n}, {m}]) -> (y) on cpu {{
-  m: f32[{n}]        = fold max [d0 < {n} | r0 < {m}] cast.f32(x[d0, r0])
+  m: f32[{n}]        = reduce max [d0 < {n} | r0 < {m}] cast.f32(x[d0, r0])
   e: f32[{n}, {m}]   = loop [d0 < {n}, r0 < {m}] exp(sub(cast.f32(x[d0, r0]), m[d0]))
-  s: f32[{n}]        = fold sum [d0 < {n} | r0 < {m}] e[d0, r0]
+  s: f32[{n}]        = reduce sum [d0 < {n} | r0 < {m}] e[d0, r0]
   y: bf16[{n}, {m}]  = loop [d0 < {n}, r0 < {m}] cast.bf16(div(e[d0, r0], s[d0]))
 }}"""
 
 LAYER_NORM = """graph @layer_norm(x: bf16[{n}, {m}], w: f32[{m}], b: f32[{m}]) -> (y, mean) on cpu {{
-  mean: f32[{n}], m2: f32[{n}], c: f32[{n}] = fold welford [d0 < {n} | r0 < {m}] cast.f32(x[d0, r0])
+  mean: f32[{n}], m2: f32[{n}], c: f32[{n}] = reduce welford [d0 < {n} | r0 < {m}] cast.f32(x[d0, r0])
   k: f32[{n}] = loop [d0 < {n}] rsqrt(add(div(m2[d0], c[d0]), f32(1e-05)))
   y: bf16[{n}, {m}] = loop [d0 < {n}, r0 < {m}]
     cast.bf16(add(mul(mul(sub(cast.f32(x[d0, r0]), mean[d0]), k[d0]), w[r0]), b[r0]))
@@ -303,12 +303,12 @@ def test_layer_norm(run: Run, strategy: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_folds_of_one_pass_and_values_of_the_row(run: Run, strategy: str) -> None:
+def test_reductions_of_one_pass_and_values_of_the_row(run: Run, strategy: str) -> None:
     x, scale = sample("f32", 6, 300), torch.randn(6)
     text = """graph @f(x: f32[6, 300], k: f32[6]) -> (a, b, c) on cpu {
   t: f32[6, 300] = loop [d0 < 6, r0 < 300] mul(x[d0, r0], exp(k[d0]))
-  a: f32[6] = fold sum [d0 < 6 | r0 < 300] t[d0, r0]
-  b: f32[6] = fold max [d0 < 6 | r0 < 300] t[d0, r0]
+  a: f32[6] = reduce sum [d0 < 6 | r0 < 300] t[d0, r0]
+  b: f32[6] = reduce max [d0 < 6 | r0 < 300] t[d0, r0]
   q: f32[6] = loop [d0 < 6] sub(b[d0], a[d0])
   c: f32[6, 300] = loop [d0 < 6, r0 < 300] add(q[d0], t[d0, r0])
 }"""
@@ -320,19 +320,19 @@ def test_folds_of_one_pass_and_values_of_the_row(run: Run, strategy: str) -> Non
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_fold_of_a_guarded_value(run: Run, strategy: str) -> None:
+def test_reduction_of_a_guarded_value(run: Run, strategy: str) -> None:
     text = """graph @f(x: f32[4, 90]) -> (y) on cpu {
-  y: f32[4] = fold min [d0 < 4 | r0 < 100] masked(lt(index.i64(r0), i64(90)), x[d0, r0], f32(5.0))
+  y: f32[4] = reduce min [d0 < 4 | r0 < 100] masked(lt(index.i64(r0), i64(90)), x[d0, r0], f32(5.0))
 }"""
     x = sample("f32", 4, 90) + 9
     torch.testing.assert_close(run(text, x, strategy=strategy)[0], x.amin(1).clamp(max=5.0))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_fold_of_a_constant(run: Run, strategy: str) -> None:
+def test_reduction_of_a_constant(run: Run, strategy: str) -> None:
     text = (
         "graph @f(x: f32[4]) -> (y, z) on cpu {\n"
-        "  y: i64[4] = fold sum [d0 < 4 | r0 < 100] i64(3)\n  z: f32[4] = fold sum [d0 < 4 | r0 < 100] x[d0]\n}"
+        "  y: i64[4] = reduce sum [d0 < 4 | r0 < 100] i64(3)\n  z: f32[4] = reduce sum [d0 < 4 | r0 < 100] x[d0]\n}"
     )
     y, z = run(text, torch.arange(4.0), strategy=strategy)
     assert y.tolist() == [300] * 4
@@ -343,6 +343,6 @@ def test_fold_of_a_constant(run: Run, strategy: str) -> None:
 def test_sum_of_many_ones_in_half_precision(run: Run, strategy: str) -> None:
     text = (
         "graph @f(x: f16[1, 20000]) -> (y) on cpu {\n"
-        "  y: f32[1] = fold sum [d0 < 1 | r0 < 20000] cast.f32(x[d0, r0])\n}"
+        "  y: f32[1] = reduce sum [d0 < 1 | r0 < 20000] cast.f32(x[d0, r0])\n}"
     )
     assert run(text, torch.ones(1, 20000, dtype=torch.float16), strategy=strategy)[0].item() == 20000.0
