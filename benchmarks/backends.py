@@ -14,7 +14,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "ferrite": {},
     "ferrite-none": {"tune": "none"},
     "ferrite-max": {"tune": "full"},
-    "ferrite-apart": {"follow": False},
+    "ferrite-apart": {"pdl": False},
     "ferrite-unchecked": {"check_indices": False},
 }
 

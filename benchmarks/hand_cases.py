@@ -18,7 +18,6 @@ from hand_kernels import (
     few_rows,
     few_rows_in_parts,
     held_columns,
-    held_group_norm,
     listed,
     met_columns,
     met_group_norm,
@@ -28,6 +27,7 @@ from hand_kernels import (
     moments_of_stretches,
     normalised,
     normalised_behind,
+    register_group_norm,
     scaled,
     scanned_ahead,
     scanned_held,
@@ -61,7 +61,7 @@ def launched(
     cleared: Tensor | None = None,
     registers: int | None = None,
     stages: int = 3,
-    follows: bool = False,
+    uses_pdl: bool = False,
 ) -> Callable[[], None]:
     """Returns a call that launches a kernel, after filling a tensor with zeros that it needs so.
 
@@ -71,7 +71,7 @@ def launched(
     def call() -> None:
         if cleared is not None:
             cleared.zero_()
-        kernel[(programs,)](*given, num_warps=warps, maxnreg=registers, num_stages=stages, launch_pdl=follows)
+        kernel[(programs,)](*given, num_warps=warps, maxnreg=registers, num_stages=stages, launch_pdl=uses_pdl)
 
     return call
 
@@ -229,7 +229,7 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
         for phases, what in enumerate(PHASES, 1):
             if phases == len(PHASES) or number == 0:
                 given = (*operands, counts, means, squares, points, rows, held, lanes, asks, phases)
-                call = launched(held_group_norm, 16 * 4096 // points, *given, warps=warps, registers=registers)
+                call = launched(register_group_norm, 16 * 4096 // points, *given, warps=warps, registers=registers)
                 judged = error if phases == len(PHASES) else lambda: 0.0
                 yield f"{name}, {warps} warps{ASKED_BEFORE[asks]}{what}", call, judged
     if dtype != torch.bfloat16:
@@ -243,16 +243,16 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
     for rows, warps in ((256, 8), (64, 4)):
         programs = 16 * 4096 // rows * 5
         means, squares = of_pieces(rows)
-        for order, backwards, follows in (
+        for order, backwards, uses_pdl in (
             ("in the same order", 0, False),
             ("backwards", 1, False),
             ("in the same order, each begins before the one before has ended", 0, True),
             ("backwards, each begins before the one before has ended", 1, True),
         ):
-            first = launched(moments_of_parts, programs, x, means, squares, rows, warps=warps, follows=follows)
-            second = launched(moments_of_groups, 16 * 32, means, squares, moments, rows, warps=4, follows=follows)
+            first = launched(moments_of_parts, programs, x, means, squares, rows, warps=warps, uses_pdl=uses_pdl)
+            second = launched(moments_of_groups, 16 * 32, means, squares, moments, rows, warps=4, uses_pdl=uses_pdl)
             given = (*operands, moments, rows, programs, backwards)
-            last = launched(normalised, programs, *given, warps=warps, follows=follows)
+            last = launched(normalised, programs, *given, warps=warps, uses_pdl=uses_pdl)
             call = functools.partial(one_after_another, (first, second, last))
             yield f"three kernels, {rows} rows, the last {order}, {warps} warps", call, error
     for groups in (2, 4):
@@ -356,7 +356,7 @@ KEPT = (
     *((128, True, -1, hints, 0) for hints in range(4)),
     *((128, True, kept, 2, 1) for kept in (-1, 100, 75, 50, 25)),
     (128, True, 50, 2, 0),
-    *((points, follows, -1, 2, 0) for points, follows in ((128, False), (256, True), (256, False))),
+    *((points, uses_pdl, -1, 2, 0) for points, uses_pdl in ((128, False), (256, True), (256, False))),
 )
 """Points of a program of the first kernel, whether it follows, per cent of what it reads that should stay in the cache,
 and the hints of the last kernel and its direction."""
@@ -370,16 +370,16 @@ def kept_images(dtype: torch.dtype) -> Iterator[Row]:
     moments = torch.empty(16 * 64, device="cuda")
     rows, programs = 64 // dtype.itemsize, 16 * 4096 // 64 * dtype.itemsize * 5
     yield ours(normalised_images, sets[0], weight, bias, sets=[*sets])
-    for points, follows, kept, hints, backwards in KEPT:
+    for points, uses_pdl, kept, hints, backwards in KEPT:
         means, squares = torch.empty(2, 16 * 4096 // points * 320, device="cuda")
         calls = []
         for x in sets:
             given = (x, means, squares, points, 32, 64, 4 // (dtype.itemsize // 2), 1, kept)
-            kernels = [launched(moments_of_stretches, 16 * 4096 // points * 5, *given, warps=1, follows=follows)]
+            kernels = [launched(moments_of_stretches, 16 * 4096 // points * 5, *given, warps=1, uses_pdl=uses_pdl)]
             given = (means, squares, moments, points)
-            kernels += [launched(moments_of_groups, 16 * 32, *given, warps=1, follows=True)]
+            kernels += [launched(moments_of_groups, 16 * 32, *given, warps=1, uses_pdl=True)]
             given = (x, weight, bias, y, moments, rows, programs, backwards, *HINTS[hints])
-            kernels += [launched(normalised, programs, *given, warps=4, follows=True)]
+            kernels += [launched(normalised, programs, *given, warps=4, uses_pdl=True)]
             calls.append(functools.partial(one_after_another, kernels))
         turns = itertools.cycle(calls)
 
@@ -387,7 +387,7 @@ def kept_images(dtype: torch.dtype) -> Iterator[Row]:
             call()
             return distance(y, exact)
 
-        first = f"{points} points, {'follows' if follows else 'does not follow'}, {kept} % stay"
+        first = f"{points} points, {'follows' if uses_pdl else 'does not follow'}, {kept} % stay"
         last = f"then {HINTS[hints]}, {'backwards' if backwards else 'forwards'}"
         yield f"{first}, {last}", lambda turns=turns: next(turns)(), error
 
@@ -430,7 +430,7 @@ def beginning(dtype: torch.dtype) -> Iterator[Row]:
     y, exact = torch.empty_like(x), x.double()
     error = functools.partial(distance, y, exact)
     for points, warps in ((1024, 4), (2048, 4), (8192, 8)):
-        for name, lets, waits, follows in (
+        for name, lets, waits, uses_pdl in (
             ("neither lets nor waits", 0, False, False),
             ("all let", every, False, False),
             ("all wait", 0, True, False),
@@ -441,7 +441,7 @@ def beginning(dtype: torch.dtype) -> Iterator[Row]:
             ("the last 2048 let, all wait", 2048, True, False),
             ("the last 2048 let, all wait, and follow", 2048, True, True),
         ):
-            call = launched(copied, count // points, x, y, lets, waits, points, warps=warps, follows=follows)
+            call = launched(copied, count // points, x, y, lets, waits, points, warps=warps, uses_pdl=uses_pdl)
             yield f"programs of {points * 2 * dtype.itemsize >> 10} KiB, {warps} warps: {name}", call, error
 
 

@@ -92,7 +92,7 @@ def _moments_of_part(x, first, second, image, part, block, POINTS: tl.constexpr)
 
 @triton.jit
 def _stored(place, words, scale_low, scale_high, shift_low, shift_high):
-    low, high = halves_of(fmath.as_it_came(words))
+    low, high = halves_of(fmath.opaque_value(words))
     low = low * scale_low[None, :] + shift_low[None, :]
     high = high * scale_high[None, :] + shift_high[None, :]
     tl.store(place, pair_of(low * fmath.sigmoid(low), high * fmath.sigmoid(high)), cache_modifier=".cs")
@@ -151,7 +151,7 @@ def held_images(
     missing by itself, the same to the bit (``HELPS``), even if all start in "reverse". Where nobody ``WAITS`` results
     are wrong, and the bytes alone cost something.
     """
-    fmath.follow()
+    fmath.pdl_wait()
     parts: tl.constexpr = 4096 // POINTS
     each: tl.constexpr = parts * 5
     if ORDER == "drawn":
@@ -192,7 +192,7 @@ def held_images(
     scale = tl.gather(inverse, of_column, 0)
     scale_low, scale_high = scale * weight_low, scale * weight_high
     shift_low, shift_high = bias_low - mean_of_column * scale_low, bias_high - mean_of_column * scale_high
-    start = fmath.as_it_came(_start(image, part, block, POINTS))
+    start = fmath.opaque_value(_start(image, part, block, POINTS))
     place = y + start + (tl.arange(0, POINTS // 2) * 160)[:, None] + column[None, :]
     _stored(place, first, scale_low, scale_high, shift_low, shift_high)
     _stored(place + POINTS * 80, second, scale_low, scale_high, shift_low, shift_high)

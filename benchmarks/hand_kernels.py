@@ -7,8 +7,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ferrite_runtime import fmath
+from ferrite_runtime.fmath.flags import await_words, poll_words
 from ferrite_runtime.fmath.sorting import sort_integers
-from ferrite_runtime.fmath.words import asked_words, awaited_words
 
 
 @triton.jit
@@ -70,10 +70,10 @@ def kept(narrow):
 @triton.jit
 def words_asked_until_there(words, places, wanted):
     """Words of a status, of which only those are asked for again that were not published."""
-    found = asked_words(words + places, wanted)
+    found = poll_words(words + places, wanted)
     missing = (found >> 32).to(tl.int32) == 0
     while tl.max(missing.to(tl.int32), 0) != 0:
-        found = tl.where(missing, asked_words(words + places, wanted & missing), found)
+        found = tl.where(missing, poll_words(words + places, wanted & missing), found)
         missing = (found >> 32).to(tl.int32) == 0
     return found.to(tl.int32).to(tl.float32, bitcast=True)
 
@@ -100,7 +100,7 @@ def scanned_part(
 
     It asks again for all that it waits for (1), or for what is missing (2).
     """
-    part = fmath.draw_part(status, PARTS) if DRAWS else tl.program_id(0)
+    part = fmath.take_ticket(status, PARTS) if DRAWS else tl.program_id(0)
     place = part * RBLOCK + tl.arange(0, RBLOCK)
     value = tl.load(x + place, eviction_policy="evict_first").to(tl.float32)
     total = tl.sum(value, 0)
@@ -143,7 +143,7 @@ def four_sums(a, b, c, d, e, f, g, h):
 @triton.jit
 def _scan_quarter(y, pair, before):
     """Stores the running sums of pairs, which have waited as they came."""
-    low, high = halves_of(fmath.as_it_came(pair))
+    low, high = halves_of(fmath.opaque_value(pair))
     running = tl.cumsum(low + high, 0) + before
     tl.store(y, pair_of(running - high, running), cache_modifier=".cs")
 
@@ -151,7 +151,7 @@ def _scan_quarter(y, pair, before):
 @triton.jit
 def scanned_held(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, DRAWS: tl.constexpr, WAITS: tl.constexpr):
     """A part of a long sum of bfloat16, read and held in pairs, in quarters: it is scanned after waiting."""
-    part = fmath.draw_part(status, PARTS) if DRAWS else tl.program_id(0)
+    part = fmath.take_ticket(status, PARTS) if DRAWS else tl.program_id(0)
     quarter: tl.constexpr = RBLOCK // 4
     place = part * RBLOCK + tl.arange(0, quarter)
     first = tl.load(x + place, eviction_policy="evict_first")
@@ -178,8 +178,8 @@ def told_before(words, part, parts: tl.constexpr, asked, end):
     """The sum before a part of one line, from words that were asked for; those that are missing are asked for again."""
     group = part // 512
     places, ends = group * 512 + tl.arange(0, 512), parts + group - 1 + tl.arange(0, 1)
-    asked = awaited_words(asked, words + places, places < part)
-    end = awaited_words(end, words + ends, ends >= parts)
+    asked = await_words(asked, words + places, places < part)
+    end = await_words(end, words + ends, ends >= parts)
     own = tl.sum(asked.to(tl.int32).to(tl.float32, bitcast=True), 0)
     return tl.sum(end.to(tl.int32).to(tl.float32, bitcast=True), 0) + own
 
@@ -206,8 +206,8 @@ def scanned_ahead(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, ASKS:
         if ASKS:
             group = part // 512
             places, ends = group * 512 + tl.arange(0, 512), PARTS + group - 1 + tl.arange(0, 1)
-            asked = asked_words(words + places, places < part)
-            end = asked_words(words + ends, ends >= PARTS)
+            asked = poll_words(words + places, places < part)
+            end = poll_words(words + ends, ends >= PARTS)
         further = tl.atomic_add(status, 1, sem="relaxed").to(tl.int32)
         low, high = halves_of(pair)
         both = low + high
@@ -312,7 +312,7 @@ def meet(counts, group, SHARE: tl.constexpr, LOADS: tl.constexpr):
             pass
         tl.debug_barrier()
     else:
-        fmath.meet(counts + group, SHARE)
+        fmath.grid_barrier(counts + group, SHARE)
 
 
 @triton.jit
@@ -403,7 +403,7 @@ def met_group_norm(
     part = tl.arange(0, pieces)[None, :, None]
     is_there = (neighbour >= 0) & (neighbour < 5) & (channels > 0) & (group < 32) & (part >= 0)
     there = words + ((image * 5 + neighbour) * pieces + part) * 16 + local
-    fmath.meet(counts + 1 + image, EACH)
+    fmath.grid_barrier(counts + 1 + image, EACH)
     means = fmath.published_states(there, is_there, 0.0)
     squares = fmath.published_states(there + 8, is_there, 0.0)
     counted = tl.where(is_there, channels, 0).to(tl.float32)
@@ -464,7 +464,7 @@ def store_normalised(
 
 
 @triton.jit
-def held_group_norm(
+def register_group_norm(
     x, weight, bias, y, counts, means, squares, POINTS: tl.constexpr, ROWS: tl.constexpr, HELD: tl.constexpr,
     LANES: tl.constexpr, ASKS: tl.constexpr, PHASES: tl.constexpr
 ):  # fmt: skip
@@ -509,7 +509,7 @@ def held_group_norm(
         tl.store(means + here, first + apart)
         tl.store(squares + here, tl.sum(power, 0) - apart * apart * POINTS)
     if PHASES > 1:
-        fmath.meet(counts + image, share)
+        fmath.grid_barrier(counts + image, share)
         middle, inverse = moments_of_image(means, squares, image, share, POINTS)
         if PHASES > 2:
             for tile in tl.static_range(tiles - HELD, tiles):
@@ -529,7 +529,7 @@ def held_group_norm(
 @triton.jit
 def moments_of_parts(x, means, squares, ROWS: tl.constexpr):
     """The first of three kernels of a group norm of 16 images of 4096 points and 320 channels: moments of pieces."""
-    fmath.follow()
+    fmath.pdl_wait()
     piece = tl.program_id(0) // 5
     channel = tl.program_id(0) % 5 * 64 + tl.arange(0, 64)[None, :]
     row = piece * ROWS + tl.arange(0, ROWS)[:, None]
@@ -548,7 +548,7 @@ def moments_of_stretches(
     ``KEPT`` of a hundred programs read should stay in the cache, what those before read should leave it first; nothing
     is said of either if that is negative.
     """
-    fmath.follow()
+    fmath.pdl_wait()
     blocks: tl.constexpr = (320 + WIDTH - 1) // WIDTH
     stretch = tl.program_id(0) // blocks
     channel = tl.program_id(0) % blocks * WIDTH + tl.arange(0, WIDTH)
@@ -586,7 +586,7 @@ def store_moments_of_stretch(
 @triton.jit
 def moments_of_groups(means, squares, moments, ROWS: tl.constexpr):
     """The second of three kernels: the moments of a group, of those of its pieces."""
-    fmath.follow()
+    fmath.pdl_wait()
     store_moments_of_group(means, squares, moments, tl.program_id(0), ROWS, False)
 
 
@@ -615,7 +615,7 @@ def normalised(
     HINT: tl.constexpr = "evict_first", STORED: tl.constexpr = "evict_first", MODIFIER: tl.constexpr = ""
 ):  # fmt: skip
     """The last of three kernels; backwards it begins where the first one ended, which is in the cache still."""
-    fmath.follow()
+    fmath.pdl_wait()
     program = PROGRAMS - 1 - tl.program_id(0) if BACKWARDS else tl.program_id(0)
     piece = program // 5
     image = piece // (4096 // ROWS)

@@ -24,7 +24,7 @@ def added_and_normalised(
 
     A program that adds up ``POINTS`` points comes before those that normalise as many, ``ROWS`` by each.
     """
-    fmath.follow()
+    fmath.pdl_wait()
     program = tl.program_id(0)
     if ADDS and NORMALISES:
         each: tl.constexpr = POINTS // ROWS + 1

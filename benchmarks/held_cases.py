@@ -43,7 +43,7 @@ def held(dtype: torch.dtype) -> Iterator[Row]:
 
         def call(x: Tensor, fixed=fixed, launches=launches, sizes=sizes, w=warps, r=registers) -> None:
             given = (_words(x), *fixed, next(launches), *sizes)
-            launched(held_images, 16 * 4096 // sizes[1] * 5, *given, warps=w, registers=r, follows=True)()
+            launched(held_images, 16 * 4096 // sizes[1] * 5, *given, warps=w, registers=r, uses_pdl=True)()
 
         def error(call=call, waits=waits) -> float:
             y.zero_()

@@ -50,14 +50,14 @@ class Norm:
         programs = images * 5 * (POINTS // self.points * does[0] + POINTS // self.rows * does[1])
         given = (x, self.weight, self.bias, self.y, *self.partial, added or 0, normalised or 0)
         sizes = (self.points, self.lanes, self.rows, *does)
-        launched(added_and_normalised, programs, *given, *sizes, warps=self.warps, follows=True)()
+        launched(added_and_normalised, programs, *given, *sizes, warps=self.warps, uses_pdl=True)()
 
     def meet(self, first: int, images: int) -> None:
         """Combines the moments of images that are added up."""
         means, squares, moments = self.partial
         start = first * POINTS // self.points * 320
         given = (means[start:], squares[start:], moments[first * 64 :], self.points)
-        launched(moments_of_groups, images * 32, *given, warps=1, follows=True)()
+        launched(moments_of_groups, images * 32, *given, warps=1, uses_pdl=True)()
 
     def one_by_one(self, x: Tensor, images: int) -> None:
         """The whole norm, so many images at a time."""

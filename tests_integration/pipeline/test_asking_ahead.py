@@ -21,8 +21,8 @@ POLICY = {
     "look_back_points": 4096,
     "asking_bandwidth": 0,
     "small_kernel_bytes": 0,
-    "combined_bytes": 0,
-    "combined_row": 1,
+    "segment_bytes": 0,
+    "segment_row": 1,
 }
 FEW = 4
 """Multiprocessors of a device of which a few programs are as far ahead as they ask."""

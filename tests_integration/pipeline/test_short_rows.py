@@ -106,4 +106,4 @@ def test_a_thread_has_a_row_of_its_own(name: str, device: str) -> None:
         x = torch.randn(512, points, device=device)
         compiled(function, fullgraph=True, dynamic=False, options={**OPTIONS, "use_cache": False})(x)
         (kernel,) = ferrite_torch.compiled_programs()[-1]["kernels"]
-        assert kernel["facts"].get("walked", False) is (points == 7)
+        assert kernel["facts"].get("row_per_thread", False) is (points == 7)

@@ -12,7 +12,7 @@ from against_eager import assert_all_close, compiled, devices, widened
 OPTIONS = {
     "fallback": False,
     "verify": True,
-    "policy": {"combine_rows": False, "sort_updates": True, "sorted_bytes": 0, "sorted_row": 1},
+    "policy": {"reduce_segments": False, "sort_scatters": True, "sorted_bytes": 0, "sorted_row": 1},
 }
 PLACES = 5
 

@@ -171,7 +171,7 @@ def fake_machine(**parts: Any) -> Machine:
         budget=Budget.start(parts.get("clock") or FakeClock(), 30.0),
         tune=parts.get("tune", "default"),
         bench_apart=parts.get("bench_apart"),
-        follows=parts.get("follows", False),
+        uses_pdl=parts.get("uses_pdl", False),
     )
 
 

@@ -125,7 +125,7 @@ def shared_softmax(rows: int, columns: int, points: int, name: str = "shared_sof
     lanes = 1 << (parts - 1).bit_length()
     body = (
         f"@triton.jit\ndef {name}(in_ptr, out_ptr, status, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):\n"
-        "    program = fmath.draw_part(status, tl.num_programs(0))\n"
+        "    program = fmath.take_ticket(status, tl.num_programs(0))\n"
         f"    member = program % {parts}\n"
         f"    x = program // {parts} * XBLOCK + tl.arange(0, XBLOCK)[:, None]\n"
         "    r = (member * RBLOCK + tl.arange(0, RBLOCK))[None, :]\n"
@@ -138,7 +138,7 @@ def shared_softmax(rows: int, columns: int, points: int, name: str = "shared_sof
         "    total = tl.sum(tl.exp(value - top), 1, keep_dims=True)\n"
         f"    fmath.publish_state(words + member, top, x < {rows})\n"
         f"    fmath.publish_state(words + {rows * parts} + member, total, x < {rows})\n"
-        f"    fmath.meet(status + 1 + program // {parts}, {parts})\n"
+        f"    fmath.grid_barrier(status + 1 + program // {parts}, {parts})\n"
         "    tops = fmath.published_states(words + members, told, float('-inf'))\n"
         f"    totals = fmath.published_states(words + {rows * parts} + members, told, 0.0)\n"
         "    highest = tl.max(tops, 1, keep_dims=True)\n"
@@ -165,7 +165,7 @@ def shared_means(points: int, parts: int, name: str = "shared_means") -> dict[st
     body = (
         f"@triton.jit\ndef {name}(in_ptr, out_ptr, words, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):\n"
         "    part = tl.program_id(0)\n"
-        f"    sign = fmath.sign_of_launch(words, 0, part, 4, 8, 1, {parts})\n"
+        f"    sign = fmath.epoch_sign(words, 0, part, 4, 8, 1, {parts})\n"
         "    row, column = part * RBLOCK + tl.arange(0, RBLOCK), tl.arange(0, 8)\n"
         "    value = tl.load(in_ptr + row[:, None] * 8 + column[None, :])\n"
         "    mean = tl.sum(value, 0) / RBLOCK\n"
@@ -258,14 +258,14 @@ def one_kernel(kernel: dict[str, Any], size: int = 1000, dtype: str = "f32", dev
 
 
 def chain(
-    count: int, size: int = 1000, device: str = "cpu", *, sized: bool = False, follows: bool = False
+    count: int, size: int = 1000, device: str = "cpu", *, sized: bool = False, uses_pdl: bool = False
 ) -> dict[str, Any]:
     """A program of launches in a row, each over the result of the one before; its outputs are the middle and the last.
 
     Each computes ``a * 0.5 + 1``; if ``sized``, ``a * factor`` of the first ``n`` elements, both inputs of the program.
     If it ``follows``, each waits by itself for the one before, and is so light that it starts before that has ended.
     """
-    begin = {"begin": "fmath.follow()", "facts": {"bytes": 8 * size}} if follows else {}
+    begin = {"begin": "fmath.pdl_wait()", "facts": {"bytes": 8 * size}} if uses_pdl else {}
     kernel = scaled() if sized else pointwise("a * 0.5 + 1", size=size, name="step", **begin)
     inputs = [tensor_input("x", [size], device=device)]
     if sized:

@@ -91,7 +91,7 @@ def test_alternatives_are_checked_too() -> None:
 def test_device_functions_that_assert_are_checked() -> None:
     plain = gather([], "something else")
     (kernel,) = plain["kernels"]
-    called = {**kernel, "source": f"{kernel['source']}    # fmath.list_rows(i_ptr)\n"}
+    called = {**kernel, "source": f"{kernel['source']}    # fmath.bin_rows(i_ptr)\n"}
     (checked,) = checked_program({**plain, "kernels": [called]})["kernels"]
     assert checked["id"] != called["id"]
     assert checked["facts"]["checked"] is True

@@ -166,14 +166,14 @@ def test_many_bytes_are_asked_for_by_one_thread_where_that_can_be(target: str, r
 
 
 @pytest.mark.parametrize(
-    ("target", "follows"), [("sm_80", False), ("sm_90", True), ("sm_120", True), ("gfx942", False)]
+    ("target", "uses_pdl"), [("sm_80", False), ("sm_90", True), ("sm_120", True), ("gfx942", False)]
 )
-def test_a_kernel_waits_for_what_comes_before_it_where_it_can_be_started_sooner(target: str, *, follows: bool) -> None:
-    job = copying_job(("fmath.follow()", "x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)"), target)
-    assert compile_job(job).follows is follows
+def test_a_kernel_waits_for_what_comes_before_it_where_it_can_be_started_sooner(target: str, *, uses_pdl: bool) -> None:
+    job = copying_job(("fmath.pdl_wait()", "x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)"), target)
+    assert compile_job(job).uses_pdl is uses_pdl
     if target != "gfx942":
-        assert ("griddepcontrol" in compile_job(replace(job, wants_ptx=True)).code.decode()) is follows
-    if follows:
+        assert ("griddepcontrol" in compile_job(replace(job, wants_ptx=True)).code.decode()) is uses_pdl
+    if uses_pdl:
         text = compile_job(replace(job, wants_ptx=True)).code.decode()
         places = [text.index(word) for word in ("griddepcontrol.launch_dependents", "griddepcontrol.wait", "ld.global")]
         assert places == sorted(places)

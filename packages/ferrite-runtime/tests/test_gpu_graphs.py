@@ -52,8 +52,8 @@ def counts(monkeypatch) -> dict[str, int]:
     return found
 
 
-def loaded(*, sized: bool = False, count: int = COUNT, follows: bool = False, **options):
-    mapping = chain(count, SIZE, "cuda", sized=sized, follows=follows)
+def loaded(*, sized: bool = False, count: int = COUNT, uses_pdl: bool = False, **options):
+    mapping = chain(count, SIZE, "cuda", sized=sized, uses_pdl=uses_pdl)
     return load_program(mapping, options=Options(native="build", tune="none", **options))
 
 
@@ -101,7 +101,7 @@ def test_results_are_those_of_launches_one_by_one(counts) -> None:
 @pytest.mark.parametrize("captures", [False, True], ids=["", "captured"])
 def test_kernels_that_start_before_those_before_them_have_ended(counts, count: int, *, captures: bool) -> None:
     """Each needs all of the result of the one before, of which every program stores a part."""
-    program = loaded(count=count, follows=True)
+    program = loaded(count=count, uses_pdl=True)
     kept = []
     still = torch.randn(SIZE, device="cuda")
     for call in range(30):

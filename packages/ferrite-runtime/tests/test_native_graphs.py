@@ -119,7 +119,7 @@ def test_nodes_that_wait_themselves_start_once_those_before_them_have_begun(monk
         known = driver.graphs.functions
         monkeypatch.setattr(driver, "graph_functions", lambda: known[:-8] + bytes(8))
     least = {2: NEVER}
-    steps = [waiting(literals(("value", k, 0)), programs=k + 1, follows_from=least.get(k, 4)) for k in range(MIN_NODES)]
+    steps = [waiting(literals(("value", k, 0)), programs=k + 1, pdl_from=least.get(k, 4)) for k in range(MIN_NODES)]
     run = bound(driver, steps, MIN_NODES)
     for _ in range(FIRST_CALLS + 2):
         run(5, *addresses())

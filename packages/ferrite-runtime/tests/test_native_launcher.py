@@ -83,9 +83,9 @@ class Recording:
         return b""
 
 
-def waiting(sources, programs: int = 3, programs_value: int = -1, code=(), *, follows_from: int = NEVER) -> Waiting:
+def waiting(sources, programs: int = 3, programs_value: int = -1, code=(), *, pdl_from: int = NEVER) -> Waiting:
     binary = Binary(b"", "f", 4, 32, 1000, hidden=HIDDEN)
-    loaded = LoadedKernel("f", PARAMS, Function(11, 1, binary, 32, 0, follows_from=follows_from), None, 77)
+    loaded = LoadedKernel("f", PARAMS, Function(11, 1, binary, 32, 0, pdl_from=pdl_from), None, 77)
     return Waiting(None, loaded, tuple(sources), programs, programs_value, (2, 1), tuple(code))
 
 
@@ -167,8 +167,8 @@ def test_offsets_are_added_and_launches_keep_their_order() -> None:
 @needs_launcher
 def test_a_kernel_that_waits_itself_may_start_before_the_one_before_it_has_ended() -> None:
     driver = Recording()
-    launches = [waiting(literals(), programs=k, follows_from=6) for k in (2, 3, 4)]  # twice as many: two deep
-    launches += [waiting(literals(), 0, programs_value=1, follows_from=6), waiting(literals(), programs=2**31 - 1)]
+    launches = [waiting(literals(), programs=k, pdl_from=6) for k in (2, 3, 4)]  # twice as many: two deep
+    launches += [waiting(literals(), 0, programs_value=1, pdl_from=6), waiting(literals(), programs=2**31 - 1)]
     run = bound(launches, 2, driver, [])
     run(5, 64, 2)
     assert driver.attributes == [(6, 1)] * 2

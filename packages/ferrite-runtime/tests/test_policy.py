@@ -188,7 +188,7 @@ def test_short_columns_of_halves_are_reduced_by_one_warp(rows: int, live: int, c
 )
 def test_columns_of_which_few_lie_beside_each_other_have_few_in_a_thread(dtype: str, stores: int, columns: int) -> None:
     moved = (1 << 25) * (2 if dtype == "bf16" else 4) * (1 + stores)
-    mapping = outer_of(dtype, 1 << 21, 16, "persistent", element_bytes=4, strewn=True, bytes=moved)
+    mapping = outer_of(dtype, 1 << 21, 16, "persistent", element_bytes=4, noncoalesced=True, bytes=moved)
     assert first(mapping) == Config.of({"XBLOCK": columns}, 4)
 
 
@@ -411,7 +411,7 @@ def test_threads_with_a_row_of_their_own(
     mapping, row = row_sum(rows, length), next_power_of_two(length)
     params = [{**param, "dtype": dtype} for param in mapping["params"]]
     read = rows * length * (2 if dtype == "bf16" else 4)
-    facts = {**mapping["facts"], "walked": True, "bytes": read if only_reduces else 2 * read}
+    facts = {**mapping["facts"], "row_per_thread": True, "bytes": read if only_reduces else 2 * read}
     kernel = spec("a", "", params, mapping["axes"], family="persistent", blocks={"RBLOCK": row}, facts=facts)
     assert first(kernel) == Config.of({"XBLOCK": expected[0]}, expected[1])
 

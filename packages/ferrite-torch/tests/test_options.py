@@ -50,7 +50,7 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
         ("policy", {"max_kernel_ops": 0}),
         ("policy", {"max_kernel_ops": 2.5}),
         ("policy", {"max_tiled_axes": 3}),
-        ("policy", {"combined_batch": 24}),
+        ("policy", {"segment_batch": 24}),
         ("policy", {"look_back": 1}),
         ("policy", {"asking_bandwidth": float("nan")}),
         ("policy", {3: 4}),

@@ -39,8 +39,8 @@ def emitted(text: str) -> KernelSpec:
 
 def test_a_program_publishes_all_then_waits_once_and_stores_last() -> None:
     source = emitted(SUM_AND_MAXIMUM).source
-    words = ["draw_part", "publish_state", "publish_state", "meet", "published_states", "published_states"]
-    assert re.findall(r"fmath\.(meet|\w+_part|\w+_states?)\(", source) == words
+    words = ["take_ticket", "publish_state", "publish_state", "grid_barrier", "published_states", "published_states"]
+    assert re.findall(r"fmath\.(grid_barrier|\w+_ticket|publish_part|\w+_states?)\(", source) == words
     assert source.index("published_states") < source.index("tl.store(")
     assert source.count("tl.load(") == 1, "what a program holds it reads once"
 
@@ -73,7 +73,7 @@ def test_components_of_states_lie_in_tables_of_their_own() -> None:
     assert "words = inout0 + 4 + x * 3\n" in source
     assert "fmath.publish_state(words + member, " in source
     assert "fmath.publish_state(words + 9 + member, " in source
-    assert "fmath.meet(inout0 + (1 + group), 3)\n" in source
+    assert "fmath.grid_barrier(inout0 + (1 + group), 3)\n" in source
 
 
 def test_columns_of_several_matrices() -> None:
@@ -93,7 +93,7 @@ SOFTMAX = """graph @f(x: f32[3, 20]) -> (y) {
 def test_shares_of_a_softmax_are_terms_times_a_factor() -> None:
     """One exponential of each element, and one quotient of each row: terms wait, not what they are of."""
     source = emitted(SOFTMAX).source
-    met = source.index("fmath.meet(")
+    met = source.index("fmath.grid_barrier(")
     after = source[met:]
     assert re.search(r"term_\d+ = fmath\.exp\(\w+ - safe_\d+\)", source[:met])
     assert re.search(r"div_\d+ = term_\d+ \* factor_\d+", after)
@@ -128,8 +128,8 @@ def test_halves_wait_as_they_came() -> None:
     spec = emitted(NARROW.replace("RESULT", "bf16"))
     source = spec.source
     (held,) = re.findall(r"(load_\d+) = tl\.load\(", source)
-    before, after = source.split("fmath.meet(")
-    again = f"fmath.floats_as_they_came({held})"
+    before, after = source.split("fmath.grid_barrier(")
+    again = f"fmath.opaque_floats({held})"
     assert before.count(f"{held}.to(tl.float32)") == 1
     assert (before.count(again), after.count(again)) == (1, 1)
     assert "term_" not in source
@@ -139,8 +139,8 @@ def test_halves_wait_as_they_came() -> None:
 
 def test_halves_of_the_other_kind_are_converted_by_the_compiler() -> None:
     source = emitted(NARROW.replace("RESULT", "f16").replace("bf16", "f16")).source
-    assert len(re.findall(r"load_\d+ = fmath\.as_it_came\(load_\d+\)", source)) == 2
-    assert "floats_as_they_came" not in source
+    assert len(re.findall(r"load_\d+ = fmath\.opaque_value\(load_\d+\)", source)) == 2
+    assert "opaque_floats" not in source
 
 
 def test_addresses_of_halves_do_not_wait() -> None:
@@ -155,7 +155,7 @@ def test_exponentials_of_halves_are_rough_where_all_is_rounded() -> None:
     rounded, exact = (emitted(NARROW.replace("RESULT", name)).source for name in ("bf16", "f32"))
     assert "tl.sum(fmath.fast_exp(" in rounded.replace("tl.where(rmask, ", "")
     assert "fast_exp" not in exact
-    assert re.search(r"fmath\.exp\(", exact.split("fmath.meet(")[0])
+    assert re.search(r"fmath\.exp\(", exact.split("fmath.grid_barrier(")[0])
 
 
 SCALED = """graph @f(x: f32[3, 20], w: bf16[20]) -> (y) {
@@ -165,7 +165,7 @@ SCALED = """graph @f(x: f32[3, 20], w: bf16[20]) -> (y) {
 
 
 def test_halves_that_are_not_reduced_do_not_wait() -> None:
-    """They are read after the meeting: floats have their terms, and their registers, as without them."""
+    """They are read after the grid barrier: floats have their terms, and their registers, as without them."""
     spec = emitted(SCALED)
     assert "_came" not in spec.source
     assert "term_" in spec.source
@@ -181,5 +181,5 @@ WEIGHTED = """graph @f(x: f32[3, 20], w: bf16[20]) -> (y) {
 def test_floats_that_wait_beside_halves_keep_their_registers() -> None:
     spec = emitted(WEIGHTED)
     assert spec.family == "cooperative"
-    assert "as_they_came" in spec.source
+    assert "opaque_floats" in spec.source
     assert spec.facts["registers"] == 128

@@ -36,10 +36,10 @@ def calls(source: str) -> list[str]:
 
 def test_elements_are_read_once_and_stored_when_all_is_known() -> None:
     source = emitted().source
-    wanted = ("sign_of_launch", "load", "publish_groups", "whole_groups", "store")
+    wanted = ("epoch_sign", "load", "publish_groups", "whole_groups", "store")
     steps = [call for call in calls(source) if call in wanted]
     # Four pieces, a row of the first one, a weight of each channel.
-    assert steps == ["sign_of_launch", *["load"] * 5, "publish_groups", "load", "whole_groups", *["store"] * 4]
+    assert steps == ["epoch_sign", *["load"] * 5, "publish_groups", "load", "whole_groups", *["store"] * 4]
     assert source.count('eviction_policy="evict_first"') == 4
     assert source.count('cache_modifier=".cs"') == 4
 
@@ -52,7 +52,7 @@ def test_what_groups_have_in_common_is_computed_once_for_each() -> None:
 
 def test_no_register_holds_addresses_while_a_program_waits() -> None:
     source = emitted().source
-    before, _, after = re.split(r"(\w+) = fmath\.as_it_came\(member\)\n", source)
+    before, _, after = re.split(r"(\w+) = fmath\.opaque_value\(member\)\n", source)
     assert "fmath.whole_groups(" in before
     assert " out0 + " in after
     assert " out0 + " not in before
@@ -76,7 +76,7 @@ def test_spec_tells_how_images_are_shared() -> None:
 
 def test_threads_have_two_channels() -> None:
     source = emitted().source
-    assert re.search(r"(\w+) = fmath\.as_it_came\(block \* \(XBLOCK // 2\)\)\n    xfirst = \1 \* 2\n", source)
+    assert re.search(r"(\w+) = fmath\.opaque_value\(block \* \(XBLOCK // 2\)\)\n    xfirst = \1 \* 2\n", source)
     assert re.search(r"fmath\.sums_apart\(load_\d+, load_\d+, 8\)", source), "128 threads have eight rows of 32"
 
 

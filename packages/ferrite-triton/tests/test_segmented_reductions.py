@@ -1,4 +1,4 @@
-"""The call `ferrite.combine_rows` as launches: what each takes, what is allocated for them, and that it is dropped."""
+"""The call `ferrite.reduce_segments` as launches: what each takes, what is allocated for them, and dropped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ferrite_scheduler.model.target import DEFAULT_POLICY
 from ferrite_triton import emit_program
 from ferrite_triton.host.segment_shapes import MOST_SPREAD, RowsShape, most_rows, scratch_of, shapes_for, sorts_all
 
-POLICY = {"combined_bytes": 0, "combined_row": 1}
+POLICY = {"segment_bytes": 0, "segment_row": 1}
 GRAPH = """graph @f(i: i64[600], x: bf16[600, 64], t: bf16[{rows}, 64]{more}) -> (y{returned}) {{
   s: f32[{rows}, 64] = loop [r < {rows}, c < 64] {start}
   u: f32[{rows}, 64] = update add s [p < 600, c < 64] at [at(i[p], {rows}), c] cast.f32(x[p, c])
@@ -48,8 +48,8 @@ def test_few_rows_are_sorted_while_they_are_listed() -> None:
     listed = ["y_counts", "y_lists", "y_runs", "y_ordered", "y_queue", "y_tasks"]
     assert launches(found) == [
         ("zero_counts", ["y_counts", "y_tasks"]),
-        ("list_rows", ["i", *listed]),
-        ("combine_rows", [*listed, "y_parts", "x", "t", "y"]),
+        ("bin_rows", ["i", *listed]),
+        ("reduce_segments", [*listed, "y_parts", "x", "t", "y"]),
     ]
 
 
@@ -59,9 +59,9 @@ def test_many_rows_are_sorted_once_it_is_known_whether_there_are_long_places() -
     shares, chunks = ["y_runs", "y_ordered"], ["y_queue", "y_tasks"]
     assert launches(found) == [
         ("zero_counts", ["y_counts", "y_tasks", "y_is_sorted"]),
-        ("list_rows", ["i", *lists, *shares, "y_is_sorted", *chunks, "t"]),
+        ("bin_rows", ["i", *lists, *shares, "y_is_sorted", *chunks, "t"]),
         ("sort_rows", ["i", *shares, "y_is_sorted", "y_tasks"]),
-        ("combine_rows", [*lists, *shares, *chunks, "y_parts", "x", "t", "y"]),
+        ("reduce_segments", [*lists, *shares, *chunks, "y_parts", "x", "t", "y"]),
     ]
 
 
@@ -158,7 +158,7 @@ def test_counts_are_all_that_is_added_atomically() -> None:
         for param in kernel["params"]
         if param["access"] == "atomic"
     }
-    assert accesses == {("list_rows", "counts"), ("list_rows", "tasks"), ("combine_rows", "tasks")}
+    assert accesses == {("bin_rows", "counts"), ("bin_rows", "tasks"), ("reduce_segments", "tasks")}
 
 
 COUNTS = (
@@ -240,7 +240,7 @@ def test_numbers_have_32_bits_up_to_what_is_checked() -> None:
 def test_a_launch_takes_what_is_right_for_its_number_of_rows() -> None:
     found = symbolic()
     names = {kernel["id"]: kernel["name"].rpartition("_")[0] for kernel in found["kernels"]}
-    launched = ("zero_counts", "list_rows", "sort_rows", "combine_rows")
+    launched = ("zero_counts", "bin_rows", "sort_rows", "reduce_segments")
     for step, name in zip(steps(found, "launch"), launched, strict=True):
         alternatives = step.get("alternatives", [])
         assert {names[kernel] for kernel in (*(other["kernel"] for other in alternatives), step["kernel"])} == {name}
@@ -262,7 +262,7 @@ def test_all_launches_of_a_call_take_one_shape(rows: int) -> None:
     assert allocated["dtype"] == "i32"
     sources = {kernel["id"]: kernel["source"] for kernel in found["kernels"]}
     _, listing, sorting, combining = steps(found, "launch")
-    batch = DEFAULT_POLICY.combined_batch
+    batch = DEFAULT_POLICY.segment_batch
     for n in COUNTS:
         shape = chosen(shapes_for(symbol("s0", low=0), rows, 64, batch, 64), n)
         slots = str(shape.slots(symbol("n0", low=0))).replace("//", " // ").replace("(", "").replace(")", "")

@@ -21,7 +21,7 @@ from ferrite_scheduler.model.annotations import ColumnReduction, as_reduction, u
 from ferrite_scheduler.model.contractions import keep_narrow_contractions
 from ferrite_scheduler.model.schedule import Conditions, Decision, Kernel, Schedule
 from ferrite_scheduler.model.target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
-from ferrite_scheduler.refinements.grid_reductions import as_cooperative, with_statuses
+from ferrite_scheduler.refinements.grid_reductions import as_cooperative, with_workspaces
 from ferrite_scheduler.refinements.last_uses import mark_last_uses
 from ferrite_scheduler.refinements.multi_versioning import (
     Offer,
@@ -43,8 +43,8 @@ from ferrite_scheduler.rewrites.hoisted_terms import separate_terms
 from ferrite_scheduler.rewrites.online_softmax import join_softmax
 from ferrite_scheduler.rewrites.prologues import repeat_statistics
 from ferrite_scheduler.rewrites.row_results import separate_row_results
-from ferrite_scheduler.rewrites.segmented_reductions import combine_rows
-from ferrite_scheduler.rewrites.sorted_scatters import sort_updates
+from ferrite_scheduler.rewrites.segmented_reductions import reduce_segments
+from ferrite_scheduler.rewrites.sorted_scatters import sort_scatters
 from ferrite_scheduler.rewrites.split_precision import cut_rows
 from ferrite_scheduler.rewrites.split_reductions import prepare_reductions
 from ferrite_scheduler.rewrites.update_operands import separate_updates
@@ -72,14 +72,14 @@ def schedule(
     graph = accumulate_products(graph, policy)
     graph = cut_rows(scale_sums(keep_narrow_contractions(graph, policy), policy), policy)
     graph = separate_updates(repeat_statistics(Dce().run(graph), target, policy))
-    graph = sort_updates(combine_rows(graph, target, policy), policy)
+    graph = sort_scatters(reduce_segments(graph, target, policy), policy)
     graph = separate_row_results(join_softmax(graph, policy), policy)
     graph = separate_terms(separate_short_runs(graph, policy), policy)
     plan, wholes = _with_either_form(graph, _clustered(graph, target, policy), target, policy)
     graph, dependences = plan.graph, plan.dependences
     work = hold_images(_work(plan, target, policy, wholes), dependences, target, policy)
     work = ask_ahead(work, target, policy)
-    work, graph, dependences = with_statuses(work, graph, dependences)
+    work, graph, dependences = with_workspaces(work, graph, dependences)
     work = turn_around(mark_last_uses(work, graph, dependences, target), graph, dependences, target, policy)
     kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated, held)
     return Schedule(graph, kernels, steps, outputs, plan.decisions)

@@ -35,8 +35,8 @@ class Options:
             False has Python call them, where a profiler or a dispatch mode sees them.
         native_graphs: have that code start many kernels in a row as one graph of the driver; False has it start each by
             itself; None leaves it to the environment (FERRITE_NATIVE_GRAPHS), and that to the runtime, which does.
-        follow: start kernels before those before them have ended, for which they wait themselves, on GPUs that can;
-            None leaves it to the environment (FERRITE_FOLLOW), and that to the runtime, which does.
+        pdl: start kernels before those before them have ended, for which they wait themselves, on GPUs that can;
+            None leaves it to the environment (FERRITE_PDL), and that to the runtime, which does.
         check_inputs: when the runtime checks its inputs: ``first`` call, ``always`` or ``never``.
         check_indices: stop kernels on a GPU that are given an index out of bounds, or a value that eager refuses as
             well (a probability over 1), with a message that names the op and its line; as in eager mode, the process
@@ -61,7 +61,7 @@ class Options:
     cuda_graph: bool = False
     native_products: bool = True
     native_graphs: bool | None = None
-    follow: bool | None = None
+    pdl: bool | None = None
     check_inputs: str = "first"
     check_indices: bool = True
     verify: bool = False
@@ -101,7 +101,7 @@ RANGES: dict[str, Range] = {
     "cuda_graph": BOOL,
     "native_products": BOOL,
     "native_graphs": MAYBE_BOOL,
-    "follow": MAYBE_BOOL,
+    "pdl": MAYBE_BOOL,
     "check_inputs": Range((str,), ("first", "always", "never")),
     "check_indices": BOOL,
     "verify": BOOL,

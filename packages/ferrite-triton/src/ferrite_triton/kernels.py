@@ -18,16 +18,16 @@ from ferrite_triton.analysis.accesses import (
     Condition,
     contiguous_axis,
     find_accesses,
-    is_strewn,
+    is_noncoalesced,
     narrow_conditions,
 )
 from ferrite_triton.analysis.flat import FlatKernel, flatten
 from ferrite_triton.analysis.lane_groups import needed_multiple
 from ferrite_triton.analysis.packed_residency import holds_only_halves
-from ferrite_triton.analysis.peeling import skew_of
-from ferrite_triton.analysis.row_per_thread import is_walked
+from ferrite_triton.analysis.peeling import misalignment_of
+from ferrite_triton.analysis.row_per_thread import has_row_per_thread
 from ferrite_triton.analysis.size_params import SizeParams
-from ferrite_triton.analysis.space import NO_AXES, KernelAxis, Space, build_space, pieced_space, walked_space
+from ferrite_triton.analysis.space import NO_AXES, KernelAxis, Space, build_space, pieced_space, row_per_thread_space
 from ferrite_triton.analysis.update_targets import needs_atomics
 from ferrite_triton.errors import UnsupportedDefinition
 from ferrite_triton.facts.kernel_facts import collect_facts
@@ -146,7 +146,7 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
     flat = flatten(kernel, space)
     accesses = find_accesses(flat)
     is_across = space.reduces_tile and "y" not in space.order and contiguous_axis(flat, accesses) == "x"
-    if is_across and not is_strewn(flat, accesses):
+    if is_across and not is_noncoalesced(flat, accesses):
         # Neighbouring threads take neighbouring x: the reduction axis, and its blocks, become the slow ones of the
         # tile.
         flat = replace(flat, space=build_space(kernel, ("b", "r", "x")))
@@ -156,9 +156,9 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
         flat = replace(flat, space=pieced_space(flat.space, PIECES))
     elif kernel.columns:
         flat = replace(flat, space=pieced_space(flat.space, pieces_of(flat)))
-    if is_walked(flat, accesses):
-        return replace(flat, space=walked_space(flat.space)), accesses
-    return replace(flat, space=replace(flat.space, skew=skew_of(flat))), accesses
+    if has_row_per_thread(flat, accesses):
+        return replace(flat, space=row_per_thread_space(flat.space)), accesses
+    return replace(flat, space=replace(flat.space, misalignment=misalignment_of(flat))), accesses
 
 
 def _write(form: _Form, params: SizeParams) -> KernelSpec:

@@ -9,10 +9,10 @@ from typing import Any
 from ferrite_ir.language.bindings import results_that_bind
 from ferrite_scheduler.model.schedule import Allocate, CallExtern, Item, Keep, Kernel, MakeView, Reuse, Schedule
 from ferrite_scheduler.model.target import Target
-from ferrite_scheduler.rewrites.segmented_reductions import COMBINE_ROWS
+from ferrite_scheduler.rewrites.segmented_reductions import REDUCE_SEGMENTS
 from ferrite_triton.errors import EmitError
 from ferrite_triton.host.identity import without_names
-from ferrite_triton.host.segmented_reductions import write_combined_rows
+from ferrite_triton.host.segmented_reductions import write_segmented_reduction
 from ferrite_triton.host.spec import Emitted, KernelSpec
 from ferrite_triton.host.steps import (
     LaunchForm,
@@ -28,7 +28,7 @@ from ferrite_triton.kernels import emit_alternatives, origin_texts
 
 PROGRAM_FORMAT = "ferrite-program/2"
 
-_TEMPLATES: dict[str, Callable[[CallExtern, Collection[str]], Expansion]] = {COMBINE_ROWS: write_combined_rows}
+_TEMPLATES: dict[str, Callable[[CallExtern, Collection[str]], Expansion]] = {REDUCE_SEGMENTS: write_segmented_reduction}
 """What carries out the library calls that are kernels of ours."""
 
 

@@ -457,7 +457,7 @@ EXTERNS: dict[str, ExternFunction] = {
     "aten.mm.default": _mm,
     "aten.addmm.default": _addmm,
     "aten.sort.stable": _sort,
-    "ferrite.combine_rows": _combine_rows,
+    "ferrite.reduce_segments": _combine_rows,
     "aten.copy_.default": lambda target, source, *_: _copy(target, source),
     "aten.empty_strided.default": lambda shape, strides, dtype, **_: empty(dtype_named(dtype.value), shape, strides),
 }

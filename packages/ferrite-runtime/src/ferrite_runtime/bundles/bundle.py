@@ -104,7 +104,7 @@ def _read_header(value: object, path: str) -> dict[str, Any]:
     header: dict[str, Any] = {"entry": fields.line("entry"), "param_sizes": list(fields.integers("param_sizes"))}
     header |= {name: fields.integer(name) for name in _INTEGERS}
     header |= {name: fields.optional_integer(name) for name in ("registers", "local_bytes")}
-    header["follows"] = fields.boolean("follows", default=False)  # bundles of before do not have it
+    header["uses_pdl"] = fields.boolean("uses_pdl", default=False)  # bundles of before do not have it
     fields.close()
     for name, number in header.items():
         numbers = number if isinstance(number, list) else [number]

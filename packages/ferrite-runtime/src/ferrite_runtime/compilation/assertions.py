@@ -16,7 +16,7 @@ from ferrite_runtime.formats.canonical_json import kernel_id
 CHECKED = "checked"
 """The fact of a kernel that is compiled with its assertions."""
 _MESSAGE = re.compile(r'"(?=index out of bounds|refused: )')
-_ASSERTING = ("fmath.list_rows(",)
+_ASSERTING = ("fmath.bin_rows(",)
 """Calls of device functions that assert."""
 
 

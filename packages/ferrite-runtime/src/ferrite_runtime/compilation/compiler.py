@@ -64,7 +64,7 @@ def job_note(job: Job) -> dict[str, Any]:
 
 def job_key(job: Job) -> str:
     """Returns the identity of a job's binary: kernel, config, target, promises, compiler, device functions."""
-    form = [*(["ptx"] if job.wants_ptx else []), *(["follows"] if job.follows else [])]
+    form = [*(["ptx"] if job.wants_ptx else []), *(["pdl"] if job.uses_pdl else [])]
     promised = [job.aligned, [list(pair) for pair in job.divisors]] if job.divisors else [job.aligned]
     facts = [RUNTIME_FORMAT, job.spec.id, job.config.to_mapping(), job.target.to_mapping(), *promised, *form]
     return digest([*facts, *_environment()])

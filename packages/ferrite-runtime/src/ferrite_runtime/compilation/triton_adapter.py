@@ -44,7 +44,7 @@ class Job:
     divisors: Divisors = ()
 
     @property
-    def follows(self) -> bool:
+    def uses_pdl(self) -> bool:
         """Whether the kernel is to wait itself for what comes before it, if it can."""
         return self.target.backend == "cuda" and waits_itself(self.spec)
 
@@ -144,7 +144,7 @@ def _compile(job: Job, function: Any, constants: dict[str, int]) -> tuple[Any, M
     }
     if "registers" in job.spec.facts and job.target.backend == "cuda":
         options["maxnreg"] = job.spec.facts["registers"]
-    if job.follows:
+    if job.uses_pdl:
         options["launch_pdl"] = True
     target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
     compiled = triton.compile(source, target=target, options=options)
@@ -182,7 +182,7 @@ def _read_compiled(job: Job, metadata: Any, built: Mapping[str, Any]) -> Binary:
         scratch=getattr(metadata, "global_scratch_size", 0) or 0,
         registers=registers,
         local_bytes=local_bytes,
-        follows=is_cuda and "griddepcontrol.wait" in built["ptx"],
+        uses_pdl=is_cuda and "griddepcontrol.wait" in built["ptx"],
     )
 
 

@@ -82,7 +82,7 @@ class Function:
         registers: per thread, as the driver counts them.
         local_bytes: the same, of stack and spilled registers.
         resident: programs that a multiprocessor holds at once.
-        follows_from: programs from which a launch starts before what comes before it has ended: it waits by itself.
+        pdl_from: programs from which a launch starts before what comes before it has ended: it waits by itself.
     """
 
     handle: int
@@ -91,7 +91,7 @@ class Function:
     registers: int
     local_bytes: int
     resident: int = 1
-    follows_from: int = NEVER
+    pdl_from: int = NEVER
 
 
 class Driver(Protocol):

@@ -54,7 +54,7 @@ def make_machine(index: int, options: Options, compiler: Compiler | None = None)
         meter=EventMeter(facts.l2_bytes),
         budget=Budget.start(SystemClock(), options.tuning_seconds),
         tune=options.tune,
-        follows=choose_following(options),
+        uses_pdl=choose_pdl(options),
     )
 
 
@@ -104,9 +104,9 @@ def choose_graphs(options: Options) -> bool:
     return read_settings().native_graphs if options.native_graphs is None else options.native_graphs
 
 
-def choose_following(options: Options) -> bool:
+def choose_pdl(options: Options) -> bool:
     """Tells whether kernels are started before those before them have ended, where they wait for these themselves."""
-    return read_settings().follows if options.follow is None else options.follow
+    return read_settings().uses_pdl if options.pdl is None else options.pdl
 
 
 AnyKernel: TypeAlias = "DeviceKernel | BucketedKernel"

@@ -27,7 +27,7 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.divisors import Divisors
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.measurements import Situation
-from ferrite_runtime.launching.dependent_launch import least_following
+from ferrite_runtime.launching.dependent_launch import least_pdl_programs
 from ferrite_runtime.launching.prepared_launch import MAX_PROGRAMS, LoadedKernel
 from ferrite_runtime.policies.blocks import misfit
 from ferrite_runtime.policies.candidates import configs, launch_bytes, wider_configs
@@ -72,7 +72,7 @@ class Machine:
         bench_apart: makes a workbench in another process, for a kernel, its arguments and their tensors; None where
             kernels are measured in this one.
         is_forced: whether to measure what is known already.
-        follows: whether kernels that can are started before those before them have ended, where that pays.
+        uses_pdl: whether kernels that can are started before those before them have ended, where that pays.
         tuned: what was tuned since the machine was made, by the key of its situation.
     """
 
@@ -86,7 +86,7 @@ class Machine:
     listen: Listener = ignore_event
     bench_apart: Callable[[DeviceKernel, Sequence[Any], Sequence[Any]], AbstractContextManager[Workbench]] | None = None
     is_forced: bool = False
-    follows: bool = False
+    uses_pdl: bool = False
     tuned: dict[str, Outcome] = field(default_factory=dict)
 
     @property
@@ -185,11 +185,11 @@ class DeviceKernel:
             driver = self.machine.driver
             self._enter_context(driver)
             function = driver.load(self.binary(config, aligned=aligned), self.spec.name)
-            if self.machine.follows and function.binary.follows:
+            if self.machine.uses_pdl and function.binary.uses_pdl:
                 facts = self.machine.facts
                 moved = launch_bytes(self.spec, facts, self.sizes)
-                least = least_following(self.spec, function.resident, facts.multiprocessors, moved)
-                function = replace(function, follows_from=least)
+                least = least_pdl_programs(self.spec, function.resident, facts.multiprocessors, moved)
+                function = replace(function, pdl_from=least)
             self._loaded[key] = LoadedKernel(self.spec.name, self.spec.params, function, driver, self._context)
         return self._loaded[key]
 

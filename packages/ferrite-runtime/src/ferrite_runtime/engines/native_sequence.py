@@ -82,7 +82,7 @@ def describe_launch(launch: Waiting) -> bytes:
         len(all_offsets),
         len(fills),
         len(launch.code),
-        function.follows_from,
+        function.pdl_from,
     )
     code = b"".join(_INSTRUCTION.pack(operand, _OPERATORS.index(operator)) for operator, operand in launch.code)
     places = _padded(struct.pack(f"={len(all_offsets)}I", *all_offsets))

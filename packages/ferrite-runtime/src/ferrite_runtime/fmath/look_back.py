@@ -6,7 +6,7 @@ published: the decoupled look-back of Merrill and Garland, "Single-pass parallel
 finds; here parts form groups, the last program of a group publishes the sum up to its end, and every program adds the
 sum up to the group before and the totals of its own group, in one order always.
 
-The status is i64: a counter, then for each line a word for each part and one for each group, as in `words`. Values of
+The status is i64: a counter, then for each line a word for each part and one for each group, as in `flags`. Values of
 64 bits have a second such table.
 """
 
@@ -15,20 +15,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ferrite_runtime.fmath.flags import FLAG, LOW, await_words, launch_epoch, poll_words, publish_word
 from ferrite_runtime.fmath.machine import is_for_nvidia
-from ferrite_runtime.fmath.words import FLAG, LOW, asked_words, awaited_words, mark_of_launch, publish_word
 
 _GROUP = tl.constexpr(512)
 
 
 @triton.jit
-def draw_part(status, count):
+def take_ticket(status, count):
     """Returns the number of the part that a program takes: parts begin in this order, so that none waits for ever."""
     return (tl.atomic_add(status, 1, sem="relaxed") % count).to(tl.int32)
 
 
 @triton.jit
-def part_in_order(status, count):
+def ticket_in_order(status, count):
     """Returns the number of the part that a program takes, which it does not draw where programs begin in order.
 
     GPUs of NVIDIA start them in the order of their numbers, on which the scans of CUB rely, too; see decision 0024.
@@ -36,24 +36,24 @@ def part_in_order(status, count):
     if is_for_nvidia():
         return tl.program_id(0)
     else:
-        return draw_part(status, count)
+        return take_ticket(status, count)
 
 
 @triton.jit
-def _publish(words, place, value, span, mark):
+def _publish(words, place, value, span, epoch):
     if value.dtype.primitive_bitwidth == 64:
         bits = value.to(tl.int64, bitcast=True)
-        publish_word(words + place, bits, None, mark)
-        publish_word(words + span + place, bits >> 32, None, mark)
+        publish_word(words + place, bits, None, epoch)
+        publish_word(words + span + place, bits >> 32, None, epoch)
     else:
-        publish_word(words + place, value.to(tl.int32, bitcast=True).to(tl.int64), None, mark)
+        publish_word(words + place, value.to(tl.int32, bitcast=True).to(tl.int64), None, epoch)
 
 
 @triton.jit
-def _awaited(low, high, words, place, wanted, span, mark, dtype: tl.constexpr):
-    low = awaited_words(low, words + place, wanted, mark)
+def _awaited(low, high, words, place, wanted, span, epoch, dtype: tl.constexpr):
+    low = await_words(low, words + place, wanted, epoch)
     if dtype.primitive_bitwidth == 64:
-        high = awaited_words(high, words + span + place, wanted, mark)
+        high = await_words(high, words + span + place, wanted, epoch)
         return ((low & LOW) | (high << 32)).to(dtype, bitcast=True)
     else:
         return low.to(tl.int32).to(dtype, bitcast=True)
@@ -76,21 +76,21 @@ def sums_of_four(first, second, third, fourth):
 
 
 @triton.jit
-def mark_of_part(status, line, part, parts: tl.constexpr):
-    """Returns the mark that a program's words have in this launch, and all others."""
+def part_epoch(status, line, part, parts: tl.constexpr):
+    """Returns the epoch that a program's words have in this launch, and all others."""
     row: tl.constexpr = parts + _groups(parts)
-    return mark_of_launch(status + 1 + line * row + part)
+    return launch_epoch(status + 1 + line * row + part)
 
 
 @triton.jit
-def publish_part(status, line, lines: tl.constexpr, part, parts: tl.constexpr, total, mark=FLAG):
+def publish_part(status, line, lines: tl.constexpr, part, parts: tl.constexpr, total, epoch=FLAG):
     """Tells the programs behind it what a part of a line adds up to."""
     row: tl.constexpr = parts + _groups(parts)
-    _publish(status + 1, line * row + part, total, lines * row, mark)
+    _publish(status + 1, line * row + part, total, lines * row, epoch)
 
 
 @triton.jit
-def sum_before(status, line, lines: tl.constexpr, part, parts: tl.constexpr, total, mark=FLAG):
+def sum_before(status, line, lines: tl.constexpr, part, parts: tl.constexpr, total, epoch=FLAG):
     """Returns the sum of everything in a line before a part, whose own sum is ``total``; the same in every run."""
     row: tl.constexpr = parts + _groups(parts)
     span: tl.constexpr = lines * row
@@ -99,14 +99,14 @@ def sum_before(status, line, lines: tl.constexpr, part, parts: tl.constexpr, tot
     ends = parts + group - 1 + tl.arange(0, 1)
     # What came before the group is asked for first: mostly it is there when the parts of the group are.
     ended = ends >= parts
-    end_low = asked_words(words + ends, ended, mark)
-    end_high = asked_words(words + span + ends, ended, mark) if total.dtype.primitive_bitwidth == 64 else end_low
+    end_low = poll_words(words + ends, ended, epoch)
+    end_high = poll_words(words + span + ends, ended, epoch) if total.dtype.primitive_bitwidth == 64 else end_low
     places = group * _GROUP + tl.arange(0, _GROUP)
     wanted = places < part
-    low = asked_words(words + places, wanted, mark)
-    high = asked_words(words + span + places, wanted, mark) if total.dtype.primitive_bitwidth == 64 else low
-    before = tl.sum(_awaited(low, high, words, places, wanted, span, mark, total.dtype), 0)
-    before = tl.sum(_awaited(end_low, end_high, words, ends, ended, span, mark, total.dtype), 0) + before
+    low = poll_words(words + places, wanted, epoch)
+    high = poll_words(words + span + places, wanted, epoch) if total.dtype.primitive_bitwidth == 64 else low
+    before = tl.sum(_awaited(low, high, words, places, wanted, span, epoch, total.dtype), 0)
+    before = tl.sum(_awaited(end_low, end_high, words, ends, ended, span, epoch, total.dtype), 0) + before
     if part % _GROUP == _GROUP - 1:
-        _publish(words, parts + group, before + total, span, mark)
+        _publish(words, parts + group, before + total, span, epoch)
     return before

@@ -28,7 +28,7 @@ def _is_since_hopper(options: Any) -> bool:
 
 
 @tl.core.builtin
-def is_to_follow(_semantic: Any = None) -> tl.constexpr:
+def uses_pdl(_semantic: Any = None) -> tl.constexpr:
     """Returns whether the code is for launches that may start before what comes before them has ended.
 
     It is if it is compiled with Triton's option ``launch_pdl``, for a GPU that has such launches.

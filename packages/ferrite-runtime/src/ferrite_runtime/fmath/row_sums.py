@@ -1,4 +1,4 @@
-"""Rows combined by pairs and by tiles, as device functions; see `row_lists` and `combined_rows`."""
+"""Rows combined by pairs and by tiles, as device functions; see `row_bins` and `segmented_reductions`."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Binary:
         scratch: bytes of global scratch memory per program that the kernel asks for.
         registers: registers per thread, None where unknown.
         local_bytes: stack and spilled bytes per thread, None where unknown.
-        follows: whether it waits by itself for what comes before it, so that it may be started before that has ended.
+        uses_pdl: whether it waits by itself for what comes before it, so that it may be started before that has ended.
     """
 
     code: bytes
@@ -45,7 +45,7 @@ class Binary:
     scratch: int = 0
     registers: int | None = None
     local_bytes: int | None = None
-    follows: bool = False
+    uses_pdl: bool = False
 
     @property
     def threads(self) -> int:

@@ -264,7 +264,7 @@ INTEGERS = frozenset(
     )
 )
 """Facts that policies compute with."""
-FLAGS = ("atomics", "checked", "random", "sorted", "strewn", "transposed", "walked")
+FLAGS = ("atomics", "checked", "random", "sorted", "noncoalesced", "transposed", "row_per_thread")
 """Facts that are true or false."""
 WORDS = ("contiguous_axis",)
 """Facts that name something, or nothing."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ferrite_runtime.errors import KernelRunError
-from ferrite_runtime.fmath import cooperation, words
+from ferrite_runtime.fmath import flags, grid_sync
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 
 
@@ -19,8 +19,8 @@ class LeftProgram(Exception):
     """Ends a program of the first round."""
 
 
-class Meetings:
-    """What programs do where they meet, in either round: stand-ins for `fmath.meet`, `fmath.pause` and `other_mark`."""
+class Barriers:
+    """What programs do at a barrier, in either round: stand-ins for `fmath.grid_barrier`, `pause` and `other_epoch`."""
 
     def __init__(self) -> None:
         self._come: Counter[int] = Counter()
@@ -36,8 +36,8 @@ class Meetings:
     def stay(self) -> None:
         """Lets a program of the second round go on: all words are there."""
 
-    def mark_of(self, word: Any, bit: Any) -> Any:
-        """Returns the mark of a word that the program itself has left there in the first round."""
+    def epoch_of(self, word: Any, bit: Any) -> Any:
+        """Returns the epoch of a word that the program itself has left there in the first round."""
         return word & bit
 
     def leave(self, counter: Any, count: Any) -> None:
@@ -66,8 +66,8 @@ def _address(counter: Any) -> int:
 
 def rounds_of(spec: KernelSpec) -> tuple[tuple[tuple[Any, Callable[..., Any]], ...], ...]:
     """Returns, for each round in which a kernel is run, what stands in for the functions in which programs wait."""
-    meetings = Meetings()
-    first = (cooperation.meet, meetings.leave), (cooperation.pause, meetings.leave_here)
-    last = (cooperation.meet, meetings.go_on), (cooperation.pause, meetings.stay)
-    again = (*last, (words.other_mark, meetings.mark_of))
+    barriers = Barriers()
+    first = (grid_sync.grid_barrier, barriers.leave), (grid_sync.pause, barriers.leave_here)
+    last = (grid_sync.grid_barrier, barriers.go_on), (grid_sync.pause, barriers.stay)
+    again = (*last, (flags.other_epoch, barriers.epoch_of))
     return (first, again) if spec.family == "cooperative" else (last,)

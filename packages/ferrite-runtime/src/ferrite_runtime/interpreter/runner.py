@@ -29,7 +29,7 @@ from ferrite_runtime.errors import (
     TrustNeeded,
     ValueRefused,
 )
-from ferrite_runtime.fmath.look_back import draw_part
+from ferrite_runtime.fmath.look_back import take_ticket
 from ferrite_runtime.formats.kernel_spec import KernelSpec, Param
 from ferrite_runtime.interpreter.atomics import make_atomic_rmw
 from ferrite_runtime.interpreter.casts import all_ones_handle, cast_handle, make_dot, splat_handle
@@ -38,7 +38,7 @@ from ferrite_runtime.interpreter.grid_barrier import LeftProgram, rounds_of
 from ferrite_runtime.interpreter.memory import PackedMemory
 from ferrite_runtime.interpreter.reductions import reduce_tiles, scan_tiles
 from ferrite_runtime.interpreter.sorts import sort_tile, sort_tile_first
-from ferrite_runtime.interpreter.warp_match import count_in_warps, meet_in_warp
+from ferrite_runtime.interpreter.warp_match import count_in_warps, match_in_warp
 from ferrite_runtime.kernel_source.launch_limits import Fence, count_call, fenced
 from ferrite_runtime.process.forking import hold_through_forks
 
@@ -68,14 +68,14 @@ STAND_INS: dict[str, Callable[..., Any]] = {
     **MATH_STAND_INS,
     "sort_stable": sort_tile,
     "sort_first": sort_tile_first,
-    "meeting_in_warp": meet_in_warp,
+    "matches_in_warp": match_in_warp,
     "count_together": count_in_warps,
     "prefetch": lambda pointer: None,
     "prefetch_bytes": lambda pointer, size: None,
-    "part_in_order": draw_part,
-    "as_it_came": lambda tile: tile,
-    "floats_as_they_came": lambda tile: tile.to(tl.float32),
-    "follow": lambda: None,
+    "ticket_in_order": take_ticket,
+    "opaque_value": lambda tile: tile,
+    "opaque_floats": lambda tile: tile.to(tl.float32),
+    "pdl_wait": lambda: None,
     "product": lambda x, y: x * y,
     "whole_to_half": lambda x: x.to(tl.float16),
     "wide_unsigned": lambda x, dtype: x.to(dtype),

@@ -11,8 +11,8 @@ from triton.runtime.interpreter import TensorHandle
 _WARP = 32
 
 
-def meet_in_warp(place: Any) -> Any:
-    """Returns how many rows of its warp go where each row goes; stands in for ``meeting_in_warp``."""
+def match_in_warp(place: Any) -> Any:
+    """Returns how many rows of its warp go where each row goes; stands in for ``matches_in_warp``."""
     return _tile(_alike(place).sum(-1))
 
 

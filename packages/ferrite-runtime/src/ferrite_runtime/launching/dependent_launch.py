@@ -1,6 +1,6 @@
 """Which kernels start before those before them have ended (programmatic dependent launch; decision 0014).
 
-The programs of a kernel that follows are placed where the kernel before leaves room, and stay there once that one has
+The programs of a dependent launch are placed where the kernel before leaves room, and stay there once that one has
 ended. Where there are enough for every multiprocessor to get as many as it can hold, or one less, that is where they
 would be anyway. Of fewer, some multiprocessors get all they can hold and others little, while a launch on an idle
 device gives the same to each.
@@ -26,7 +26,7 @@ def waits_itself(spec: KernelSpec) -> bool:
     return spec.family != "user"
 
 
-def least_following(spec: KernelSpec, resident: int, multiprocessors: int, moved: int | None) -> int:
+def least_pdl_programs(spec: KernelSpec, resident: int, multiprocessors: int, moved: int | None) -> int:
     """Returns the number of programs from which launches of a kernel that waits itself follow.
 
     It is `NEVER` of people's own kernels: they may wait anywhere.

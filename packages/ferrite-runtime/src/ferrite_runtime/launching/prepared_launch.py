@@ -22,7 +22,7 @@ from ferrite_runtime.formats.kernel_spec import Param
 
 MAX_PROGRAMS = 2**31 - 1
 
-_FOLLOWS = LaunchAttribute(PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1)
+_PDL = LaunchAttribute(PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1)
 """What has a kernel start before the one before it in its stream has ended."""
 
 
@@ -57,8 +57,8 @@ class LaunchSite:
         base = ctypes.addressof(self.buffer)
         null = base + len(self.buffer) - 8
         pointers = (ctypes.c_void_p * max(1, len(offsets) + hidden))(*(base + o for o in offsets), *([null] * hidden))
-        follows = programs * math.prod(depths) >= function.follows_from
-        attributes = (ctypes.addressof(_FOLLOWS), 1) if follows else (None, 0)
+        uses_pdl = programs * math.prod(depths) >= function.pdl_from
+        attributes = (ctypes.addressof(_PDL), 1) if uses_pdl else (None, 0)
         self.config = LaunchConfig(programs, *depths, binary.threads, 1, 1, binary.shared, None, *attributes)
         # Holding the objects in made-up pointer objects keeps ctypes from converting them on every call.
         self.config_pointer = ctypes.c_void_p(ctypes.addressof(self.config))

@@ -12,7 +12,7 @@ from ferrite_runtime.policies.tiles import FILL, MANY_LIVE, PART_PER_THREAD, kee
 # Bytes that a thread reads of whole columns, and most elements of them.
 HELD_BYTES, HELD_OF_COLUMNS = 128, 64
 # Warps for columns of which few lie beside each other.
-STREWN_WARPS = 4
+NONCOALESCED_WARPS = 4
 # Rows of columns from which on half a line of halves is enough: more threads than hold a line combine slowly.
 HALF_LINE_ROWS = 128
 # Programs per multiprocessor of which each reduces rows together with few threads.
@@ -55,8 +55,8 @@ CACHE_SHARE = 0.5
 
 def persistent_columns(shape: Shape, row: int) -> tuple[Config, ...]:
     """Returns the candidates of a kernel that holds whole columns, best guess first."""
-    if shape.spec.facts.get("strewn"):
-        return _strewn_columns(shape, row)
+    if shape.spec.facts.get("noncoalesced"):
+        return _noncoalesced_columns(shape, row)
     tiles, shape = _whole_columns(shape, row), replace(shape, live=1)
     return tuple(rows_config(shape, count, row, w) for count, w in tiles)
 
@@ -80,15 +80,19 @@ def _whole_columns(shape: Shape, row: int) -> tuple[tuple[int, int], ...]:
     return (columns, warps), (columns // 2 or 1, warps), (columns, warps * 2)
 
 
-def _strewn_columns(shape: Shape, row: int) -> tuple[Config, ...]:
+def _noncoalesced_columns(shape: Shape, row: int) -> tuple[Config, ...]:
     """Returns the candidates of columns of which few lie beside each other, all of whose rows one warp has.
 
     A thread has 32 bytes of what is only reduced, and of what is not four elements, which are stored one by one as
     well.
     """
-    threads, shape = STREWN_WARPS * shape.device.target.warp_size, replace(shape, live=1)
+    threads, shape = NONCOALESCED_WARPS * shape.device.target.warp_size, replace(shape, live=1)
     columns = threads * (32 // shape.narrowest_read if shape.only_reduces else 4) // row
-    tiles = ((columns, STREWN_WARPS), (columns // 2, STREWN_WARPS // 2), (columns * 2, STREWN_WARPS * 2))
+    tiles = (
+        (columns, NONCOALESCED_WARPS),
+        (columns // 2, NONCOALESCED_WARPS // 2),
+        (columns * 2, NONCOALESCED_WARPS * 2),
+    )
     return tuple(rows_config(shape, max(1, x), row, w) for x, w in tiles)
 
 

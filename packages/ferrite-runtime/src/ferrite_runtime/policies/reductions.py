@@ -34,7 +34,7 @@ ODD_ROW = 2048
 # Rows of which a thread has one each go through their lines of memory element by element. So many bytes of a row leave
 # room for those of two to a thread, and warps that store rows longer than so many do so one by one: by way of shared
 # memory, where a program of several would wait for all of them.
-WALKED_SHORT, WALKED_LONG = 20, 56
+ROW_PER_THREAD_SHORT, ROW_PER_THREAD_LONG = 20, 56
 LOOP_BLOCK = 2048
 # Rows so long that the programs that a multiprocessor would hold at once fill its share of the cache with them.
 LONG_PASS = 16384
@@ -63,16 +63,16 @@ def persistent_configs(shape: Shape) -> tuple[Config, ...]:
     row = next_power_of_two(shape.reduction)
     if "run" in shape.spec.facts:
         return _runs(shape, row)
-    if shape.spec.facts.get("walked"):
-        return _walked_rows(shape, row)
+    if shape.spec.facts.get("row_per_thread"):
+        return _row_per_thread(shape, row)
     return persistent_columns(shape, row) if shape.contiguous in ("x", "y") else _inner_persistent(shape, row)
 
 
-def _walked_rows(shape: Shape, row: int) -> tuple[Config, ...]:
+def _row_per_thread(shape: Shape, row: int) -> tuple[Config, ...]:
     """Returns the candidates of short rows of which each thread goes through its own."""
     read, threads, shape = shape.reduction * shape.narrowest_read, shape.device.target.warp_size, replace(shape, live=1)
-    rows, warps = (512, 8) if read <= WALKED_SHORT else (128, 4)
-    if read > WALKED_LONG and not shape.only_reduces:
+    rows, warps = (512, 8) if read <= ROW_PER_THREAD_SHORT else (128, 4)
+    if read > ROW_PER_THREAD_LONG and not shape.only_reduces:
         rows, warps = 32, 1
     busy = keep_busy(shape, rows, threads)
     tiles = ((busy, max(1, min(warps, busy // threads))), (32, 1), (128, 4), (256, 4), (512, 8))

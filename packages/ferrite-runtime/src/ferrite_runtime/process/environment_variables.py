@@ -31,7 +31,7 @@ class Settings:
         ranks: how the ranks of a distributed program choose.
         device_dirs: folders of device descriptors that add to those of this package.
         native_graphs: whether kernels in a row may start as graphs of the driver.
-        follows: whether kernels that wait themselves for those before them are started before these have ended.
+        uses_pdl: whether kernels that wait themselves for those before them are started before these have ended.
         interprets: whether Triton is asked to interpret the kernels of this process.
     """
 
@@ -44,7 +44,7 @@ class Settings:
     ranks: str = "alone"
     device_dirs: tuple[Path, ...] = ()
     native_graphs: bool = True
-    follows: bool = True
+    uses_pdl: bool = True
     interprets: bool = False
 
 
@@ -58,7 +58,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     without one an error, ``FERRITE_RANKS`` is ``alone``, ``rank0`` or ``first``. ``FERRITE_DEVICES`` lists folders of
     device descriptors; without it there is one, ``ferrite/devices`` in the XDG folder of configurations.
     ``FERRITE_NATIVE_GRAPHS=0`` has every kernel launched by itself, and so does CUDA's own ``CUDA_LAUNCH_BLOCKING=1``,
-    whose errors are to name the kernel. ``FERRITE_FOLLOW=0`` has every kernel start after those before it have ended.
+    whose errors are to name the kernel. ``FERRITE_PDL=0`` has every kernel start after those before it have ended.
     ``TRITON_INTERPRET`` is Triton's own, and read as Triton reads it.
 
     A limit that is no size is ignored, with one warning (`SettingWarning`): how much is kept decides nothing.
@@ -79,7 +79,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         device_dirs=_device_dirs(environ),
         native_graphs=_read_choice(environ, "FERRITE_NATIVE_GRAPHS", ("1", "0")) == "1"
         and environ.get("CUDA_LAUNCH_BLOCKING", "0") in ("", "0"),
-        follows=_read_choice(environ, "FERRITE_FOLLOW", ("1", "0")) == "1",
+        uses_pdl=_read_choice(environ, "FERRITE_PDL", ("1", "0")) == "1",
         interprets=environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y"),
     )
 

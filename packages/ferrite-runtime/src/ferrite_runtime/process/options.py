@@ -36,8 +36,8 @@ class Options:
             where this torch offers them to C; without it they are called from Python.
         native_graphs: have that code start kernels in a row, four or more, as one graph of the driver once they have
             been started a few times; None means True unless FERRITE_NATIVE_GRAPHS is 0 or CUDA_LAUNCH_BLOCKING is 1.
-        follow: start kernels before those before them have ended, for which they wait themselves, where that pays (on
-            GPUs of compute capability 9.0 and later); None means True unless FERRITE_FOLLOW is 0.
+        pdl: start kernels before those before them have ended, for which they wait themselves, where that pays (on
+            GPUs of compute capability 9.0 and later); None means True unless FERRITE_PDL is 0.
         cuda_graph: play a whole call as one CUDA graph from the third on; a warning says why, where that cannot be.
             Inputs that move between calls are copied in, results copied out.
         interpret: run kernels in Triton's interpreter, on CPU tensors, even those of a program compiled for a GPU;
@@ -62,7 +62,7 @@ class Options:
     native: str = "auto"
     native_products: bool = True
     native_graphs: bool | None = None
-    follow: bool | None = None
+    pdl: bool | None = None
     cuda_graph: bool = False
     interpret: bool | None = None
     check_inputs: str = "first"
@@ -98,7 +98,7 @@ RANGES: dict[str, Range] = {
     "native": Range((str,), ("auto", "build", "never")),
     "native_products": BOOL,
     "native_graphs": MAYBE_BOOL,
-    "follow": MAYBE_BOOL,
+    "pdl": MAYBE_BOOL,
     "cuda_graph": BOOL,
     "interpret": MAYBE_BOOL,
     "check_inputs": Range((str,), ("first", "always", "never")),

@@ -63,7 +63,7 @@ class LookBackScan(Scan):
 
 
 @dataclass(frozen=True, slots=True)
-class SortedUpdate(Update):
+class SortedScatter(Update):
     """An update whose points come in the order of the rows that they are combined into; see `sorted_scatters`.
 
     In a graph it is the `Update` that it looks like, of ``where(true, operand, cast(following))``: that is how it reads

@@ -113,19 +113,19 @@ class Policy:
             images, and those of scans; and those that list rows for what these are combined into (decision 0027).
         asking_bandwidth: bytes per second of memory for each multiprocessor from which those of scans do: an H200 has
             32 billion, an H100, where they lose up to 5 %, 23 billion.
-        combine_rows: combine whole rows by kernels that own the places where they go, where that pays.
-        combined_bytes: fewest bytes that it must save: of all elements in 32 bits, which the cache would combine, and
+        reduce_segments: combine whole rows by kernels that own the places where they go, where that pays.
+        segment_bytes: fewest bytes that it must save: of all elements in 32 bits, which the cache would combine, and
             of a copy of their target in 32 bits, written and read. Updates of a few MiB would be 2 to 8 microseconds
             faster with atomics on an H200; 0 because their sums would differ from run to run.
-        combined_row: fewest elements of such a row: two for each thread of a warp.
+        segment_row: fewest elements of such a row: two for each thread of a warp.
         combined_flight: bytes of rows that the programs of a multiprocessor have on their way at once: three times
             its share of memory's bandwidth in a microsecond, as half of a program's time goes by before it knows
             which rows it wants.
-        combined_batch: most rows that one of these programs has on their way, a power of two.
-        combined_ahead: most bytes of them, a power of two: more take registers that other programs need.
+        segment_batch: most rows that one of these programs has on their way, a power of two.
+        segment_prefetch: most bytes of them, a power of two: more take registers that other programs need.
         accumulated_bytes: fewest bytes of a matrix product that is added to others as soon as it is computed, where it
             would wait for them otherwise: smaller ones take little memory, and adding them one by one takes time.
-        sort_updates: bring rows that are combined into one place together before, where that pays.
+        sort_scatters: bring rows that are combined into one place together before, where that pays.
         sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
         sorted_row: fewest elements of such a row.
         turn_around: have kernels begin at the end of large tensors that the kernel before has read or written.
@@ -173,14 +173,14 @@ class Policy:
     hold_images: bool = True
     ask_ahead: bool = True
     asking_bandwidth: float = 27e9
-    combine_rows: bool = True
-    combined_bytes: int = 0
-    combined_row: int = 64
+    reduce_segments: bool = True
+    segment_bytes: int = 0
+    segment_row: int = 64
     combined_flight: int = 96 << 10
-    combined_batch: int = 16
-    combined_ahead: int = 4096
+    segment_batch: int = 16
+    segment_prefetch: int = 4096
     accumulated_bytes: int = 1 << 20
-    sort_updates: bool = True
+    sort_scatters: bool = True
     sorted_bytes: int = 192 << 20
     sorted_row: int = 128
     turn_around: bool = True
@@ -210,13 +210,13 @@ _LEAST = dict.fromkeys(
         "persistent_elements_again", "scan_elements", "heavy_scan_elements", "run_programs", "run_elements",
         "programs_for_images", "max_kernel_params", "max_branch_params", "max_kernel_ops",
         "max_tiled_axes", "horizontal_share", "uncoalesced_factor", "look_back_points", "cooperative_points",
-        "cooperative_rows", "combined_batch", "combined_ahead",
+        "cooperative_rows", "segment_batch", "segment_prefetch",
     ),
     1,
 )  # fmt: skip
 _MOST = {"max_tiled_axes": 2, "warp_size": 1024}
 _POWERS_OF_TWO = frozenset(
-    ("warp_size", "look_back_points", "cooperative_points", "cooperative_rows", "combined_batch", "combined_ahead")
+    ("warp_size", "look_back_points", "cooperative_points", "cooperative_rows", "segment_batch", "segment_prefetch")
 )
 
 

@@ -132,7 +132,7 @@ def _elements_read(definitions: Sequence[Computed], makers: dict[str, Computed],
     return found
 
 
-def with_statuses(
+def with_workspaces(
     work: Sequence[Work], graph: Graph, dependences: Dependences
 ) -> tuple[list[Work], Graph, Dependences]:
     """Returns work in which each cooperative kernel has a status through which its programs tell each other.

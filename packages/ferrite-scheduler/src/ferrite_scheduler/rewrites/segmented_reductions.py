@@ -1,9 +1,9 @@
 """Rows of a matrix that are combined into the rows of another get kernels that own places, not atomic instructions.
 
 Such an update needs, with atomics, a copy of its target in 32 bits, one addition in the cache for each element, and a
-pass that rounds. The call ``ferrite.combine_rows`` stands for the kernels of `ferrite_runtime.fmath.row_lists`
-and `combined_rows`, which list the rows of each place first: each row is read once, each place written once, in its own
-type. The rows of a place are combined in their own order, so that results are the same in every run.
+pass that rounds. The call ``ferrite.reduce_segments`` stands for the kernels of `ferrite_runtime.fmath.row_bins`
+and `segmented_reductions`, which list the rows of each place first: each row is read once, each place written once, in
+its own type. The rows of a place are combined in their own order, so that results are the same in every run.
 
 What that costs besides is two small kernels, one that sets counters to zero and one that lists rows.
 
@@ -42,7 +42,7 @@ from ferrite_scheduler.analysis.kernel_forms import power_of_two
 from ferrite_scheduler.model.intermediates import new_value
 from ferrite_scheduler.model.target import Policy, Target
 
-COMBINE_ROWS = "ferrite.combine_rows"
+REDUCE_SEGMENTS = "ferrite.reduce_segments"
 """The call: ``(places [n], source [n, width], base [rows, width] or a number)`` give ``[rows, width]``.
 
 A place is counted from the end if it is negative and the call ``wraps``; the lowest number of all is none.
@@ -117,10 +117,10 @@ def rows_of(update: Update, tensor: TensorType) -> Rows | None:
     return Rows(place, dims, columns) if is_whole and columns and dims else None
 
 
-def combine_rows(graph: Graph, target: Target, policy: Policy) -> Graph:
+def reduce_segments(graph: Graph, target: Target, policy: Policy) -> Graph:
     """Returns the graph with such updates made calls; the same object where there are none."""
     updates = [definition for definition in graph.definitions if isinstance(definition, Update)]
-    if not policy.combine_rows or not updates:
+    if not policy.reduce_segments or not updates:
         return graph
     types = {name: value.type for name, value in graph.values.items()}
     readers: dict[str, list[Definition]] = {}
@@ -175,7 +175,7 @@ def _as_call(
         ("asked", _asked(base, policy)),
     )
     arguments = (places, source, base)
-    return (*before, Extern((result,), COMBINE_ROWS, arguments, kwargs, origins=update.origins))
+    return (*before, Extern((result,), REDUCE_SEGMENTS, arguments, kwargs, origins=update.origins))
 
 
 def _pays(rows: Rows, source: View | None, dtype: DType, tensor: TensorType, policy: Policy) -> bool:
@@ -189,7 +189,7 @@ def _pays(rows: Rows, source: View | None, dtype: DType, tensor: TensorType, pol
     # Rows that lie in no memory, or not as they are combined, have to be written, and read again.
     saved = (elements + scratch - (2 * elements if source is None else 0)) * F32.bytes
     is_counted = 0 < int(rows.place.size) <= MOST_PLACES and 0 < rows.typical <= MOST_ROWS
-    return is_counted and rows.width >= max(policy.combined_row, 1) and saved >= policy.combined_bytes
+    return is_counted and rows.width >= max(policy.segment_row, 1) and saved >= policy.segment_bytes
 
 
 def _source(update: Update, rows: Rows, types: Types) -> View | None:
@@ -290,6 +290,6 @@ def _rounding(graph: Graph, result: Value, readers: dict[str, list[Definition]])
 def _shares(rows: Rows, dtype: DType, target: Target, policy: Policy) -> tuple[tuple[str, int], ...]:
     """Returns how many rows and columns a program has on their way, and how many programs do so at once."""
     block = min(power_of_two(rows.width), WIDEST // dtype.bytes)
-    batch = min(policy.combined_batch, max(1, policy.combined_ahead // (block * dtype.bytes)))
+    batch = min(policy.segment_batch, max(1, policy.segment_prefetch // (block * dtype.bytes)))
     resident = policy.combined_flight // (batch * block * dtype.bytes)
     return ("batch", batch), ("block", block), ("programs", target.processors * max(1, min(resident, MOST_RESIDENT)))

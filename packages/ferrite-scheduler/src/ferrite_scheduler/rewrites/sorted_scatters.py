@@ -19,20 +19,20 @@ from ferrite_ir.language.index import Dim, Indirect, delinearize, indirect
 from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, load, substitute_dims
 from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.kernels.tiling import fills_tiles
-from ferrite_scheduler.model.annotations import SortedUpdate
+from ferrite_scheduler.model.annotations import SortedScatter
 from ferrite_scheduler.model.intermediates import fresh_dim, new_value
 from ferrite_scheduler.model.target import Policy
 
 from .segmented_reductions import plain_atom
 
-MEETING = 8
+COLLISIONS = 8
 """Rows, at least, that are combined into one place on average."""
 COMBINED = ("add", "max", "min")
 
 
-def sort_updates(graph: Graph, policy: Policy) -> Graph:
+def sort_scatters(graph: Graph, policy: Policy) -> Graph:
     """Returns the graph with such updates in the order of their places; the same object where there are none."""
-    if not policy.sort_updates:
+    if not policy.sort_scatters:
         return graph
     types = {name: value.type for name, value in graph.values.items()}
     definitions: list[Definition] = []
@@ -68,7 +68,7 @@ def _place_of(update: Update, types: dict[str, TensorType], policy: Policy) -> I
     whole_rows = len(set(columns)) == len(columns) and found[0].value.dims == frozenset(rows) and columns
     # Bytes that atomic instructions would move, in 32 bits each.
     heavy = width >= policy.sorted_row and count * width * 4 >= policy.sorted_bytes and fills_tiles(width)
-    return found[0] if whole_rows and heavy and count >= MEETING * int(found[0].size) else None
+    return found[0] if whole_rows and heavy and count >= COLLISIONS * int(found[0].size) else None
 
 
 def _extent(dims: list[Dim]) -> int:
@@ -99,8 +99,8 @@ def _sorted(update: Update, place: Indirect, types: dict[str, TensorType]) -> It
     found = indirect(here, place.size, place.wraps)
     indices = tuple(found if index == place.index else index for index in update.indices)
     dims = (position, *(dim for dim in update.dims if dim not in rows))
-    body = SortedUpdate.joined(operand, following)
-    yield SortedUpdate(update.result, update.target, update.mode, dims, indices, body, None, update.origins)
+    body = SortedScatter.joined(operand, following)
+    yield SortedScatter(update.result, update.target, update.mode, dims, indices, body, None, update.origins)
 
 
 def _clamped(value: Scalar, dtype: DType) -> Scalar:

@@ -104,7 +104,7 @@ def runtime_options(options: Options) -> ferrite_runtime.Options:
         "tuning_seconds": options.tuning_seconds,
         "interpret": options.interpret,
         "native_graphs": options.native_graphs,
-        "follow": options.follow,
+        "pdl": options.pdl,
     }
     given = {name: value for name, value in asked.items() if value is not None}
     given |= {"cuda_graph": options.cuda_graph, "native_products": options.native_products}

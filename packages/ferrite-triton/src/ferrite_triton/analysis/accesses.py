@@ -136,7 +136,7 @@ FEW_NEIGHBOURS = 16
 """Columns beside each other from which on a warp reads enough of them at once."""
 
 
-def is_strewn(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
+def is_noncoalesced(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
     """Returns whether whole columns are held of which few, an odd number, lie beside each other.
 
     Threads that take neighbouring columns would read as many pieces of memory at once as there are groups of them; a

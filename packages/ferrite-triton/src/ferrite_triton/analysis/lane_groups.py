@@ -121,7 +121,7 @@ def grouping(flat: FlatKernel, reduction: Reduction) -> Grouping:
         if behind(offset) is None:
             return Grouping(1, 1)
         width = WIDEST_ACCESS // flat.param_of(load.source).dtype.bytes
-        if flat.space.skew is not None:
+        if flat.space.misalignment is not None:
             return Grouping(1, width)
         # The compiler looks at addresses alone: where the last row's end is no multiple, threads hold the same points.
         near = next(n for n in _halves(width) if is_aligned_row(offset, n, row=_row_of_multiples(flat.space, n)))

@@ -22,7 +22,7 @@ def holds_only_halves(flat: FlatKernel) -> bool:
 def held_loads(flat: FlatKernel) -> tuple[Scalar, ...]:
     """Returns the loads of elements that are reduced, in a kernel whose programs share rows.
 
-    What is read for the results alone is read after the meeting, and does not wait.
+    What is read for the results alone is read after the grid barrier, and does not wait.
     """
     if not flat.kernel.points:
         return ()

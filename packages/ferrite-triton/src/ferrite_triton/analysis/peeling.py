@@ -2,7 +2,7 @@
 
 A thread reads 16 bytes at a time only from multiples of 16 bytes: of rows of 50,257 halves it would read each element
 by itself. So each program begins at the vector in which its row does, some elements before it, and drops what lies
-before the row and behind it. A row is *skewed* by the number of elements before it.
+before the row and behind it. A row is *misaligned* by the number of elements before it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from ferrite_ir.language.scalar import postorder
 from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_reduction
-from ferrite_triton.analysis.space import Skew
+from ferrite_triton.analysis.space import Misalignment
 
 SHORTEST = 8192
 """Fewest elements of a row in which the vectors at its ends, that are not full, do not count."""
 
 
-def skew_of(flat: FlatKernel) -> Skew | None:
-    """Returns how the rows of a kernel are skewed, None where they are not or where it cannot read them so.
+def misalignment_of(flat: FlatKernel) -> Misalignment | None:
+    """Returns how the rows of a kernel are misaligned, None where they are not or where it cannot read them so.
 
     It can where a row is all that its loop reads and the loop does nothing but reduction: a store writes whole vectors
-    only from multiples of them, and of two operands that are skewed differently one would be read as before. Moments
-    count the points that each lane has seen, and positions of extremes lie in vectors of their own.
+    only from multiples of them, and of two operands that are misaligned differently one would be read as before.
+    Moments count the points that each lane has seen, and positions of extremes lie in vectors of their own.
     """
     space, reduction = flat.space, flat.space.reduction
     if reduction is None or not space.loops or space.order[-1:] != ("r",) or not reduction.masked:
@@ -49,7 +49,7 @@ def skew_of(flat: FlatKernel) -> Skew | None:
     # The last vector of the last row is whole, too.
     if not all(is_static(number) for number in _numbers(start, elements)) or elements % width:
         return None
-    return Skew(loads[0].source, width, mod(start, width))
+    return Misalignment(loads[0].source, width, mod(start, width))
 
 
 def _only_reduces(flat: FlatKernel, definition: Computed) -> bool:

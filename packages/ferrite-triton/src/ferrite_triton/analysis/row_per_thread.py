@@ -9,7 +9,7 @@ compiling. What a warp reads of 32 rows lies in a few lines of memory that are i
 Stores have no such cache before them: they go out in the order of memory, by way of shared memory.
 
 The compiler knows which elements are neighbours by following their positions. So ``r`` are positions that are hidden
-from it (`fmath.hide`), and ``position``, by which results are stored, the same ones as it knows them.
+from it (`fmath.opaque_indices`), and ``position``, by which results are stored, the same ones as it knows them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ACCESS_BYTES = 8
 """What a thread reads at once of rows that are no such rows, at least."""
 
 
-def is_walked(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
+def has_row_per_thread(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
     """Returns whether a kernel holds short rows, one behind the other, that begin where nothing is aligned."""
     space, reduction = flat.space, flat.space.reduction
     if (
@@ -63,6 +63,6 @@ def is_walked(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
 def in_order(space: Space, place: Index) -> Index:
     """Returns where a result is stored, by positions that are known to be neighbours."""
     reduction = space.reduction
-    if not space.walked or reduction is None:
+    if not space.row_per_thread or reduction is None:
         return place
     return ix.substitute(place, {flat_dim(reduction): Dim(POSITION, reduction.size).index})

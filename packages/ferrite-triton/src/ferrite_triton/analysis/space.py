@@ -32,7 +32,7 @@ REDUCTION_AXES: Axes = frozenset(("r", "b"))
 
 # A mask may be left out where every block divides the axis. That costs the config its larger blocks, so only generous
 # divisors are taken.
-FREE_BLOCK = {"pointwise": 1024, "tiled": 128, "reduction": 1024, "grid": 64, "walked": 512}
+FREE_BLOCK = {"pointwise": 1024, "tiled": 128, "reduction": 1024, "grid": 64, "row_per_thread": 512}
 LARGEST_BLOCK = 4096
 # Rows of a scan along columns that lie in one tile: more are walked in blocks, so that a tile can be as wide as a line
 # of memory and there are programs enough.
@@ -87,7 +87,7 @@ class KernelAxis:
 
 
 @dataclass(frozen=True, slots=True)
-class Skew:
+class Misalignment:
     """How the rows of an operand lie between the vectors that a thread reads at a time; see `analysis.peeling`.
 
     Attributes:
@@ -122,8 +122,8 @@ class Space:
         branches: how often the grid axes are gone through, each time by programs of another branch of the kernel.
         least: what a symbolic reduction axis has at least, where the text is for some sizes only.
         multiple: what divides it there.
-        skew: by how much blocks of the reduction axis begin before rows, None where they begin with them.
-        walked: whether each thread goes through a row of its own; see `ferrite_triton.analysis.row_per_thread`.
+        misalignment: by how much blocks of the reduction axis begin before rows, None where they begin with them.
+        row_per_thread: whether each thread goes through a row of its own; see `ferrite_triton.analysis.row_per_thread`.
         params: the params for symbolic sizes, as far as the text needs them yet.
     """
 
@@ -139,8 +139,8 @@ class Space:
     branches: int = 1
     least: int = 0
     multiple: int = 1
-    skew: Skew | None = None
-    walked: bool = False
+    misalignment: Misalignment | None = None
+    row_per_thread: bool = False
     params: SizeParams = field(default_factory=SizeParams)
 
     def axis(self, name: str) -> KernelAxis | None:
@@ -356,10 +356,12 @@ def pieced_space(space: Space, pieces: int) -> Space:
     return replace(space, axes=tuple(axes), pieces=pieces)
 
 
-def walked_space(space: Space) -> Space:
+def row_per_thread_space(space: Space) -> Space:
     """Returns a space of rows of which each thread has one, so that a program has many; see `row_per_thread`."""
-    axes = [_free_axis("x", axis.size, FREE_BLOCK["walked"]) if axis.name == "x" else axis for axis in space.axes]
-    return replace(space, axes=tuple(axes), walked=True)
+    axes = [
+        _free_axis("x", axis.size, FREE_BLOCK["row_per_thread"]) if axis.name == "x" else axis for axis in space.axes
+    ]
+    return replace(space, axes=tuple(axes), row_per_thread=True)
 
 
 def _free_axis(name: str, size: Size, generous: int, largest: int = LARGEST_BLOCK) -> KernelAxis:

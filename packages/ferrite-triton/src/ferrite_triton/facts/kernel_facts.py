@@ -9,12 +9,12 @@ from ferrite_ir.language.graph import Contract, Reduction, Update, bodies_of
 from ferrite_ir.language.ops import OPS, RANDOM
 from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_ir.language.sizes import hint
-from ferrite_scheduler.model.annotations import SortedUpdate
+from ferrite_scheduler.model.annotations import SortedScatter
 from ferrite_scheduler.model.contractions import uses_tensor_cores
 from ferrite_triton.analysis.accesses import (
     Access,
     contiguous_axis,
-    is_strewn,
+    is_noncoalesced,
     is_transposed,
     percent_apart,
     shortest_run,
@@ -62,15 +62,15 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileP
     if flat.space.reduction is not None:
         facts["reduction_size"] = hint(flat.space.reduction_size)
         facts["live_values"] = live_tiles(flat.space, program)
-        if flat.space.walked:
-            facts["walked"] = True
+        if flat.space.row_per_thread:
+            facts["row_per_thread"] = True
         if vectors := count_vectors(accesses):
             facts["vectors"] = vectors
     elif vectors := count_columns(accesses, facts["contiguous_axis"]):
         facts["vectors"] = vectors
     if flat.space.parts:
         facts |= {"parts": flat.space.parts} | ({"pieces": flat.space.pieces} if flat.space.pieces > 1 else {})
-    if any(isinstance(definition, SortedUpdate) for definition in flat.definitions):
+    if any(isinstance(definition, SortedScatter) for definition in flat.definitions):
         facts["sorted"] = True
     if flat.space.branches > 1:
         facts["branches"] = flat.space.branches
@@ -93,8 +93,8 @@ def where_neighbours_end(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict
     facts: dict[str, Any] = {}
     if (run := shortest_run(flat, accesses)) is not None:
         facts["neighbours"] = run
-    if is_strewn(flat, accesses):
-        facts["strewn"] = True
+    if is_noncoalesced(flat, accesses):
+        facts["noncoalesced"] = True
     if flat.space.reduction is None and (percent := percent_apart(flat, accesses)):
         facts["percent_apart"] = percent
     return facts

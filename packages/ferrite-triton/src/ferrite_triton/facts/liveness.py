@@ -74,7 +74,7 @@ def _step_of(defines: tuple[Variable, ...], value: Expression) -> _Step:
 
 
 def _is_read(part: Expression) -> bool:
-    return isinstance(part, Load) or (isinstance(part, Call) and part.function != "hide")
+    return isinstance(part, Load) or (isinstance(part, Call) and part.function != "opaque_indices")
 
 
 def _steps(body: tuple[Statement, ...]) -> Iterator[_Step]:

@@ -10,7 +10,7 @@ from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, is_static
 from ferrite_triton.analysis.flat import KernelParam
 from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, column_start, padded_extent, row_start, step_along
-from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis, Skew, Space, flat_dim
+from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis, Misalignment, Space, flat_dim
 from ferrite_triton.forms.builder import Builder, Tile
 from ferrite_triton.forms.indices import Indices
 from ferrite_triton.tile.build import add, all_of, apply, block_size, converted, mul, sub, where
@@ -86,8 +86,8 @@ class Addresses:
             # With an address of its own for each column the compiler orders the loads of a step before their use, where
             # otherwise it saves the registers and waits for each. Offsets that several operands share are cheaper.
             return self._behind(param, "column", column, self._index.tile(index - column, value), value)
-        offset, skew = self._index.tile(index, value), self._space.skew
-        return place_at(param, offset if skew is None else self._vectors(offset, skew))
+        offset, misalignment = self._index.tile(index, value), self._space.misalignment
+        return place_at(param, offset if misalignment is None else self._vectors(offset, misalignment))
 
     def _in_tile(self, param: KernelParam, index: Index, value: Callable[[Scalar], Tile] | None) -> Tile | None:
         """Returns an address as that of a tile's first element and what is added in the tile, which are constants.
@@ -134,11 +134,13 @@ class Addresses:
             first = self._builder.remember(key, self._builder.hold(name, place, offset.axes))
         return Tile(Offset(first.expression, step.expression), first.axes | step.axes, first.dtype)
 
-    def _vectors(self, offset: Tile, skew: Skew) -> Tile:
-        """Returns offsets as those of vectors where they lie along the reduction axis: in skewed rows, that is."""
+    def _vectors(self, offset: Tile, misalignment: Misalignment) -> Tile:
+        """Returns offsets as those of vectors where they lie along the reduction axis: in misaligned rows, that is."""
         if "r" not in offset.axes:
             return offset
-        return Tile(Hint(offset.expression, "multiple_of", self._along_row(skew.width)), offset.axes, offset.dtype)
+        return Tile(
+            Hint(offset.expression, "multiple_of", self._along_row(misalignment.width)), offset.axes, offset.dtype
+        )
 
     def in_pieces(self, pointer: Expression, width: int) -> Expression:
         """Returns pointers along the reduction axis of which a thread takes no more than so many next to each other."""
@@ -209,8 +211,8 @@ class Addresses:
 
     def row_mask(self, param: KernelParam, offset: Index) -> Expression | None:
         """Returns the mask of the reduction axis for a load: up to where whole vectors of floats can be read."""
-        axis, skew = self._space.reduction, self._space.skew
-        if skew is not None and "lanes" in self._builder.places:
+        axis, misalignment = self._space.reduction, self._space.misalignment
+        if misalignment is not None and "lanes" in self._builder.places:
             return apply("lt", self._builder.position("lanes"), self._builder.position("vectors_end"))
         own = self._builder.places["r"].mask if "r" in self._builder.places else None
         if axis is None or not param.dtype.is_float:

@@ -25,7 +25,7 @@ from ferrite_triton.forms.builder import Builder, Place, Tile
 from ferrite_triton.forms.contractions import open_product
 from ferrite_triton.forms.grid_reductions import GridReductions
 from ferrite_triton.forms.indices import index_dtype, run_atom
-from ferrite_triton.forms.positions import QUARTET, number_quartets, place_axis, place_skewed, positions_from
+from ferrite_triton.forms.positions import QUARTET, number_quartets, place_axis, place_misaligned, positions_from
 from ferrite_triton.forms.reductions import R, Reductions
 from ferrite_triton.forms.register_norms import RegisterNorms
 from ferrite_triton.forms.scalar_values import ScalarValues
@@ -74,7 +74,7 @@ class KernelBody:
         elif self._flat.kernel.columns:
             self._write_images()
         elif self._flat.kernel.points:
-            self._write_cooperation()
+            self._write_grid_reduction()
         elif self._flat.space.pieces > 1:
             self._write_pieces()
         else:
@@ -172,7 +172,7 @@ class KernelBody:
         end = apply("lesser", add(first, block), space.params.value(axis.size, self._dtype))
         self._builder.append(For(Variable(start.name, counter.type), first, end, block, (), body))
 
-    def _write_cooperation(self) -> None:
+    def _write_grid_reduction(self) -> None:
         """Writes all reductions first, so that a program waits once, then what needs them: nothing is stored before."""
         self._evaluator.hints = shared_loads(self._flat)
         reductions = [definition for definition in self._flat.definitions if isinstance(definition, Reduction)]
@@ -235,14 +235,14 @@ class KernelBody:
         self, reduction: KernelAxis, definitions: tuple[Computed, ...], *, is_backward: bool
     ) -> list[tuple[Reduction | Contract, Callable[[], tuple[Tile, ...]]]]:
         """Writes a loop over the blocks of the reduction axis; returns what writes the end of each reduction in it."""
-        builder, space, skew = self._builder, self._flat.space, self._flat.space.skew
+        builder, space, misalignment = self._builder, self._flat.space, self._flat.space.misalignment
         size: Size = reduction.size
-        skewed: Expression | None = None
-        if skew is not None:
-            size = size + skew.width - 1
-            skewed = self._evaluator.offset(skew.elements).expression
-            width = Literal(skew.width, self._dtype)
-            end = mul(quotient(add(skewed, Literal(int(size), self._dtype)), width), width)
+        misaligned: Expression | None = None
+        if misalignment is not None:
+            size = size + misalignment.width - 1
+            misaligned = self._evaluator.offset(misalignment.elements).expression
+            width = Literal(misalignment.width, self._dtype)
+            end = mul(quotient(add(misaligned, Literal(int(size), self._dtype)), width), width)
             builder.places["vectors_end"] = Place(builder.let("vectors_end", end, NO_AXES).expression)
         # A loop counts in the type of its bounds: 32 bits where they are numbers.
         counted = I32 if is_static(size) else self._dtype
@@ -254,10 +254,10 @@ class KernelBody:
         builder.places["rstart"] = Place(start)
         vector = add(start, converted(space.reduction_lanes(), I32, counted))
         vector = converted(vector, counted, self._dtype)
-        if skewed is None:
+        if misaligned is None:
             place_axis(builder, space, reduction, vector)
         else:
-            place_skewed(builder, space, reduction, vector, skewed)
+            place_misaligned(builder, space, reduction, vector, misaligned)
         number_quartets(builder, space, reduction, quotient(start, Literal(QUARTET, counted)))
         finishers: list[tuple[Reduction | Contract, Callable[[], tuple[Tile, ...]]]] = []
         for definition in with_scans(self._flat, definitions):

@@ -75,7 +75,7 @@ def _number_of_program(builder: Builder, flat: FlatKernel, dtype: DType) -> Expr
     space, own = flat.space, converted(ProgramId(0), I32, dtype)
     if space.parts:
         status = Name(flat.param_of(flat.kernel.status).text)
-        function = "part_in_order" if holds_only_halves(flat) else "draw_part"
+        function = "ticket_in_order" if holds_only_halves(flat) else "take_ticket"
         ticket = builder.call("ticket", function, (status, ProgramCount(0)), TileType(I32), NO_AXES).expression
         program = builder.let("program", converted(ticket, I32, dtype), NO_AXES).expression
         parts = Literal(space.parts, dtype)
@@ -109,11 +109,11 @@ def place_whole_axes(builder: Builder, space: Space, dtype: DType) -> None:
     if reduction is None or not reduction.tiled or space.loops:
         return
     vector: Expression = lanes("RBLOCK")
-    if space.walked:
+    if space.row_per_thread:
         known = space.expand("r", converted(vector, I32, dtype))
         builder.places[POSITION] = Place(builder.let(POSITION, known, frozenset("r")).expression)
         kind = TileType(I32, (Block("RBLOCK"),))
-        vector = builder.call("hidden", "hide", (vector,), kind, frozenset("r")).expression
+        vector = builder.call("hidden", "opaque_indices", (vector,), kind, frozenset("r")).expression
     first: Expression | None = None
     if space.parts:
         member = Name("member")
@@ -134,7 +134,7 @@ def place_part(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
     grid = [axis for axis in space.grid if axis.size != 1]
     count = math.prod(int(axis.size) for axis in grid)
     operands = (Name(flat.param_of(scan.status).text), Constant(count * space.parts))
-    program = builder.let("program", Call("part_in_order", operands, (TileType(I32),)), NO_AXES).expression
+    program = builder.let("program", Call("ticket_in_order", operands, (TileType(I32),)), NO_AXES).expression
     line = builder.let("line", remainder(program, Literal(count, I32)), NO_AXES).expression
     part = builder.let("part", quotient(program, Literal(count, I32)), NO_AXES).expression
     rest = line

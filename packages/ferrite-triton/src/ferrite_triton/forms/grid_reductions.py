@@ -52,8 +52,8 @@ class GridReductions:
             own[definition.results[0].name] = states[0]
             places.append(states_at)
         group = add(Literal(1, self._index), Name("group"))
-        meeting = Call("meet", (Offset(self._status, group), Constant(self.flat.space.parts)))
-        self.builder.do(meeting, axes)
+        barrier = Call("grid_barrier", (Offset(self._status, group), Constant(self.flat.space.parts)))
+        self.builder.do(barrier, axes)
         for definition, states_at in zip(definitions, places, strict=True):
             lanes_ = [
                 self._lanes((Offset(place, members), told, Constant(neutral)))

@@ -35,11 +35,13 @@ def place_axis(
     builder.places[axis.name] = Place(position, mask)
 
 
-def place_skewed(builder: Builder, space: Space, axis: KernelAxis, vector: Expression, skewed: Expression) -> None:
-    """Writes positions and mask of a reduction axis whose blocks begin before the row, by ``skewed`` elements."""
+def place_misaligned(
+    builder: Builder, space: Space, axis: KernelAxis, vector: Expression, misaligned: Expression
+) -> None:
+    """Writes positions and mask of a reduction axis whose blocks begin before the row, by ``misaligned`` elements."""
     along = frozenset((axis.name,))
     before = builder.let("lanes", space.expand(axis.name, vector), along).expression
-    position = builder.let(axis.name, sub(before, skewed), along).expression
+    position = builder.let(axis.name, sub(before, misaligned), along).expression
     dtype = builder.type_of(position).dtype
     size = space.params.value(axis.size, dtype)
     inside = both(apply("ge", position, Literal(0, dtype)), apply("lt", position, size))

@@ -71,7 +71,7 @@ def place_program(builder: Builder, space: Space, status: Expression, dtype: DTy
     def number(value: int) -> Literal:
         return Literal(value, dtype)
 
-    drawn = builder.call("ticket", "part_in_order", (status, ProgramCount(0)), TileType(I32), NO_AXES).expression
+    drawn = builder.call("ticket", "ticket_in_order", (status, ProgramCount(0)), TileType(I32), NO_AXES).expression
     program = builder.let("program", converted(drawn, I32, dtype), NO_AXES).expression
     parts = number(space.parts)
     builder.let("member", remainder(program, parts), NO_AXES)
@@ -90,13 +90,13 @@ def hidden(builder: Builder, number: Expression) -> Expression:
     """Returns an integer of which the compiler does not know what it is made of."""
     dtype = builder.type_of(number).dtype
     given = converted(number, dtype, I32)
-    found = builder.call("hidden", "as_it_came", (given,), TileType(I32), NO_AXES).expression
+    found = builder.call("hidden", "opaque_value", (given,), TileType(I32), NO_AXES).expression
     return converted(found, I32, dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterNorms:
-    """Writes the body of one kernel; `fmath.held_groups` has what its programs tell each other.
+    """Writes the body of one kernel; `fmath.group_moments` has what its programs tell each other.
 
     Args:
         flat: the kernel.
@@ -119,7 +119,7 @@ class RegisterNorms:
         self.builder.let("words", self._words, NO_AXES)
         sizes = (self._members, self.flat.kernel.columns, self._spans, self.flat.space.parts)
         operands = (WORDS, FIRST_CHANNEL, MEMBER, *map(Constant, sizes))
-        (sign,) = self.builder.hold_all(("sign",), Call("sign_of_launch", operands, (TileType(I64),)), NO_AXES)
+        (sign,) = self.builder.hold_all(("sign",), Call("epoch_sign", operands, (TileType(I64),)), NO_AXES)
         self.evaluator.hints = {load: READ_THE_LAST_TIME}
         self._begin(MEMBER)
         pieces = [self._loaded(piece, load) for piece in range(self.flat.space.pieces)]

@@ -161,10 +161,10 @@ class ScalarValues:
         """Has everything be made again of elements that were loaded before, and waited as they came."""
         for load, tile in held.items():
             if load.dtype is BF16 and self._is_only_widened(load):
-                widened = self._renewed("cast", "floats_as_they_came", tile, F32)
+                widened = self._renewed("cast", "opaque_floats", tile, F32)
                 self._builder.remember((cast(load, F32), None), widened)
                 continue
-            self._builder.remember((load, None), self._renewed("load", "as_it_came", tile, tile.dtype))
+            self._builder.remember((load, None), self._renewed("load", "opaque_value", tile, tile.dtype))
 
     def _renewed(self, prefix: str, function: str, tile: Tile, dtype: DType) -> Tile:
         kind = replace(self._builder.type_of(tile.expression), dtype=dtype)
@@ -531,7 +531,7 @@ class ScalarValues:
                 (mask, axes),
                 self._index_dtype,
             )
-        is_own_row = self._flat.space.walked and {"x", "r"} <= axes
+        is_own_row = self._flat.space.row_per_thread and {"x", "r"} <= axes
         if node in self._pieces and not is_own_row:
             pointer = self.addresses.in_pieces(pointer, self._pieces[node])
         if mask is not None and other is None and (self._pads or node in self._zeroed):
@@ -562,7 +562,7 @@ def _bytes_beside(flat: FlatKernel) -> dict[Scalar, int]:
     A thread that reads 16 bytes at once has 16 elements of all tensors, and accesses to wide ones, which take several,
     are not next to those of its neighbours: a multiprocessor needs that many turns for each.
     """
-    if flat.space.order[-1:] != ("r",) or flat.space.skew is not None or uses_tensor_cores(flat.kernel.body):
+    if flat.space.order[-1:] != ("r",) or flat.space.misalignment is not None or uses_tensor_cores(flat.kernel.body):
         return {}
     if not is_static(flat.space.reduction_size) or flat.space.reduction_size < WIDEST_ACCESS:
         return {}  # what is said of neighbours would not be true of rows that are shorter

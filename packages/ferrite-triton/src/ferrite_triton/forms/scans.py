@@ -157,7 +157,7 @@ class Scans:
     def _shared(self, scan: LookBackScan) -> Tile:
         """Returns the scan of one part of a line, continued from the sum that the programs before it publish."""
         axes = R.union(self.space.order)
-        self._write_mark(scan, axes)
+        self._write_epoch(scan, axes)
         values = self._summed(scan, axes)
         self._ask(scan)
         total = self._hold("total", Reduce((values.expression,), "sum", 0), values)
@@ -179,7 +179,7 @@ class Scans:
         and a multiprocessor four such programs of four warps.
         """
         axes = R.union(self.space.order)
-        self._write_mark(scan, axes)
+        self._write_epoch(scan, axes)
         waiting: list[dict[Scalar, Tile]] = []
         pieces: list[Tile] = []
         for piece in range(self.space.pieces):
@@ -206,10 +206,10 @@ class Scans:
             if piece + 1 < self.space.pieces:
                 before = self._hold("before", add(before.expression, total.expression), before)
 
-    def _write_mark(self, scan: LookBackScan, axes: Axes) -> None:
+    def _write_epoch(self, scan: LookBackScan, axes: Axes) -> None:
         """Writes the mark of what programs tell each other in this launch; it comes while elements do."""
         operands = (self._status(scan), Name("line"), Name("part"), Constant(self.space.parts))
-        call = Call("mark_of_part", operands, (TileType(I64),))
+        call = Call("part_epoch", operands, (TileType(I64),))
         self.builder.let("mark", call, axes)
 
     def _ask(self, scan: LookBackScan) -> None:

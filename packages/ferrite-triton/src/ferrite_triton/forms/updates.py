@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ferrite_ir.language.dtypes import I32
 from ferrite_ir.language.graph import Update
 from ferrite_ir.language.index import Indirect
-from ferrite_scheduler.model.annotations import SortedUpdate
+from ferrite_scheduler.model.annotations import SortedScatter
 from ferrite_triton.analysis.flat import FlatKernel, KernelParam
 from ferrite_triton.analysis.space import Axes
 from ferrite_triton.analysis.update_targets import domain_axes, needs_atomics
@@ -43,7 +43,7 @@ ATOMICS: dict[str, frozenset[str]] = {
 """The types of elements that can be combined with values atomically, by mode."""
 
 # How a program combines rows of a tile of which those that go to one place follow each other.
-_RUNS = {"add": "add_runs", "max": "maximum_runs", "min": "minimum_runs"}
+_RUNS = {"add": "add_segments", "max": "maximum_segments", "min": "minimum_segments"}
 
 # The same without atomics.
 _COMBINING = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
@@ -80,7 +80,7 @@ class Updates:
         """
         param = self.flat.param_of(update.result.name)
         axes = domain_axes(self.flat, update)
-        value = self.evaluator.tile(update.operand if isinstance(update, SortedUpdate) else update.body)
+        value = self.evaluator.tile(update.operand if isinstance(update, SortedScatter) else update.body)
         conditions = [] if update.condition is None else [self.evaluator.tile(update.condition)]
         offset = self.evaluator.offset(self.flat.offset(update.result.name, update.indices))
         _, mask, reach = self.evaluator.addresses.access(place_at(param, offset), conditions, axes)
@@ -98,7 +98,7 @@ class Updates:
     ) -> None:
         points = domain_axes(self.flat, update) | value.axes
         pointer, mask, axes = self.evaluator.addresses.access(place_at(param, offset), conditions, points)
-        if isinstance(update, SortedUpdate) and self._write_runs(
+        if isinstance(update, SortedScatter) and self._write_runs(
             update, param, self._spread(offset, axes), value, mask
         ):
             return
@@ -108,7 +108,7 @@ class Updates:
         self.builder.do(AtomicUpdate(pointer, added, update.mode, mask), axes)
 
     def _write_runs(
-        self, update: SortedUpdate, param: KernelParam, offset: Expression, value: Tile, mask: Expression | None
+        self, update: SortedScatter, param: KernelParam, offset: Expression, value: Tile, mask: Expression | None
     ) -> bool:
         """Writes an update of rows in the order of their places; returns False where a tile has but one."""
         space = self.flat.space

@@ -1,4 +1,4 @@
-"""How rows are listed and combined: what `combined_rows` chooses by how many there are.
+"""How rows are listed and combined: what `segmented_reductions` chooses by how many there are.
 
 Where their number is symbolic, each `RowsShape` serves all numbers up to its own, and `shapes_for` makes a few. Which
 one a call takes is decided by its number of rows alone, so that results do not depend on sizes that were met before.

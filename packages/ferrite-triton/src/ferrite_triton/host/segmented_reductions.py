@@ -1,4 +1,4 @@
-"""The kernels of ``ferrite.combine_rows``: programs around device functions of `ferrite_runtime.fmath`."""
+"""The kernels of ``ferrite.reduce_segments``: programs around device functions of `ferrite_runtime.fmath`."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class _Call:
         return scratch_of(self.count, self.shapes, self.compute)
 
 
-def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
+def write_segmented_reduction(step: CallExtern, taken: Collection[str]) -> Expansion:
     """Returns the kernels and steps of a call; ``taken`` are the names that the host uses."""
     definition, result = step.definition, step.results[0]
     places, source, base = definition.args
@@ -182,14 +182,14 @@ def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpe
     flags = None if call.sorts_all else "is_sorted"
     tensors = ("places", "counts", "lists", "runs", "ordered", flags, "queue", "tasks")
     asked = call.base if call.asking else None
-    body = _call("list_rows", (*tensors, asked), (*numbers, LISTED, call.asking, ASKED))
+    body = _call("bin_rows", (*tensors, asked), (*numbers, LISTED, call.asking, ASKED))
     accesses = {"places": "read", "counts": "atomic", "lists": "write", "runs": "write", "ordered": "readwrite"}
     accesses |= {**({flags: "write"} if flags else {}), "queue": "write", "tasks": "atomic"}
     accesses |= {call.base: "read"} if call.asking else {}
     programs = host_expression(shape.shares_of(call.number) + (call.number + (LISTED - 1)) // LISTED)
     # Of a row its place; and alone the counter of its place, and its number in a list.
     moved = min(hint(call.count), shape.count) * (template.operands["places"].dtype.bytes + 2 * SECTOR)
-    return template.write("list_rows", accesses, body, programs, LISTING_WARPS, call.sizes, bytes=moved)
+    return template.write("bin_rows", accesses, body, programs, LISTING_WARPS, call.sizes, bytes=moved)
 
 
 def _write_shares(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
@@ -210,7 +210,7 @@ def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec
     tiles = (shape.spread, slots, shape.group, shape.depth, shape.block, shape.halves)
     known = ("counts", "lists", "runs", "ordered", "queue")
     tensors = (*known, "tasks", "parts", "source", base, "out")
-    body = _call("combine_rows", tensors, (Constant(call.mode), Constant(call.initial), *sizes, *tiles))
+    body = _call("reduce_segments", tensors, (Constant(call.mode), Constant(call.initial), *sizes, *tiles))
     accesses = {**dict.fromkeys(known, "read"), "tasks": "atomic", "parts": "readwrite", "source": "read"}
     accesses |= {**({call.base: "read"} if call.base else {}), "out": "write"}
     bytes_of = {name: template.operands[name].dtype.bytes for name in ("source", "out")}
@@ -221,7 +221,7 @@ def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec
     programs = host_expression(maximum(-(-call.rows // shape.group) * shape.blocks, shared))
     is_wide = bytes_of["source"] == HALF_BYTES and shape.block >= WIDE
     facts = {"bytes": moved, "registers": REGISTERS_OF_WIDE_HALVES if is_wide else REGISTERS}
-    return template.write("combine_rows", accesses, body, programs, 1, call.sizes, **facts)
+    return template.write("reduce_segments", accesses, body, programs, 1, call.sizes, **facts)
 
 
 def _call(

@@ -151,7 +151,7 @@ class _Printer:
             case Barrier():
                 return "tl.debug_barrier()"
             case AwaitPredecessor():
-                return "fmath.follow()"
+                return "fmath.pdl_wait()"
             case Prefetch(pointer):
                 return f"fmath.prefetch({self._text(pointer)})"
             case Assert(condition, message, mask):

@@ -62,7 +62,7 @@ typedef struct {
 } Edge;
 
 /* A kernel starts once all programs of the one before it have begun, which let it (CUDA Driver API, CUgraphEdgeData). */
-static const Edge FOLLOWS = {1 /* CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC */, 0, 1 /* ..._TYPE_PROGRAMMATIC */, {0}};
+static const Edge PROGRAMMATIC = {1 /* CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC */, 0, 1 /* ..._TYPE_PROGRAMMATIC */, {0}};
 
 /* The driver's functions, each of which returns a status; cuda_driver.py packs the same addresses in the same order. */
 typedef struct {
@@ -178,10 +178,10 @@ static int make_graph(Row *self, Graph *graph, const unsigned char *arguments, c
     for (uint32_t i = 0; i < self->count; i++) {
         NodeParams params = node_params(&self->nodes[i], grids[i], arguments, pointers);
         void **handle = &graph->handles[i];
-        int follows = i > 0 && self->functions->depend != NULL && is_following(&self->nodes[i].launch->record, grids[i]);
-        int depends = i > 0 && !follows;
+        int overlaps = i > 0 && self->functions->depend != NULL && uses_pdl(&self->nodes[i].launch->record, grids[i]);
+        int depends = i > 0 && !overlaps;
         status = self->functions->add(handle, graph->definition, depends ? handle - 1 : NULL, depends, &params);
-        if (!status && follows) status = self->functions->depend(graph->definition, handle - 1, handle, &FOLLOWS, 1);
+        if (!status && overlaps) status = self->functions->depend(graph->definition, handle - 1, handle, &PROGRAMMATIC, 1);
         if (status) return status;
         keep_node(self, graph, i, grids[i], arguments);
     }

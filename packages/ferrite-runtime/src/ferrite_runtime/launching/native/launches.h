@@ -56,7 +56,7 @@ typedef struct {
     uint32_t bytes;     /* of arguments, which start out as the template that follows the fills */
     uint32_t params, fills;
     uint32_t code; /* instructions that compute the number of programs, after the template; 0: see grid_value */
-    uint32_t follows_from; /* programs from which it starts before what comes before it has ended: it waits by itself */
+    uint32_t pdl_from; /* programs from which it starts before what comes before it has ended: it waits by itself */
     uint32_t unused;
 } Record;
 
@@ -222,18 +222,18 @@ static void point_at_arguments(const Launch *launch, const unsigned char *argume
 }
 
 /* Tells whether a launch of so many programs may start before what comes before it has ended. */
-static int is_following(const Record *record, uint32_t grid) {
-    return (uint64_t)grid * record->grid[1] * record->grid[2] >= record->follows_from;
+static int uses_pdl(const Record *record, uint32_t grid) {
+    return (uint64_t)grid * record->grid[1] * record->grid[2] >= record->pdl_from;
 }
 
 /* Starts one kernel; returns the driver's status. */
 static int start_launch(const Driver *driver, const Launch *launch, uint32_t grid, const unsigned char *arguments,
                         void *stream) {
     const Record *record = &launch->record;
-    Attribute follows = {PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1, {0}};
-    int has_attribute = is_following(record, grid);
+    Attribute pdl = {PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1, {0}};
+    int has_attribute = uses_pdl(record, grid);
     Config config = {{grid, record->grid[1], record->grid[2]}, {record->threads, 1, 1}, record->shared,
-                     stream, has_attribute ? &follows : NULL, has_attribute};
+                     stream, has_attribute ? &pdl : NULL, has_attribute};
     void *pointers[MAX_PARAMS], *function = (void *)(uintptr_t)record->function;
     point_at_arguments(launch, arguments, pointers);
     int status = driver->launch(&config, function, pointers, NULL);

@@ -46,7 +46,7 @@ def _ends(ends, mask):
 
 
 @triton.jit
-def add_runs(first, offset, value, place, ends, mask, axis: tl.constexpr):
+def add_segments(first, offset, value, place, ends, mask, axis: tl.constexpr):
     """Adds rows to rows of memory, with one atomic addition for rows that go to one place."""
     if _is_one(place, mask):
         total = tl.sum(value, axis, keep_dims=True)
@@ -58,7 +58,7 @@ def add_runs(first, offset, value, place, ends, mask, axis: tl.constexpr):
 
 
 @triton.jit
-def maximum_runs(first, offset, value, place, ends, mask, axis: tl.constexpr):
+def maximum_segments(first, offset, value, place, ends, mask, axis: tl.constexpr):
     """Replaces rows of memory by the larger of themselves and the rows that go there; NaN wins."""
     if _is_one(place, mask):
         total = tl.reduce(value, axis, maximum_nan, keep_dims=True)
@@ -70,7 +70,7 @@ def maximum_runs(first, offset, value, place, ends, mask, axis: tl.constexpr):
 
 
 @triton.jit
-def minimum_runs(first, offset, value, place, ends, mask, axis: tl.constexpr):
+def minimum_segments(first, offset, value, place, ends, mask, axis: tl.constexpr):
     """Replaces rows of memory by the smaller of themselves and the rows that go there; NaN wins."""
     if _is_one(place, mask):
         total = tl.reduce(value, axis, minimum_nan, keep_dims=True)

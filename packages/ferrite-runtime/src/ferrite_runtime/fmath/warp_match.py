@@ -1,4 +1,4 @@
-"""Rows of one warp that go to one place, found by its threads together, as device functions; see `row_lists`.
+"""Rows of one warp that go to one place, found by its threads together, as device functions; see `row_bins`.
 
 Each thread must have rows of its own: tiles have at least one for each thread. In a block of instructions each line is
 for one row of each thread of a warp, so that a lane's number means the same from its first instruction to its last.
@@ -13,7 +13,7 @@ from ferrite_runtime.fmath.machine import is_for_nvidia
 
 
 @triton.jit
-def meeting_in_warp(place):
+def matches_in_warp(place):
     """Returns how many rows of its warp go where each row goes, itself included; 1 where no instruction tells."""
     if is_for_nvidia():
         return tl.inline_asm_elementwise(

@@ -11,7 +11,7 @@ from against_eager import assert_all_close, compiled, devices, widened
 from ferrite_runtime import IndexOutOfBounds
 from row_cases import PLACES, added, added_in_place, largest, looked_up, padded, places, put, scaled, smallest, summed
 
-POLICY = {"combined_bytes": 0, "combined_row": 1, "combined_batch": 2}
+POLICY = {"segment_bytes": 0, "segment_row": 1, "segment_batch": 2}
 """Small batches: a program has several of them."""
 
 
@@ -23,7 +23,7 @@ def ran(call, index: Tensor, target: Tensor, x: Tensor) -> Tensor:
     mine = compiled(call, fullgraph=True, dynamic=False, options=OPTIONS)(target, index, x)
     program = ferrite_torch.compiled_programs()[-1]
     names = [kernel["name"] for kernel in program["kernels"]]
-    assert any(name.startswith("list_rows") for name in names)
+    assert any(name.startswith("bin_rows") for name in names)
     assert not any("tl.atomic" in kernel["source"] for kernel in program["kernels"])
     return mine
 

@@ -1,6 +1,6 @@
 """Rows combined into the places where they go, each place's in their own order, as a device function.
 
-`row_lists` has listed them. A program combines the lists of a few places in registers and stores each place once. Of
+`row_bins` has listed them. A program combines the lists of a few places in registers and stores each place once. Of
 long places it takes chunks, if there are any, before that: it finds the rows of a chunk by the runs of the place.
 
 What the chunks of a place come to is combined by groups, and the groups once more, always the same ones in the same
@@ -13,9 +13,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ferrite_runtime.fmath.cooperation import floats_as_they_came
+from ferrite_runtime.fmath.grid_sync import opaque_floats
 from ferrite_runtime.fmath.machine import WARP
-from ferrite_runtime.fmath.row_lists import counter_of
+from ferrite_runtime.fmath.row_bins import counter_of
 from ferrite_runtime.fmath.row_sums import combined, neutral_of, reduced
 from ferrite_runtime.fmath.sorting import sort_integers
 
@@ -59,7 +59,7 @@ def _reduce_apart(value, mode: tl.constexpr, compute: tl.constexpr):
     depth: tl.constexpr = value.shape[1]
     block: tl.constexpr = value.shape[2]
     apart: tl.constexpr = _rows_apart(depth, block, value.dtype.primitive_bitwidth)
-    wide = floats_as_they_came(value) if value.dtype == tl.bfloat16 else value.to(compute)
+    wide = opaque_floats(value) if value.dtype == tl.bfloat16 else value.to(compute)
     return reduced(tl.reshape(wide, [lines, depth // apart, apart, block]), mode, 1)
 
 
@@ -292,7 +292,7 @@ def _combine_chunk(
 
 
 @triton.jit
-def combine_rows(
+def reduce_segments(
     counts,
     lists,
     runs,
@@ -322,7 +322,7 @@ def combine_rows(
     """Combines the rows of a few places with what these are before, and takes its part of long places.
 
     Args:
-        counts: how many rows each place has, as `row_lists.list_rows` and `sort_rows` leave it, and the next four.
+        counts: how many rows each place has, as `row_bins.bin_rows` and `sort_rows` leave it, and the next four.
         lists: the rows of each place.
         runs: the runs of each place.
         ordered: the rows of each share, by place, each as the place times ``tile`` and its number in the share.

@@ -8,7 +8,7 @@ import pytest
 
 from ferrite_runtime.compilation.triton_adapter import Job
 from ferrite_runtime.devices.cuda_driver import NEVER, Function, LaunchAttribute
-from ferrite_runtime.engines.cuda_engine import choose_following
+from ferrite_runtime.engines.cuda_engine import choose_pdl
 from ferrite_runtime.engines.cuda_kernels import DeviceKernel
 from ferrite_runtime.formats.binary import Binary
 from ferrite_runtime.formats.config import Config
@@ -23,12 +23,12 @@ from runtime_kernels import pointwise, scaled
 
 def least_of(facts: dict | None = None, resident: int = 4, family: str = "pointwise", *, may: bool, waits: bool) -> int:
     """Returns the programs from which a kernel follows on an H200, which has 132 multiprocessors."""
-    pool = FakePool(lambda job, binary: replace(binary, follows=waits))
+    pool = FakePool(lambda job, binary: replace(binary, uses_pdl=waits))
     spec = replace(KernelSpec.from_mapping(scaled()), family=family, facts=facts or {})
     driver = FakeDriver()
     driver.resident = resident
-    kernel = DeviceKernel.begin(spec, fake_machine(pool=pool, driver=driver, follows=may))
-    return kernel.loaded(kernel.candidates[0]).function.follows_from
+    kernel = DeviceKernel.begin(spec, fake_machine(pool=pool, driver=driver, uses_pdl=may))
+    return kernel.loaded(kernel.candidates[0]).function.pdl_from
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def test_a_kernel_follows_if_each_multiprocessor_gets_as_many_programs_as_on_an_
     assert least_of(facts, resident, may=True, waits=True) == least
 
 
-@pytest.mark.parametrize(("programs", "depths", "follows"), [(3, (1, 1), False), (4, (1, 1), True), (2, (1, 2), True)])
+@pytest.mark.parametrize(("programs", "depths", "uses_pdl"), [(3, (1, 1), False), (4, (1, 1), True), (2, (1, 2), True)])
 def test_the_launch_of_a_kernel_that_follows_has_an_attribute(
-    programs: int, depths: tuple[int, int], *, follows: bool
+    programs: int, depths: tuple[int, int], *, uses_pdl: bool
 ) -> None:
-    function = Function(11, 1, Binary(b"", "f", 4, 32, 0), 32, 0, follows_from=4)
+    function = Function(11, 1, Binary(b"", "f", 4, 32, 0), 32, 0, pdl_from=4)
     site = LaunchSite(function, (), programs, depths)
-    assert site.config.attribute_count == follows
-    if follows:
+    assert site.config.attribute_count == uses_pdl
+    if uses_pdl:
         attribute = LaunchAttribute.from_address(site.config.attributes)
         assert (attribute.name, attribute.value) == (6, 1)  # PROGRAMMATIC_STREAM_SERIALIZATION, allowed
     else:
@@ -75,21 +75,21 @@ def test_the_launch_of_a_kernel_that_follows_has_an_attribute(
 def test_kernels_of_people_do_not_wait() -> None:
     spec = KernelSpec.from_mapping(pointwise("a + 1", size=4096))
     job = Job(spec, Config.of({"XBLOCK": 64}, 4), Target.parse("sm_90"))
-    assert job.follows
-    assert not replace(job, spec=replace(spec, family="user")).follows
-    assert not replace(job, target=Target.parse("gfx942")).follows
+    assert job.uses_pdl
+    assert not replace(job, spec=replace(spec, family="user")).uses_pdl
+    assert not replace(job, target=Target.parse("gfx942")).uses_pdl
 
 
 def test_a_binary_keeps_whether_it_waits() -> None:
-    binary = Binary(b"code", "f", 4, 32, 0, follows=True)
+    binary = Binary(b"code", "f", 4, 32, 0, uses_pdl=True)
     assert Binary.from_bytes(binary.to_bytes()) == binary
 
 
 def test_the_option_goes_before_the_environment(monkeypatch) -> None:
-    assert read_settings({"HOME": "/"}).follows
-    monkeypatch.setenv("FERRITE_FOLLOW", "0")
-    assert not choose_following(Options())
-    assert choose_following(Options(follow=True))
-    monkeypatch.setenv("FERRITE_FOLLOW", "1")
-    assert choose_following(Options())
-    assert not choose_following(Options(follow=False))
+    assert read_settings({"HOME": "/"}).uses_pdl
+    monkeypatch.setenv("FERRITE_PDL", "0")
+    assert not choose_pdl(Options())
+    assert choose_pdl(Options(pdl=True))
+    monkeypatch.setenv("FERRITE_PDL", "1")
+    assert choose_pdl(Options())
+    assert not choose_pdl(Options(pdl=False))

@@ -15,7 +15,7 @@ _SPREADS_LAST_DIM = tl.constexpr(tuple(map(int, triton.__version__.split(".")[:2
 
 
 @triton.jit
-def hide(positions):
+def opaque_indices(positions):
     """Returns positions, none of them negative, that the compiler does not know to be neighbours.
 
     It follows them through sums and products, not through absolute values. What they are it knows still.

@@ -10,7 +10,7 @@ from checks import check
 from ferrite_ir.language.graph import Extern
 from ferrite_scheduler import Policy, Schedule
 
-POLICY = Policy(combine_rows=False, sort_updates=True, sorted_bytes=0, sorted_row=1)
+POLICY = Policy(reduce_segments=False, sort_scatters=True, sorted_bytes=0, sorted_row=1)
 WIDTH = 64
 GRAPH = """graph @f(i: i64[{shape}], x: f32[{shape}, {width}]) -> (y) {{
   s: f32[2, {width}] = loop [r < 2, c < {width}] f32(0.5)
@@ -64,6 +64,6 @@ def test_other_updates_stay(parts: dict[str, str], why: str) -> None:
 
 
 def test_small_updates_and_those_of_short_rows_stay() -> None:
-    assert not is_sorted(scheduled(Policy(sort_updates=True, sorted_row=1)))
-    assert not is_sorted(scheduled(Policy(sort_updates=True, sorted_bytes=0, sorted_row=WIDTH + 1)))
-    assert not is_sorted(scheduled(Policy(sorted_bytes=0, sorted_row=1, sort_updates=False)))
+    assert not is_sorted(scheduled(Policy(sort_scatters=True, sorted_row=1)))
+    assert not is_sorted(scheduled(Policy(sort_scatters=True, sorted_bytes=0, sorted_row=WIDTH + 1)))
+    assert not is_sorted(scheduled(Policy(sorted_bytes=0, sorted_row=1, sort_scatters=False)))

@@ -19,7 +19,7 @@ from row_cases import PLACES, added, largest, looked_up, padded, places, put, sc
 
 pytestmark = own_only("it looks at its kernels")
 
-POLICY = {"combined_bytes": 0, "combined_row": 1, "combined_batch": 2}
+POLICY = {"segment_bytes": 0, "segment_row": 1, "segment_batch": 2}
 COUNTS = (37, 2, 255, 3, 257, 256)
 """Primes, what is a power of two, and what is next to one."""
 
@@ -66,7 +66,7 @@ def check_kernels(graphs: int = 1) -> dict[str, Any]:
     assert statistics["graphs"] == graphs
     assert statistics["specialised"] == {}
     names = [kernel["name"] for kernel in program["kernels"]]
-    assert any(name.startswith("list_rows") for name in names)
+    assert any(name.startswith("bin_rows") for name in names)
     assert not any("tl.atomic" in kernel["source"] for kernel in program["kernels"])
     return program
 

@@ -13,10 +13,10 @@ from ferrite_ir.language.graph import Extern, Update
 from ferrite_ir.reference.evaluator import evaluate
 from ferrite_scheduler import Policy, Schedule, Target, schedule
 from ferrite_scheduler.model.target import DEFAULT_TARGET
-from ferrite_scheduler.rewrites.segmented_reductions import COMBINE_ROWS
+from ferrite_scheduler.rewrites.segmented_reductions import REDUCE_SEGMENTS
 from ferrite_scheduler.simulation.simulator import simulate
 
-POLICY = Policy(combined_bytes=0, combined_row=1)
+POLICY = Policy(segment_bytes=0, segment_row=1)
 GRAPH = """graph @f(i: {index}[{shape}], x: bf16[{shape}, 8], t: bf16[{places}, 8]) -> (y){where} {{
   s: f32[{places}, 8] = loop [r < {places}, c < 8] {start}
   u: f32[{places}, 8] = update {mode} s [{dims}, c < 8] at [{place}] {body}
@@ -51,7 +51,7 @@ def scheduled(policy: Policy = POLICY, target: Target = DEFAULT_TARGET, lowest: 
 
 
 def calls(found: Schedule) -> list[Extern]:
-    return [d for d in found.graph.definitions if isinstance(d, Extern) and d.target == COMBINE_ROWS]
+    return [d for d in found.graph.definitions if isinstance(d, Extern) and d.target == REDUCE_SEGMENTS]
 
 
 @pytest.mark.parametrize("mode", ["add", "max", "min"])
@@ -126,9 +126,9 @@ def test_other_updates_stay(parts: dict[str, str], why: str) -> None:
 @pytest.mark.parametrize(
     "policy",
     [
-        replace(POLICY, combine_rows=False),
-        replace(POLICY, combined_row=9),
-        replace(POLICY, combined_bytes=19 * 8 * 4 + 2 * 3 * 8 * 4 + 1),
+        replace(POLICY, reduce_segments=False),
+        replace(POLICY, segment_row=9),
+        replace(POLICY, segment_bytes=19 * 8 * 4 + 2 * 3 * 8 * 4 + 1),
     ],
 )
 def test_updates_that_save_little_stay(policy: Policy) -> None:
@@ -143,7 +143,7 @@ def test_programs_have_as_many_rows_on_their_way_as_a_processor_should() -> None
     target = Target(processors=3)
     (call,) = calls(scheduled(policy, target, shape="100", dims="p < 100"))
     assert {"batch": 16, "block": 8, "programs": 6}.items() <= dict(call.kwargs).items()
-    (call,) = calls(scheduled(replace(policy, combined_ahead=64), target, shape="100", dims="p < 100"))
+    (call,) = calls(scheduled(replace(policy, segment_prefetch=64), target, shape="100", dims="p < 100"))
     assert {"batch": 4, "programs": 24}.items() <= dict(call.kwargs).items()
 
 
@@ -200,6 +200,6 @@ def test_other_updates_of_symbolic_sizes_stay(parts: dict[str, str], why: str) -
 
 
 def test_a_small_first_call_says_little_about_what_later_ones_save() -> None:
-    policy = replace(POLICY, combined_bytes=1000 * 8 * 4)
+    policy = replace(POLICY, segment_bytes=1000 * 8 * 4)
     assert calls(scheduled_for_any(policy, where=" where n: size >= 0 ~ 2"))
     assert not calls(scheduled(policy, shape="2", dims="p < 2"))

@@ -1,4 +1,4 @@
-"""Rows of a matrix listed by where they go, as device functions; `combined_rows` combines them.
+"""Rows of a matrix listed by where they go, as device functions; `segmented_reductions` combines them.
 
 Which row goes to which *place* is only known when the kernels run. Each place has a list of a fixed ``capacity``. A row
 counts itself at its place, and how many came before it is where its number is written; programs come in any order, and
@@ -30,9 +30,9 @@ import triton
 import triton.language as tl
 
 from ferrite_runtime.fmath.machine import WARP
-from ferrite_runtime.fmath.meeting import count_together, meeting_in_warp
 from ferrite_runtime.fmath.prefetch import SECTOR, prefetch_bytes
 from ferrite_runtime.fmath.sorting import sort_integers
+from ferrite_runtime.fmath.warp_match import count_together, matches_in_warp
 
 _LINE = tl.constexpr(32)
 """Counters of neighbours are so many counters apart, and each has a sector of the cache to itself: additions to one
@@ -136,7 +136,7 @@ def _look_at_share(
         some = share * tile + tl.arange(0, part)
         seen = _find_places(places, some, some < count, rows, wraps)
         place = _find_places(places, number, number < count, rows, wraps)  # on its way before it is needed, if it is
-        if tl.sum(tl.where(seen < rows, meeting_in_warp(seen) - 1, 0), 0) >= _often(part, rows):
+        if tl.sum(tl.where(seen < rows, matches_in_warp(seen) - 1, 0), 0) >= _often(part, rows):
             _sort_share(place, runs, ordered, share, count, rows, tile)
             tl.store(is_sorted + share, 1)
 
@@ -168,7 +168,7 @@ def _list_part(
 
 
 @triton.jit
-def list_rows(
+def bin_rows(
     places,
     counts,
     lists,
@@ -242,7 +242,7 @@ def sort_rows(
     wraps: tl.constexpr,
     tile: tl.constexpr,
 ):
-    """Sorts the shares that are not sorted yet if there are long places; the arguments are those of `list_rows`."""
+    """Sorts the shares that are not sorted yet if there are long places; the arguments are those of `bin_rows`."""
     share = tl.program_id(0)
     if (tl.load(tasks) != 0) & (tl.load(is_sorted + share) == 0):
         number = share * tile + tl.arange(0, tile)

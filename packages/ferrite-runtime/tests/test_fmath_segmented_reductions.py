@@ -96,7 +96,7 @@ def listed(
     names = ["None" if sorts_all and name == "is_sorted" else name for name in passed]
     numbers = f"{capacity}, {chunk}, {slots}, {TILE}, {PART}, 0, 0"
     known = f"{found.number}, {places}, {wraps}"
-    run(f"list_rows({', '.join(names)}, None, {known}, {numbers})", shares + parts, count, **passed)
+    run(f"bin_rows({', '.join(names)}, None, {known}, {numbers})", shares + parts, count, **passed)
     if not sorts_all:
         call = f"sort_rows(places, runs, ordered, is_sorted, tasks, {known}, {TILE})"
         run(call, shares, count, **{name: passed[name] for name in passed if name in call})
@@ -126,7 +126,7 @@ def combined(
     before = "base" if initial is None else "None"
     tensors = {name: (found.tensors[name].clone(), "atomic" if name == "tasks" else "read") for name in known}
     run(
-        f'combine_rows({", ".join(known)}, parts, source, {before}, out, "{mode}", {initial}, {sizes}, {shape})',
+        f'reduce_segments({", ".join(known)}, parts, source, {before}, out, "{mode}", {initial}, {sizes}, {shape})',
         -(-found.places // group) * blocks,
         found.count,
         **tensors,
@@ -208,7 +208,7 @@ def test_shares_whose_rows_meet_often_are_sorted_while_rows_are_listed() -> None
 @pytest.mark.parametrize("places", [512, 8192, 100_000])
 def test_rows_that_are_spread_evenly_do_not_meet_often_and_skewed_ones_do(places: int) -> None:
     part, parts = 256, 4096
-    limit = fmath.row_lists._often(part, places)
+    limit = fmath.row_bins._often(part, places)
     generator = torch.Generator().manual_seed(places)
 
     def meetings(weights: torch.Tensor) -> torch.Tensor:

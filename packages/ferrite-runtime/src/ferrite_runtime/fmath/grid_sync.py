@@ -1,6 +1,6 @@
 """States that the programs of a row publish for each other, each of one block of the row, and where they meet.
 
-A state is a float in a word of the status, with its flag (see `words`). Programs wait at a counter, by atomics, one
+A state is a float in a word of the status, with its flag (see `flags`). Programs wait at a counter, by atomics, one
 thread each: by plain loads, of which every thread does its own, an H200 took 6 to 23 % longer for the same kernels.
 The counter only tells when it is worth asking; what is published is known by its flag. An order of memory that made the
 counter tell it would have each program wait for all that its multiprocessor is storing.
@@ -11,8 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ferrite_runtime.fmath.flags import await_words, poll_words, publish_word
 from ferrite_runtime.fmath.machine import is_for_nvidia
-from ferrite_runtime.fmath.words import asked_words, awaited_words, publish_word
 
 
 @triton.jit
@@ -22,7 +22,7 @@ def publish_state(place, value, wanted=None):
 
 
 @triton.jit
-def meet(counter, count):
+def grid_barrier(counter, count):
     """Waits until ``count`` programs have come here; the counter, a word of the status, is zero before the launch."""
     tl.debug_barrier()
     tl.atomic_add(counter, 1, sem="relaxed")
@@ -39,12 +39,12 @@ def pause():
 @triton.jit
 def published_states(place, wanted, neutral):
     """Returns the floats in words, once all of them are published; those that are not wanted are ``neutral``."""
-    found = awaited_words(asked_words(place, wanted), place, wanted)
+    found = await_words(poll_words(place, wanted), place, wanted)
     return tl.where(wanted, found.to(tl.int32).to(tl.float32, bitcast=True), neutral)
 
 
 @triton.jit
-def as_it_came(tile):
+def opaque_value(tile):
     """Returns elements of two or four bytes of which the compiler does not know what it has made of them before.
 
     Two of two bytes wait in a register; what is made of them it would keep in one each, rather than make it again.
@@ -57,7 +57,7 @@ def as_it_came(tile):
 
 
 @triton.jit
-def floats_as_they_came(tile):
+def opaque_floats(tile):
     """Returns elements of bfloat16 as floats, of which the compiler does not know what it has made of them before.
 
     One instruction for each, where the compiler takes three for two.

@@ -15,9 +15,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ferrite_runtime.fmath.cooperation import pause
 from ferrite_runtime.fmath.elementary import divide_by, fast_reciprocal
-from ferrite_runtime.fmath.words import LOW, mark_of_launch
+from ferrite_runtime.fmath.flags import LOW, launch_epoch
+from ferrite_runtime.fmath.grid_sync import pause
 
 _SIGN = tl.constexpr(-(1 << 63))
 _OTHERS = tl.constexpr((1 << 63) - 1)
@@ -64,7 +64,7 @@ def _groups_of_block(first, columns: tl.constexpr, members: tl.constexpr, width:
 
 
 @triton.jit
-def sign_of_launch(
+def epoch_sign(
     words, first, part, members: tl.constexpr, width: tl.constexpr, spans: tl.constexpr, parts: tl.constexpr
 ):
     """Returns the sign of all words of this launch, by what the launch before has left in one of the program's own.
@@ -73,7 +73,7 @@ def sign_of_launch(
     """
     group = first // members
     span = first // width - group * members // width
-    return mark_of_launch(words + (group * spans + span) * parts + part, _SIGN)
+    return launch_epoch(words + (group * spans + span) * parts + part, _SIGN)
 
 
 @triton.jit

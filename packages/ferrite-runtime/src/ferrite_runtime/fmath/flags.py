@@ -1,0 +1,49 @@
+"""Words through which programs tell each other values: 32 bits and an epoch above them.
+
+Whoever sees the epoch sees the value. A word is i64. The epoch is a flag, where words are zero when a kernel starts.
+Where they are what the launch before has left, it is the one that they do not have then: the flag, or none. So nobody
+has to make them zero, if every launch publishes the same words; each program finds the epoch in a word of its own.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+FLAG = tl.constexpr(1 << 32)
+LOW = tl.constexpr((1 << 32) - 1)
+
+
+@triton.jit
+def other_epoch(word, bit: tl.constexpr):
+    """Returns the epoch that a word does not have: ``bit``, or nothing."""
+    return ~word & bit
+
+
+@triton.jit
+def launch_epoch(place, bit: tl.constexpr = FLAG):
+    """Returns the epoch of all words of this launch, by a word of the program that nobody else writes."""
+    return other_epoch(tl.load(place, volatile=True), bit)
+
+
+@triton.jit
+def publish_word(place, bits, wanted=None, epoch=FLAG):
+    """Stores the lower 32 bits of an integer in a word, where it is wanted."""
+    tl.atomic_xchg(place, (bits & LOW) | epoch, mask=wanted, sem="relaxed")
+
+
+@triton.jit
+def poll_words(place, wanted, epoch=FLAG):
+    """Returns words as they are now, with the flag if they are published; those that are not wanted are zeros with it.
+
+    A word of the other epoch becomes one without the flag.
+    """
+    return tl.load(place, wanted, epoch, volatile=True) ^ (epoch ^ FLAG)
+
+
+@triton.jit
+def await_words(found, place, wanted, epoch=FLAG):
+    """Returns words that were asked for, once all of them are published."""
+    while tl.min((found >> 32).to(tl.int32)) == 0:
+        found = poll_words(place, wanted, epoch)
+    return found
