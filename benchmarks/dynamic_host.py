@@ -134,9 +134,9 @@ def measure(model: str, mode: str, repeats: int) -> str:
     same = batches[:1] * len(batches)
     static = microseconds(step_of(module, mode, dynamic=False), same, repeats)
     step = step_of(module, mode, dynamic=True)
-    meetings, shape_cache.MEETINGS = shape_cache.MEETINGS, sys.maxsize
+    meetings, shape_cache.CALL_THRESHOLD = shape_cache.CALL_THRESHOLD, sys.maxsize
     unprepared = microseconds(step, batches, repeats)
-    shape_cache.MEETINGS = meetings
+    shape_cache.CALL_THRESHOLD = meetings
     for batch in batches * meetings:
         step(batch)
     dynamic = microseconds(step, same, repeats)

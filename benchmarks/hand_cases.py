@@ -1,4 +1,4 @@
-"""How the kernels of `hand_kernels.py` are called, and what with: see `by_hand.py`."""
+"""How the kernels of `hand_kernels.py` are called, and what with: see `hand_written.py`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from hand_kernels import (
     normalised_behind,
     register_group_norm,
     scaled,
-    scanned_ahead,
     scanned_held,
     scanned_part,
+    scanned_prefetching,
     summed,
 )
 
@@ -176,7 +176,7 @@ def scan(dtype: torch.dtype) -> Iterator[Row]:
         for asks, when in enumerate(("where it is needed", "before")):
             given = (pairs, status, sums, parts, points, asks)
             programs = resident * torch.cuda.get_device_properties(0).multi_processor_count
-            call = launched(scanned_ahead, programs, *given, warps=warps, cleared=status, registers=registers)
+            call = launched(scanned_prefetching, programs, *given, warps=warps, cleared=status, registers=registers)
             name = f"parts of {2 * points}, their sums one part ahead, asking {when}"
             yield f"{name}, {warps} warps, {resident} programs each", call, error
     for points, registers, draws, waits in (
@@ -283,7 +283,7 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
 
 ORDERS: tuple[dict[str, Any], ...] = (
     *(
-        {"programs_per_processor": programs, "programs_for_images": programs, "turn_around": turns}
+        {"programs_per_processor": programs, "programs_for_images": programs, "reverse_traversal": turns}
         for programs in (8, 16)
         for turns in (False, True)
     ),

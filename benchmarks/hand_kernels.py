@@ -185,7 +185,7 @@ def told_before(words, part, parts: tl.constexpr, asked, end):
 
 
 @triton.jit
-def scanned_ahead(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, ASKS: tl.constexpr):
+def scanned_prefetching(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, ASKS: tl.constexpr):
     """Parts of a long sum of bfloat16, read in pairs: a program says what its next part adds up to before it waits.
 
     So nobody waits for memory that another one reads. It asks for what the parts before its own add up to where that

@@ -1,4 +1,4 @@
-"""How the kernel of `hand_held.py` is called: group norm in bfloat16 that reads its images once; see `by_hand.py`."""
+"""How the kernel of `hand_held.py` is called: group norm in bfloat16 that reads images once; see `hand_written.py`."""
 
 from __future__ import annotations
 

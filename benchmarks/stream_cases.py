@@ -1,4 +1,4 @@
-"""How the kernels of `hand_streams.py` are called: group norms that read images again soon; see `by_hand.py`."""
+"""How the kernels of `hand_streams.py` are called: group norms that read images again soon; see `hand_written.py`."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def hosts(monkeypatch: pytest.MonkeyPatch, drivers: list[Any]) -> list[Any]:
 
 def names_in(hosts: Iterable[Any]) -> set[str]:
     """Returns the global names that host functions use, and those that they leave calls of some sizes to."""
-    fronts = {host: host.__globals__.get("_meet") for host in hosts}
+    fronts = {host: host.__globals__.get("_specialise") for host in hosts}
     behind = [(host,) if front is None else (front.usual, *front.prepared.values()) for host, front in fronts.items()]
     return {name for functions in behind for function in functions for name in function.__code__.co_names}
 
@@ -187,8 +187,8 @@ def test_values_and_gradients(make: Callable[[], nn.Module], dtype: torch.dtype,
 LIMITS = {
     "small": {},
     "no arenas": {"MAX_ARENA": 0},
-    "free early": {"MAX_ARENA": 0, "MAX_LENGTHS_POSTPONED": 0},
-    "come again": {"MEETINGS": 1},
+    "free early": {"MAX_ARENA": 0, "MAX_LENGTHS_DEFERRED": 0},
+    "come again": {"CALL_THRESHOLD": 1},
 }
 """What says how a call is treated whose sizes are given: bytes from which on it is not small any more, or how often
 these sizes have to come."""
@@ -202,7 +202,7 @@ def test_values_and_gradients_at_sizes_of_the_call(
 ) -> None:
     for name, most in LIMITS[limits].items():
         monkeypatch.setattr(
-            ferrite_runtime.engines.shape_cache if name == "MEETINGS" else ferrite_runtime.host.host_function,
+            ferrite_runtime.engines.shape_cache if name == "CALL_THRESHOLD" else ferrite_runtime.host.host_function,
             name,
             most,
         )
@@ -221,7 +221,7 @@ def test_values_and_gradients_at_sizes_of_the_call(
     assert not {f"_aten_{product}_default" for product in ("mm", "addmm", "bmm", "baddbmm")} & names
     assert any(name.startswith("_plans") for name in names)
     for host in hosts:
-        again = host.__globals__["_meet"].prepared
+        again = host.__globals__["_specialise"].prepared
         assert len(again) == (4 if limits == "come again" else 0), "different sizes"
 
 

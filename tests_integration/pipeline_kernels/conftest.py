@@ -18,7 +18,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-BY_HAND = Path(__file__).parents[2] / "packages" / "ferrite-triton" / "tests" / "by_hand.py"
+BY_HAND = Path(__file__).parents[2] / "packages" / "ferrite-triton" / "tests" / "hand_written.py"
 
 
 def load_by_hand() -> ModuleType:

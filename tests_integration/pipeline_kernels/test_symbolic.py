@@ -148,7 +148,7 @@ def test_the_gpu_engine_keeps_a_build_for_each_bucket(
     name: str, launcher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine for GPUs runs with a driver that interprets, so what is launched with which blocks is real."""
-    monkeypatch.setattr(shape_cache, "MEETINGS", 1 if launcher == "known sizes" else 1000)
+    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 1 if launcher == "known sizes" else 1000)
     native = None if launcher == "one by one" else find_launcher(STORE, may_build=True)
     if launcher in WAYS and native is None:
         pytest.skip("no C compiler here")
@@ -217,7 +217,7 @@ SUM_SIZES = ((2, 3), (1, 1), (0, 3), (7, 2), (4508, 3), (4509, 3), (9560, 3), (9
 @pytest.mark.parametrize("launcher", ["interpreter", "one by one", *WAYS])
 def test_reductions_in_two_forms(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel does the work of two up to a length; what is not launched is no part of a native sequence."""
-    monkeypatch.setattr(shape_cache, "MEETINGS", 1 if launcher == "known sizes" else 1000)
+    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 1 if launcher == "known sizes" else 1000)
     machine = fakes().fake_machine()
     if launcher == "interpreter":
         program = loaded(SUMS)

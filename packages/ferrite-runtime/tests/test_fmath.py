@@ -139,11 +139,11 @@ def test_function_of_a_series_equals_torch(name: str, dtype: str) -> None:
 SHARE = "fmath.share(a, b, tl.div_rn(tl.full([], 1.0, tl.float32), b))"
 
 
-def shares_of(wholes: int) -> tuple[torch.Tensor, torch.Tensor]:
+def shares_of(single_passes: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns numbers from 0 to 1, some subnormal, and numbers from 1 on; NaN, too."""
     torch.manual_seed(0)
-    parts = torch.cat((torch.exp(-90 * torch.rand(wholes)), torch.tensor([0.0, 1.0, 1e-40, math.nan, 0.5])))
-    return parts, torch.cat((torch.exp(20 * torch.rand(wholes)), torch.tensor([3.0, 1.0, 7.0, 2.0, math.nan])))
+    parts = torch.cat((torch.exp(-90 * torch.rand(single_passes)), torch.tensor([0.0, 1.0, 1e-40, math.nan, 0.5])))
+    return parts, torch.cat((torch.exp(20 * torch.rand(single_passes)), torch.tensor([3.0, 1.0, 7.0, 2.0, math.nan])))
 
 
 def test_share_equals_quotient() -> None:

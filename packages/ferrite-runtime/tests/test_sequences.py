@@ -11,7 +11,7 @@ from ferrite_runtime.engines.sequence_function import Later
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Layout
 from ferrite_runtime.host.footprint import bytes_of, lengths_of
-from ferrite_runtime.host.host_function import HEAVIER
+from ferrite_runtime.host.host_function import LARGE_FALLBACK
 from ferrite_runtime.host.product_library import find_products
 from ferrite_runtime.launching.native_launcher import find_launcher
 from ferrite_runtime.store.interface import MemoryStore
@@ -77,7 +77,7 @@ def steady(mapping: dict, inputs: list):
 
 def usual(host):
     """Returns the function for sizes that do not come again."""
-    return host.__globals__["_meet"].usual if "_meet" in host.__globals__ else host
+    return host.__globals__["_specialise"].usual if "_specialise" in host.__globals__ else host
 
 
 def given(n: int) -> list:
@@ -89,7 +89,7 @@ def calls_in(host) -> list[str]:
 
 
 def heavier(host) -> Later:
-    return host.__globals__[HEAVIER]
+    return host.__globals__[LARGE_FALLBACK]
 
 
 def check(host) -> None:
@@ -111,7 +111,7 @@ def test_larger_calls_allocate_one_by_one_and_yet_larger_ones_free_early(monkeyp
     host = steady(layers(), given(5))
     small = host.__code__.co_names
     monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_ARENA", 3 * 2 * (31 * K * 4 + 512))
-    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_LENGTHS_POSTPONED", 5 * 32 * K * 4)
+    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_LENGTHS_DEFERRED", 5 * 32 * K * 4)
     host = steady(layers(), given(5))
     assert host.__code__.co_names == small
     check(host)
@@ -126,8 +126,8 @@ def test_larger_calls_allocate_one_by_one_and_yet_larger_ones_free_early(monkeyp
 def test_calls_that_are_larger_by_far_free_what_is_large_early(monkeypatch) -> None:
     """Functions are written for the sizes of the first call that needs them."""
     monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_ARENA", 0)
-    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_LENGTHS_POSTPONED", 2 * 10 * K * 4)
-    monkeypatch.setattr(ferrite_runtime.host.deferred_release, "MAX_POSTPONED", 10 * K * 4)
+    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_LENGTHS_DEFERRED", 2 * 10 * K * 4)
+    monkeypatch.setattr(ferrite_runtime.host.deferred_release, "MAX_DEFERRED", 10 * K * 4)
     host = steady(layers(), given(5))
 
     def starts(n: int) -> tuple[int, int]:
@@ -136,7 +136,7 @@ def test_calls_that_are_larger_by_far_free_what_is_large_early(monkeypatch) -> N
         for _ in range(2):
             x, w, _ = inputs = given(n)
             assert torch.equal(host(list(inputs))[0], expected(x, w)), n
-        while HEAVIER in found.__globals__ and heavier(found)._host is not None:
+        while LARGE_FALLBACK in found.__globals__ and heavier(found)._host is not None:
             found, level = heavier(found)._host, level + 1
         return level, len([name for name in calls_in(found) if name.startswith("_plans")])
 
@@ -152,7 +152,7 @@ def test_what_is_held_by_others_does_not_make_a_call_large(monkeypatch) -> None:
     mapping["steps"][5]["names"].append("w")
     mapping["steps"][6]["args"][1] = mapping["steps"][12]["args"][1] = {"ref": "v"}
     mapping["inputs"].insert(2, tensor_input("v", [K, K]))
-    monkeypatch.setattr(ferrite_runtime.host.deferred_release, "MAX_POSTPONED", K * K * 4)
+    monkeypatch.setattr(ferrite_runtime.host.deferred_release, "MAX_DEFERRED", K * K * 4)
     monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_ARENA", 0)
     x, w, v, _ = inputs = [torch.randn(4, K), torch.randn(K, K), torch.randn(K, K), 4]
     host = steady(mapping, inputs)
@@ -176,7 +176,7 @@ def test_each_call_goes_where_its_sizes_belong(monkeypatch) -> None:
 
 def test_a_program_of_known_sizes_has_one_function() -> None:
     host = steady(layers(5), given(5))
-    assert HEAVIER not in host.__globals__
+    assert LARGE_FALLBACK not in host.__globals__
     x, w, _ = inputs = given(5)
     assert torch.equal(host(list(inputs))[0], expected(x, w))
 

@@ -1,4 +1,4 @@
-"""The law of schedules: running one gives what the graph means, whatever the order of grid points."""
+"""The property of schedules: running one gives what the graph means, whatever the order of grid points."""
 
 from __future__ import annotations
 

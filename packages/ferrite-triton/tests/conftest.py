@@ -1,4 +1,4 @@
-"""Settings of the tests: `by_hand` is importable, and ``--bless`` rewrites expected texts."""
+"""Settings of the tests: `hand_written` is importable, and ``--bless`` rewrites expected texts."""
 
 from __future__ import annotations
 

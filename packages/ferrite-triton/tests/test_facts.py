@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from by_hand import schedule_text
 from ferrite_ir import parse_graph
 from ferrite_scheduler import schedule
 from ferrite_triton import KernelSpec, emit_program
+from hand_written import schedule_text
 
 
 def emit(text: str, strategy: str = "pointwise", **placed: str) -> KernelSpec:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from by_hand import schedule_text
 from ferrite_triton import KernelSpec, emit_program
+from hand_written import schedule_text
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.txt"))
 GIVES = "# gives\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from by_hand import schedule_text
 from ferrite_triton import emit_program
+from hand_written import schedule_text
 
 
 def lines_of(text: str) -> list[str]:

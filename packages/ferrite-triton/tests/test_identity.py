@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from by_hand import make_kernel, schedule_text
 from ferrite_ir import parse_graph
 from ferrite_scheduler.model.schedule import Kernel, Launch, Schedule
 from ferrite_triton import emit_program, program
 from ferrite_triton.host.identity import without_names
 from ferrite_triton.kernels import Emitted, emit_alternatives
+from hand_written import make_kernel, schedule_text
 from test_golden import GIVES, GOLDEN
 
 SOFTMAX = """graph @f(x: f32[4, 100], b: f32[4]) -> (y) {

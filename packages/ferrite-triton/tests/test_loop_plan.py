@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from by_hand import schedule_text
 from ferrite_triton import emit_program
+from hand_written import schedule_text
 
 
 def source_of(text: str, strategy: str = "looped") -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from by_hand import make_kernel, make_schedule, schedule_text
 from ferrite_ir import parse_graph
 from ferrite_ir.language.dtypes import BF16, F32
 from ferrite_ir.language.graph import Call, Extern, Graph, Origin, Tag, TensorType, Value, View
@@ -37,6 +36,7 @@ from ferrite_triton import (
     emit_program,
 )
 from ferrite_triton.host.arguments import encode_argument
+from hand_written import make_kernel, make_schedule, schedule_text
 
 DOUBLE = "graph @f(x: f32[100]) -> (y) {\n  y: f32[100] = loop [d0 < 100] add(x[d0], x[d0])\n}"
 MATRIX = TensorType(F32, (4, 6))
@@ -168,13 +168,13 @@ def test_errors_say_which_kernel_and_where_from() -> None:
     graph = replace(graph, definitions=(replace(definition, origins=(Origin("aten.index_add", "", "m.py:3"),)),))
     with pytest.raises(UnsupportedUpdate) as caught:
         emit_program(make_schedule(graph, make_kernel(graph, "pointwise")))
-    assert caught.value.__notes__ == ["in kernel by_hand, from aten.index_add (m.py:3)"]
+    assert caught.value.__notes__ == ["in kernel hand_written, from aten.index_add (m.py:3)"]
 
 
 def test_definitions_without_text() -> None:
     text = "graph @f(x: f32[6]) -> (y) {\n  y: f32[] = contract [| r0 < 6] x[r0] * x[r0]\n}"
     with pytest.raises(
-        UnsupportedDefinition, match=r"by_hand holds a contraction .* write it as a reduction of products"
+        UnsupportedDefinition, match=r"hand_written holds a contraction .* write it as a reduction of products"
     ):
         emit_program(schedule_text(text, "looped"))
 

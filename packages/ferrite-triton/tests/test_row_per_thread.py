@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from by_hand import schedule_text
 from ferrite_triton import KernelSpec, emit_program
+from hand_written import schedule_text
 
 SOFTMAX = """graph @f(x: {type}[{shape}]) -> (y) {{
   m: f32[777] = reduce max [d0 < 777 | r0 < {points}] cast.f32(x[{place}])

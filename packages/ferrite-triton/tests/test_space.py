@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from by_hand import schedule_text
 from ferrite_ir.language import index as ix
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.sizes import evaluate
@@ -16,6 +15,7 @@ from ferrite_scheduler.model.schedule import Axis, Kernel
 from ferrite_triton import KernelSpec, emit_program
 from ferrite_triton.analysis.space import build_space
 from ferrite_triton.kernels import Emitted, emit_alternatives
+from hand_written import schedule_text
 
 
 def emit(text: str, strategy: str = "pointwise", **placed: str) -> KernelSpec:

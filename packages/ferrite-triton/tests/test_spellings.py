@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from by_hand import schedule_text
 from ferrite_ir.language.dtypes import BF16, BOOL, DTYPES, F16, F32, F64, I8, I64, U8, DType
 from ferrite_ir.language.ops import OPS
 from ferrite_triton import emit_program
@@ -16,6 +15,7 @@ from ferrite_triton.printing.casts import cast_text
 from ferrite_triton.printing.literals import full_text, highest_text, lowest_text, number_text
 from ferrite_triton.printing.spellings import ROWS
 from ferrite_triton.tile.operations import ELEMENTWISE
+from hand_written import schedule_text
 
 
 def body(text: str) -> list[str]:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from by_hand import schedule_text
 from ferrite_ir.language.dtypes import DType
 from ferrite_ir.language.scalar import Number
 from ferrite_ir.reference.rounding import round_to
 from ferrite_scheduler.model.schedule import Schedule
 from ferrite_triton.kernels import emit_kernel, tile_programs
 from ferrite_triton.tile import TileProgram, run_program
+from hand_written import schedule_text
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.txt"))
 GIVES = "# gives\n"

@@ -17,31 +17,31 @@ from ferrite_scheduler.fusion.proposal import propose
 from ferrite_scheduler.fusion.rules import judge
 from ferrite_scheduler.kernels.loop_nests import Layouts, Misfit, build_kernel
 from ferrite_scheduler.memory.host_steps import Work, plan_memory
-from ferrite_scheduler.model.annotations import ColumnReduction, as_reduction, unmarked
+from ferrite_scheduler.model.annotations import ColumnReduction, as_reduction, unannotated
 from ferrite_scheduler.model.contractions import keep_narrow_contractions
 from ferrite_scheduler.model.schedule import Conditions, Decision, Kernel, Schedule
 from ferrite_scheduler.model.target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
 from ferrite_scheduler.refinements.grid_reductions import as_cooperative, with_workspaces
 from ferrite_scheduler.refinements.last_uses import mark_last_uses
 from ferrite_scheduler.refinements.multi_versioning import (
-    Offer,
-    Whole,
+    SinglePass,
+    SplitCandidate,
+    find_split_candidates,
     group_stages,
     made_in,
-    offer_splits,
     sharing_reductions,
-    whole_forms,
+    single_pass_versions,
     with_loops,
 )
-from ferrite_scheduler.refinements.prefetches import ask_ahead
+from ferrite_scheduler.refinements.prefetches import prefetch
 from ferrite_scheduler.refinements.register_norms import hold_images
-from ferrite_scheduler.refinements.reverse_traversal import turn_around
+from ferrite_scheduler.refinements.reverse_traversal import reverse_traversal
 from ferrite_scheduler.rewrites.accumulated_products import accumulate_products
 from ferrite_scheduler.rewrites.column_scales import scale_sums
-from ferrite_scheduler.rewrites.contiguous_inner import separate_short_runs
+from ferrite_scheduler.rewrites.contiguous_inner import split_contiguous_inner
 from ferrite_scheduler.rewrites.hoisted_terms import separate_terms
 from ferrite_scheduler.rewrites.online_softmax import join_softmax
-from ferrite_scheduler.rewrites.prologues import repeat_statistics
+from ferrite_scheduler.rewrites.prologues import recompute_statistics
 from ferrite_scheduler.rewrites.row_results import separate_row_results
 from ferrite_scheduler.rewrites.segmented_reductions import reduce_segments
 from ferrite_scheduler.rewrites.sorted_scatters import sort_scatters
@@ -71,16 +71,16 @@ def schedule(
     """
     graph = accumulate_products(graph, policy)
     graph = cut_rows(scale_sums(keep_narrow_contractions(graph, policy), policy), policy)
-    graph = separate_updates(repeat_statistics(Dce().run(graph), target, policy))
+    graph = separate_updates(recompute_statistics(Dce().run(graph), target, policy))
     graph = sort_scatters(reduce_segments(graph, target, policy), policy)
     graph = separate_row_results(join_softmax(graph, policy), policy)
-    graph = separate_terms(separate_short_runs(graph, policy), policy)
-    plan, wholes = _with_either_form(graph, _clustered(graph, target, policy), target, policy)
+    graph = separate_terms(split_contiguous_inner(graph, policy), policy)
+    plan, single_passes = _with_versions(graph, _clustered(graph, target, policy), target, policy)
     graph, dependences = plan.graph, plan.dependences
-    work = hold_images(_work(plan, target, policy, wholes), dependences, target, policy)
-    work = ask_ahead(work, target, policy)
+    work = hold_images(_work(plan, target, policy, single_passes), dependences, target, policy)
+    work = prefetch(work, target, policy)
     work, graph, dependences = with_workspaces(work, graph, dependences)
-    work = turn_around(mark_last_uses(work, graph, dependences, target), graph, dependences, target, policy)
+    work = reverse_traversal(mark_last_uses(work, graph, dependences, target), graph, dependences, target, policy)
     kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated, held)
     return Schedule(graph, kernels, steps, outputs, plan.decisions)
 
@@ -95,9 +95,9 @@ class _Plan:
     decisions: tuple[Decision, ...]
 
 
-def _with_either_form(
+def _with_versions(
     graph: Graph, plan: _Plan, target: Target, policy: Policy
-) -> tuple[_Plan, list[tuple[Whole, _Plan]]]:
+) -> tuple[_Plan, list[tuple[SinglePass, _Plan]]]:
     """Returns a plan with both forms of reductions that have two, and what does the work of both stages of some.
 
     ``plan`` has the form that the hint asks for. What shares a kernel with the reduction in it, or does not, still
@@ -105,35 +105,40 @@ def _with_either_form(
     """
     definitions = [node.definition for node in plan.dependences.nodes]
     refused = frozenset(d.by_row.results[0].name for d in definitions if isinstance(d, ColumnReduction))
-    offered, offers = offer_splits(graph, target, policy, refused)
-    unfit = sharing_reductions(offers, graph, plan.clusters, plan.dependences)
+    candidates_found, candidates = find_split_candidates(graph, target, policy, refused)
+    unfit = sharing_reductions(candidates, graph, plan.clusters, plan.dependences)
     while True:
         if unfit:
             refused |= unfit
-            offered, offers = offer_splits(graph, target, policy, refused)
-        if not offers:
+            candidates_found, candidates = find_split_candidates(graph, target, policy, refused)
+        if not candidates:
             return plan, []
-        whole = _clustered(graph, target, policy, {offer.second for offer in offers})
-        stages = group_stages(offers, whole.clusters)
-        both = _clustered(offered, target, policy, {offer.first for offer in offers}, stages)
-        wholes, unfit = whole_forms(both.clusters, both.graph, both.dependences, offers)
-        pairs = _made_alone(wholes, whole, both, offers, target, policy)
+        whole = _clustered(graph, target, policy, {candidate.second for candidate in candidates})
+        stages = group_stages(candidates, whole.clusters)
+        both = _clustered(candidates_found, target, policy, {candidate.first for candidate in candidates}, stages)
+        single_passes, unfit = single_pass_versions(both.clusters, both.graph, both.dependences, candidates)
+        pairs = _made_alone(single_passes, whole, both, candidates, target, policy)
         unfit = unfit.union(*(form.reductions for form, single in pairs if len(single.clusters) != 1))
         if not unfit:
             return both, pairs
 
 
 def _made_alone(
-    wholes: Iterable[Whole], whole: _Plan, both: _Plan, offers: Sequence[Offer], target: Target, policy: Policy
-) -> list[tuple[Whole, _Plan]]:
+    single_passes: Iterable[SinglePass],
+    whole: _Plan,
+    both: _Plan,
+    candidates: Sequence[SplitCandidate],
+    target: Target,
+    policy: Policy,
+) -> list[tuple[SinglePass, _Plan]]:
     """Returns what does the work of both stages, with loops beside them where one kernel does all of it, and its plan.
 
     ``whole`` is the plan in which all reductions are whole, ``both`` that with their stages.
     """
-    pairs: list[tuple[Whole, _Plan]] = []
+    pairs: list[tuple[SinglePass, _Plan]] = []
     taken: set[int] = set()
-    for form in wholes:
-        wider = with_loops(form, whole.clusters, both.clusters, both.graph, both.dependences, offers, taken)
+    for form in single_passes:
+        wider = with_loops(form, whole.clusters, both.clusters, both.graph, both.dependences, candidates, taken)
         plan = None if wider is None else _clustered(wider.graph, target, policy, form.reductions)
         if wider is not None and plan is not None and len(plan.clusters) == 1:
             pairs.append((wider, plan))
@@ -156,7 +161,7 @@ def _clustered(
     """
     graph = prepare_reductions(graph, target, policy, settled)
     nodes = nodes_of(graph)
-    graph = unmarked(graph)
+    graph = unannotated(graph)
     dependences = dependences_of(graph, nodes)
     if stages:
         numbers = {dependences.definer[name]: stage for name, stage in stages.items()}
@@ -209,19 +214,19 @@ def _join(together: list[Cluster], single: Cluster, dependences: Dependences, ta
     together.append(single)
 
 
-def _work(plan: _Plan, target: Target, policy: Policy, wholes: Sequence[tuple[Whole, _Plan]]) -> list[Work]:
+def _work(plan: _Plan, target: Target, policy: Policy, single_passes: Sequence[tuple[SinglePass, _Plan]]) -> list[Work]:
     """Returns the kernels and calls of a plan, with those that do the work of several for some sizes."""
     layouts: Layouts = {}
-    idle: dict[int, tuple[Conditions, ...]] = {}
+    skip_guard: dict[int, tuple[Conditions, ...]] = {}
     before: dict[int, list[Kernel]] = {}
     later: set[int] = set()
-    for form, alone in wholes:
+    for form, alone in single_passes:
         (cluster,) = alone.clusters
         found = _kernels_of(cluster, alone, target, policy, layouts)
         last = form.stages[-1]
         made = {name for place in form.loops if place < last for name in made_in(plan.clusters[place])}
-        before[last] = [_overwriting(replace(kernel, idle=form.idle), made) for kernel in found]
-        idle |= dict.fromkeys((*form.stages, *form.loops), form.replaced)
+        before[last] = [_overwriting(replace(kernel, skip_guard=form.skip_guard), made) for kernel in found]
+        skip_guard |= dict.fromkeys((*form.stages, *form.loops), form.replaced)
         later.update(place for place in form.loops if place > last)
     work: list[Work] = []
     for place, item in enumerate(plan.clusters):
@@ -229,8 +234,8 @@ def _work(plan: _Plan, target: Target, policy: Policy, wholes: Sequence[tuple[Wh
             work.append(item)
             continue
         kernels = _kernels_of(item, plan, target, policy, layouts)
-        if place in idle:
-            kernels = [replace(kernel, idle=idle[place]) for kernel in kernels]
+        if place in skip_guard:
+            kernels = [replace(kernel, skip_guard=skip_guard[place]) for kernel in kernels]
         if place in before or place in later:
             kernels = [*before.get(place, ()), *map(_overwriting, kernels)]
         work.extend(kernels)

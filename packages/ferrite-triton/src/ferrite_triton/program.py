@@ -89,7 +89,7 @@ def emit_program(schedule: Schedule, target: Target | None = None, *, name: str 
             # Equal layers share one kernel, which then comes from all of them.
             joined = () if known is None else known.origin
             specs[spec.id] = replace(known or spec, origin=_joined(joined, origin_texts(kernel)))
-        launches.append(launch_form(emitted, kernel.idle))
+        launches.append(launch_form(emitted, kernel.skip_guard))
     graph = schedule.graph
     device, bound = graph.device, results_that_bind(graph)
     steps = [*bind_symbols(graph)]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from by_hand import schedule_text
 from ferrite_ir import evaluate, parse_graph
 from ferrite_triton.tile import EvaluationError, parse_tile, run_program
+from hand_written import schedule_text
 from tile_kernels import draw, flat, run_kernel
 
 GRAPHS = {

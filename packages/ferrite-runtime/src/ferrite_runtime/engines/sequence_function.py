@@ -18,14 +18,14 @@ from typing import Any
 from ferrite_runtime.engines.cuda_kernels import DeviceKernel
 from ferrite_runtime.engines.engine import HostFunction, build_host
 from ferrite_runtime.engines.native_sequence import SequenceWriter
-from ferrite_runtime.engines.shape_cache import Recurring, write_entry
+from ferrite_runtime.engines.shape_cache import ShapeCache, write_entry
 from ferrite_runtime.engines.size_buckets import BucketedKernel
 from ferrite_runtime.formats.expression_sums import Names
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.sized_program import at_sizes, size_roots
 from ferrite_runtime.host.arena import Arenas, plan_arenas
 from ferrite_runtime.host.footprint import lengths_of
-from ferrite_runtime.host.host_function import HEAVIER, write_host
+from ferrite_runtime.host.host_function import LARGE_FALLBACK, write_host
 from ferrite_runtime.host.launch_text import Sequencing
 from ferrite_runtime.host.product_library import ProductLibrary
 from ferrite_runtime.host.product_steps import HostStep, with_products
@@ -92,8 +92,8 @@ class Sequences:
         usual = self.usual()
         if not roots:
             return usual
-        recurring = Recurring(usual, lambda sizes: self._for_these(roots, sizes))
-        names = {"_prepared": recurring.prepared, "_meet": recurring}
+        shape_cache = ShapeCache(usual, lambda sizes: self._for_these(roots, sizes))
+        names = {"_prepared": shape_cache.prepared, "_specialise": shape_cache}
         return build_host(write_entry(self.program, roots), names, self.device)
 
     def _for_these(self, roots: Sequence[str], sizes: Sequence[int]) -> HostFunction:
@@ -131,5 +131,5 @@ class Sequences:
                 sizes if weight.is_sized else None,
             ),
         )
-        later = {HEAVIER: Later(lambda larger: self._host(steps, heavier, larger))} if heavier else {}
+        later = {LARGE_FALLBACK: Later(lambda larger: self._host(steps, heavier, larger))} if heavier else {}
         return build_host(text, {**self.names, **writer.names, **later}, self.device)

@@ -22,11 +22,11 @@ from ferrite_runtime.process.forking import renewed_in_children
 
 log = logging.getLogger(__name__)
 
-MEETINGS = 32
+CALL_THRESHOLD = 32
 """Calls of the same sizes after which a function is written for them."""
 MOST = 16
 """Functions that a program has at once; one more takes the place of the oldest."""
-MEETINGS_WHEN_FULL = 1024
+CALL_THRESHOLD_WHEN_FULL = 1024
 """Calls of the same sizes after which another function goes for theirs: so often is one written, at most."""
 MOST_COUNTED = 256
 """Different sizes whose calls are counted; beyond that counting starts anew."""
@@ -34,7 +34,7 @@ MOST_COUNTED = 256
 Sizes: TypeAlias = "tuple[int, ...]"
 
 
-class Recurring:
+class ShapeCache:
     """The host functions of one program for sizes that came again.
 
     Any number of threads may call it. What is prepared is looked up without the lock, and changes under it.
@@ -81,7 +81,10 @@ class Recurring:
             if len(self._met) >= MOST_COUNTED:
                 self._met.clear()
             self._met[sizes] = met
-            if met < (MEETINGS if len(self.prepared) < MOST else MEETINGS_WHEN_FULL) or sizes in self._writing:
+            if (
+                met < (CALL_THRESHOLD if len(self.prepared) < MOST else CALL_THRESHOLD_WHEN_FULL)
+                or sizes in self._writing
+            ):
                 return False
             self._writing.add(sizes)
             return True
@@ -97,13 +100,13 @@ class Recurring:
 def write_entry(program: Program, roots: Sequence[str]) -> HostText:
     """Returns the text of the function that calls begin with: it finds out the sizes ``roots`` and who is to be called.
 
-    Its globals are the functions that are prepared, ``_prepared``, and the `Recurring` that has them, ``_meet``.
+    Its globals are the functions that are prepared, ``_prepared``, and the `ShapeCache` that has them, ``_specialise``.
     """
     lines = (
         "def host(args):",
         f"    _sizes = ({', '.join(_size_texts(program, roots))},)",
         "    _host = _prepared.get(_sizes)",
-        "    return _meet(args, _sizes) if _host is None else _host(args)",
+        "    return _specialise(args, _sizes) if _host is None else _host(args)",
         "",
     )
     return HostText("\n".join(lines), {}, {}, ())

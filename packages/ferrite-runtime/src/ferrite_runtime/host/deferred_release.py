@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from ferrite_runtime.formats.expression_sums import Terms, bound_of, expr_of, total_of, without_number
 from ferrite_runtime.formats.expressions import evaluate
 
-MAX_POSTPONED = 8 << 20
+MAX_DEFERRED = 8 << 20
 """Bytes of known sizes that may live longer so."""
-MAX_LENGTHS_POSTPONED = 32 << 20
+MAX_LENGTHS_DEFERRED = 32 << 20
 """The same for sizes that a call gives.
 
 The text is one for many sizes: it cannot start what waits just where the sum gets too large, as it does for known
@@ -19,7 +19,7 @@ sizes, but only where it did so for the sizes of one call, and leave calls of mu
 
 
 @dataclass(slots=True)
-class Postponement:
+class DeferredRelease:
     """What is put off, in bytes.
 
     Attributes:
@@ -42,7 +42,7 @@ class Postponement:
                 return False
             known.append(size)
         together = total_of(known)
-        if self._known(together) > MAX_POSTPONED:
+        if self._known(together) > MAX_DEFERRED:
             return False
         self.variables += variables
         self.bytes = together

@@ -42,7 +42,7 @@ from ferrite_runtime.formats.steps import (
     Within,
 )
 from ferrite_runtime.host.arena import MAX_ARENA
-from ferrite_runtime.host.deferred_release import MAX_LENGTHS_POSTPONED, Postponement
+from ferrite_runtime.host.deferred_release import MAX_LENGTHS_DEFERRED, DeferredRelease
 from ferrite_runtime.host.extern_calls import RESULTS_LIKE, result_kind
 from ferrite_runtime.host.footprint import bytes_of
 from ferrite_runtime.host.launch_text import Argument, HostText, LaunchWriter, Option, Sequencing, Site
@@ -69,7 +69,7 @@ class Value:
 _WORDS = {(tag, word): word for tag, words in CLOSED_TAGS.items() for word in words}
 """The values of closed tags as this package writes them."""
 
-HEAVIER = "_heavier"
+LARGE_FALLBACK = "_large_fallback"
 """The function that gets calls whose sizes are too large for this one, and these sizes by name."""
 
 
@@ -86,7 +86,7 @@ class _Writer:
     lines: list[str] = field(default_factory=list)
     # Launches that are written but not started yet, and variables to delete once they are.
     is_waiting: bool = False
-    postponed: Postponement = field(default_factory=Postponement)
+    deferred: DeferredRelease = field(default_factory=DeferredRelease)
     values: dict[str, Value] = field(default_factory=dict)
     users: dict[str, int] = field(default_factory=dict)
     addresses: set[str] = field(default_factory=set)
@@ -194,7 +194,7 @@ class _Writer:
         if self.is_waiting and self.sequencing is not None:
             self.lines.extend(self.sequencing.flush())
         self.is_waiting = False
-        dying = self.postponed.end()
+        dying = self.deferred.end()
         if dying:
             self.lines.append(f"del {', '.join(dying)}")
 
@@ -202,7 +202,7 @@ class _Writer:
         """Writes that variables die; memory that a waiting launch may use is not given back before it."""
         if not variables:
             return
-        if self.is_waiting and self.postponed.put_off(variables, map(self._bytes, variables)):
+        if self.is_waiting and self.deferred.put_off(variables, map(self._bytes, variables)):
             return
         self.flush()
         self.lines.append(f"del {', '.join(variables)}")
@@ -219,10 +219,10 @@ class _Writer:
         """Returns the lines that hand a call over whose sizes are too large for arenas, or for what is put off."""
         if self.sequencing is None:
             return []
-        needs = ((self.sequencing.arenas.total, MAX_ARENA), (self.postponed.most(), MAX_LENGTHS_POSTPONED))
+        needs = ((self.sequencing.arenas.total, MAX_ARENA), (self.deferred.most(), MAX_LENGTHS_DEFERRED))
         tests = [f"{print_expr(expr_of(need))} > {most}" for need, most in needs if not is_number(need)]
         sizes = ", ".join(f"{name!r}: {name}" for name in sorted(self.sequencing.lengths))
-        return [f"if {' or '.join(tests)}: return {HEAVIER}(args, {{{sizes}}})"] if tests else []
+        return [f"if {' or '.join(tests)}: return {LARGE_FALLBACK}(args, {{{sizes}}})"] if tests else []
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -537,8 +537,8 @@ def write_host(
         is_listing: whether the text is for people, and never run: see `list_host`.
     """
     kernels = {kernel.id: kernel for kernel in program.kernels}
-    postponed = Postponement(sequencing.sizes if sequencing is not None else None)
-    writer = _Writer(program, write_launch, sequencing, postponed=postponed, kernels=kernels, is_listing=is_listing)
+    deferred = DeferredRelease(sequencing.sizes if sequencing is not None else None)
+    writer = _Writer(program, write_launch, sequencing, deferred=deferred, kernels=kernels, is_listing=is_listing)
     writer.lines.extend(opening)
     names = [value.name for value in program.inputs]
     if names:

@@ -86,7 +86,7 @@ class Sequencing:
         steps: what stands for the program's steps, with products that wait; None for these themselves.
         arenas: where buffers lie that are not allocated one by one.
         lengths: names that sizes of buffers may depend on which lie in arenas or die later than they could. A call in
-            which these take up too much memory is left to the global function `HEAVIER` of ``host_function.py``.
+            which these take up too much memory is left to the global function `LARGE_FALLBACK` of ``host_function.py``.
         sizes: values of the lengths for which it is decided what dies later; None where it is decided without.
     """
 

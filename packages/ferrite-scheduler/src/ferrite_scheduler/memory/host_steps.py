@@ -35,7 +35,7 @@ from ferrite_scheduler.model.schedule import (
 )
 from ferrite_scheduler.model.target import Policy
 
-from .sub_buffers import Room, find_rooms
+from .sub_buffers import SubBuffer, find_sub_buffers
 
 Work: TypeAlias = Kernel | Node
 """One thing to run: a kernel, or the node of a host call."""
@@ -56,7 +56,7 @@ class _Plan:
     kernels: list[Kernel] = field(default_factory=list)
     numbers: dict[int, int] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
-    rooms: dict[str, Room] = field(default_factory=dict)
+    sub_buffers: dict[str, SubBuffer] = field(default_factory=dict)
     telling: frozenset[str] = frozenset()
 
 
@@ -81,8 +81,8 @@ def plan_memory(
     _name_hosts(plan, work)
     deaths = _deaths(plan, work, held)
     shared = _shared_storages(plan)
-    plan.rooms = find_rooms(work, graph, dependences, plan.owned - shared)
-    plan.owned -= {*plan.rooms, *(room.inside for room in plan.rooms.values())}
+    plan.sub_buffers = find_sub_buffers(work, graph, dependences, plan.owned - shared)
+    plan.owned -= {*plan.sub_buffers, *(sub_buffer.inside for sub_buffer in plan.sub_buffers.values())}
     pending: list[str] = deaths.pop(-1, [])
     for position, item in enumerate(work):
         dying = deaths.get(position, [])
@@ -308,9 +308,9 @@ def _call(plan: _Plan, node: Node) -> None:
         plan.steps.append(CallGraph(replace(definition, **renamed)))  # type: ignore[arg-type]
         return
     made_here = definition.results[0] if definition.results else None
-    if made_here is not None and made_here.name in plan.rooms:
-        room, tensor = plan.rooms[made_here.name], made_here.type
-        view = View(plan.host[room.inside], tensor.dtype, tensor.shape, tensor.strides, room.offset)
+    if made_here is not None and made_here.name in plan.sub_buffers:
+        sub_buffer, tensor = plan.sub_buffers[made_here.name], made_here.type
+        view = View(plan.host[sub_buffer.inside], tensor.dtype, tensor.shape, tensor.strides, sub_buffer.offset)
         plan.steps.append(MakeView(made_here.name, view))
         return
     if made_here is not None and _is_kept(definition):

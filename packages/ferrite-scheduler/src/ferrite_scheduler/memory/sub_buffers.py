@@ -1,9 +1,9 @@
-"""Rooms: short-lived buffers that lie in a part of another one which holds nothing at that time.
+"""sub-buffers: short-lived buffers that lie in a part of another one which holds nothing at that time.
 
-A large result that is made piece by piece, each piece computed elsewhere and then stored where it belongs, has room for
-the pieces itself, in its rows that come later; and the rows of an operand that the last piece does not read are no more
-needed then. What wants a room must begin as a buffer without contents (``aten.empty_strided``). A part of another
-buffer holds nothing
+A large result that is made piece by piece, each piece computed elsewhere and then stored where it belongs, has
+sub-buffer for the pieces itself, in its rows that come later; and the rows of an operand that the last piece does not
+read are no more needed then. What wants a sub-buffer must begin as a buffer without contents (``aten.empty_strided``).
+A part of another buffer holds nothing
 
 - from the time on after which nothing touches that part, or
 - if the buffer began without contents too, as long as nothing has touched that part.
@@ -26,11 +26,11 @@ Span: TypeAlias = tuple[int, int]
 """Elements of a storage: from one on, up to and without another."""
 EMPTY = "aten.empty_strided.default"
 ALIGNMENT = 256
-"""Bytes that the beginning of a room is a multiple of, as those of buffers are."""
+"""Bytes that the beginning of a sub-buffer is a multiple of, as those of buffers are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class SubBuffer:
     """Where a buffer lies: in which other one, from which of its elements on."""
 
     inside: str
@@ -50,7 +50,7 @@ class _Life:
     is_empty: bool = False
     is_returned: bool = False
     touches: list[tuple[int, Span]] = field(default_factory=list)
-    rooms: list[tuple[int, int, Span]] = field(default_factory=list)
+    sub_buffers: list[tuple[int, int, Span]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -58,7 +58,9 @@ class _Life:
         return int(self.tensor.storage_size)
 
 
-def find_rooms(work: Sequence[Work], graph: Graph, dependences: Dependences, owned: Collection[str]) -> dict[str, Room]:
+def find_sub_buffers(
+    work: Sequence[Work], graph: Graph, dependences: Dependences, owned: Collection[str]
+) -> dict[str, SubBuffer]:
     """Returns the buffers, by name, that can lie in others, for work in execution order.
 
     ``owned`` names the buffers that are the program's own, and known under one name on the host.
@@ -67,16 +69,16 @@ def find_rooms(work: Sequence[Work], graph: Graph, dependences: Dependences, own
     if all(name in dependences.kept for name in wanting):
         return {}
     lives = _lives(work, graph, dependences, owned)
-    found: dict[str, Room] = {}
+    found: dict[str, SubBuffer] = {}
     for name in wanting:
         life = lives.get(name)
         if life is None or life.is_returned or not life.size:
             continue
         for other, outer in lives.items():
-            offset = _offset(life, outer) if other != name and other not in found and not life.rooms else None
+            offset = _offset(life, outer) if other != name and other not in found and not life.sub_buffers else None
             if offset is not None:
-                outer.rooms.append((life.begin, life.end, (offset, offset + life.size)))
-                found[name] = Room(other, offset)
+                outer.sub_buffers.append((life.begin, life.end, (offset, offset + life.size)))
+                found[name] = SubBuffer(other, offset)
                 break
     return found
 
@@ -151,7 +153,7 @@ def _offset(inner: _Life, outer: _Life) -> int | None:
     is_alive = outer.begin < inner.begin and (outer.is_returned or inner.begin <= outer.end)
     if not is_alive or inner.tensor.dtype is not outer.tensor.dtype or inner.tensor.device != outer.tensor.device:
         return None
-    taken = [span for begin, end, span in outer.rooms if begin <= inner.end and inner.begin <= end]
+    taken = [span for begin, end, span in outer.sub_buffers if begin <= inner.end and inner.begin <= end]
     found = None
     if outer.is_empty:
         earlier = [span for position, span in outer.touches if position <= inner.end]

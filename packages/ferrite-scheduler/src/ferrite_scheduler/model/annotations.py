@@ -118,7 +118,7 @@ def as_reduction(reduction: ColumnReduction) -> Reduction:
     )
 
 
-def unmarked(graph: Graph) -> Graph:
+def unannotated(graph: Graph) -> Graph:
     """Returns the graph without marks, for all that is not about layout."""
     if not any(isinstance(definition, (ColumnReduction, LookBackScan, RowResult)) for definition in graph.definitions):
         return graph

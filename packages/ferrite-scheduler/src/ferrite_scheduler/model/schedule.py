@@ -121,11 +121,11 @@ class Kernel:
         columns: how many positions of ``x`` each of them takes, where reductions are over some of these, too; see
             `register_norms`. 0 elsewhere.
         status: the param through which they tell each other, zeros or kept from launch to launch; "" in others.
-        ahead: how many parts of a line, or images, further on programs that wait for others ask for what is read there;
-            0 where they do not; see `prefetches`.
+        prefetch_distance: how many parts of a line, or images, further on programs that wait for others ask for what is
+            read there; 0 where they do not; see `prefetches`.
         backwards: whether the programs that begin first take the end of the grid.
-        idle: for what sizes the kernel is not launched, as others do its work: those for which all conditions of a row
-            hold. Results that another kernel has stored then are ``readwrite`` params.
+        skip_guard: for what sizes the kernel is not launched, as others do its work: those for which all conditions of
+            a row hold. Results that another kernel has stored then are ``readwrite`` params.
     """
 
     name: str
@@ -140,11 +140,11 @@ class Kernel:
     tile: int = 4096
     inner: int = 0
     branches: tuple[int, ...] = ()
-    idle: tuple[Conditions, ...] = ()
+    skip_guard: tuple[Conditions, ...] = ()
     points: int = 0
     columns: int = 0
     status: str = ""
-    ahead: int = 0
+    prefetch_distance: int = 0
     backwards: bool = False
 
     @property
@@ -200,7 +200,7 @@ class Kernel:
         )
         runs += f" in {self.parts} parts of {self.points}" if self.points else ""
         runs += f" in {len(self.branches)} branches" if self.branches else ""
-        rows = [" and ".join(f"{sizes.text(size)} <= {limit}" for size, limit in row) for row in self.idle]
+        rows = [" and ".join(f"{sizes.text(size)} <= {limit}" for size, limit in row) for row in self.skip_guard]
         runs += f" unless {' or '.join(rows)}" if rows else ""
         lines = [f"{self.name} [{' '.join(map(str, self.axes))}]{runs} ({params}) {{"]
         for definition, branch in zip(self.body, self.branch_of, strict=True):

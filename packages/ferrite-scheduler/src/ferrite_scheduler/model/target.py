@@ -109,7 +109,7 @@ class Policy:
         cooperative_minimum: fewest bytes that a program reads twice otherwise: shorter rows stay in the cache.
         hold_images: normalise images by programs that hold what they have read until its moments are known (decision
             0023), where they may ``cooperate``.
-        ask_ahead: have programs that wait for others ask for what later ones will read (decision 0026): those that hold
+        prefetch: have programs that wait for others ask for what later ones will read (decision 0026): those that hold
             images, and those of scans; and those that list rows for what these are combined into (decision 0027).
         asking_bandwidth: bytes per second of memory for each multiprocessor from which those of scans do: an H200 has
             32 billion, an H100, where they lose up to 5 %, 23 billion.
@@ -128,7 +128,7 @@ class Policy:
         sort_scatters: bring rows that are combined into one place together before, where that pays.
         sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
         sorted_row: fewest elements of such a row.
-        turn_around: have kernels begin at the end of large tensors that the kernel before has read or written.
+        reverse_traversal: have kernels begin at the end of large tensors that the kernel before has read or written.
         horizontal: fuse independent definitions that share inputs.
         branches: give independent definitions of a pointwise kernel programs of their own.
         reuse: let a dead buffer's storage serve a new one of the same size.
@@ -171,7 +171,7 @@ class Policy:
     cooperative_rows: int = 512
     cooperative_minimum: int = 144 << 10
     hold_images: bool = True
-    ask_ahead: bool = True
+    prefetch: bool = True
     asking_bandwidth: float = 27e9
     reduce_segments: bool = True
     segment_bytes: int = 0
@@ -183,7 +183,7 @@ class Policy:
     sort_scatters: bool = True
     sorted_bytes: int = 192 << 20
     sorted_row: int = 128
-    turn_around: bool = True
+    reverse_traversal: bool = True
     horizontal: bool = True
     branches: bool = True
     reuse: bool = True

@@ -3,11 +3,11 @@
 Which is better depends on the length: a few programs reduce a short axis faster than a second kernel starts, a long one
 keeps them busy while most of the device idles. So both are scheduled. The graph gets the two stages of a split
 reduction; where fusion leaves them kernels of their own, a third kernel does the work of both, and each is launched
-only for the lengths for which its form is the better one (`Kernel.idle`). Reductions that share a kernel where they are
-whole are a *group*: their stages share kernels with each other alone (rule F13). A reduction that shares a kernel with
-something else in the form that its hint asks for keeps that form. Loops that share the kernel of a whole reduction, as
-those that apply what was found to its columns, belong to the third kernel, too; kernels of their own are launched for
-the other lengths.
+only for the lengths for which its form is the better one (`Kernel.skip_guard`). Reductions that share a kernel where
+they are whole are a *group*: their stages share kernels with each other alone (rule F13). A reduction that shares a
+kernel with something else in the form that its hint asks for keeps that form. Loops that share the kernel of a whole
+reduction, as those that apply what was found to its columns, belong to the third kernel, too; kernels of their own are
+launched for the other lengths.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Threshold:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class SplitCandidate:
     """A reduction in two forms.
 
     Attributes:
@@ -83,9 +83,9 @@ class Offer:
     long: tuple[Conditions, ...]
 
 
-def offer_splits(
+def find_split_candidates(
     graph: Graph, target: Target, policy: Policy, refused: Collection[str]
-) -> tuple[Graph, tuple[Offer, ...]]:
+) -> tuple[Graph, tuple[SplitCandidate, ...]]:
     """Returns the graph with such reductions split, and what became of each; those ``refused`` by name stay whole."""
     reductions = [
         d for d in graph.definitions if isinstance(d, Reduction) and _is_open(d) and d.results[0].name not in refused
@@ -96,7 +96,7 @@ def offer_splits(
     readers = _readers(graph)
     reductions = [reduction for reduction in reductions if _is_read_by_no_reduction(reduction, readers, graph)]
     thresholds = _thresholds(reductions, types, target, policy)
-    offers: list[Offer] = []
+    candidates: list[SplitCandidate] = []
     definitions: list[Definition] = []
     wanted = {reduction.results[0].name for reduction in reductions}
     for definition in graph.definitions:
@@ -109,8 +109,8 @@ def offer_splits(
         first, second = split(definition, Plan(threshold.parts, chunk, exact=False), types)
         definitions += [first, second]
         names = first.results[0].name, second.results[0].name
-        offers.append(Offer(definition, *names, *_conditions(points, grid, threshold)))
-    return (replace(graph, definitions=tuple(definitions)), tuple(offers)) if offers else (graph, ())
+        candidates.append(SplitCandidate(definition, *names, *_conditions(points, grid, threshold)))
+    return (replace(graph, definitions=tuple(definitions)), tuple(candidates)) if candidates else (graph, ())
 
 
 def _conditions(points: Size, grid: Size, threshold: Threshold) -> tuple[tuple[Conditions, ...], ...]:
@@ -189,17 +189,17 @@ def _threshold(bytes_: float, node: Node, target: Target, policy: Policy) -> Thr
 
 
 def sharing_reductions(
-    offers: Sequence[Offer], graph: Graph, clusters: Sequence[Cluster | Node], dependences: Dependences
+    candidates: Sequence[SplitCandidate], graph: Graph, clusters: Sequence[Cluster | Node], dependences: Dependences
 ) -> frozenset[str]:
     """Returns the names of the reductions that share a kernel with something else where each has one form.
 
     Args:
-        offers: the reductions.
+        candidates: the reductions.
         graph: with all of them whole.
         clusters: the kernels of a plan in which each is whole or split, as its hint asks for.
         dependences: those of that plan.
     """
-    names = {offer.second for offer in offers}
+    names = {candidate.second for candidate in candidates}
     made = {name: item for item in clusters for name in made_in(item)}
     stages = {name: _first_stages(name, graph, dependences) for name in names}
     alike = names.union(*stages.values())
@@ -243,7 +243,7 @@ def _is_apart(item: Cluster | Node, names: Collection[str], dependences: Depende
     return True
 
 
-def group_stages(offers: Sequence[Offer], clusters: Sequence[Cluster | Node]) -> dict[str, Stage]:
+def group_stages(candidates: Sequence[SplitCandidate], clusters: Sequence[Cluster | Node]) -> dict[str, Stage]:
     """Returns the stage that each stage of reductions is, by the name of its result.
 
     Reductions of one group share a kernel where all are whole, which ``clusters`` are, and change form at one length.
@@ -251,21 +251,21 @@ def group_stages(offers: Sequence[Offer], clusters: Sequence[Cluster | Node]) ->
     made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
     groups: dict[object, int] = {}
     found: dict[str, Stage] = {}
-    for offer in offers:
-        place = made[offer.second]
-        group = groups.setdefault((place, offer.short), len(groups))
-        found[offer.first], found[offer.second] = (group, False), (group, True)
+    for candidate in candidates:
+        place = made[candidate.second]
+        group = groups.setdefault((place, candidate.short), len(groups))
+        found[candidate.first], found[candidate.second] = (group, False), (group, True)
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class SinglePass:
     """What does the work of both stages of reductions.
 
     Attributes:
         graph: its definitions alone.
         stages: places of the clusters with the first stages and, last, of that with the second.
-        idle: for what sizes it is not launched.
+        skip_guard: for what sizes it is not launched.
         replaced: for what sizes its stages are not.
         reductions: names of the reductions.
         loops: places of the clusters of loops whose work it does, too.
@@ -273,49 +273,49 @@ class Whole:
 
     graph: Graph
     stages: tuple[int, ...]
-    idle: tuple[Conditions, ...]
+    skip_guard: tuple[Conditions, ...]
     replaced: tuple[Conditions, ...]
     reductions: frozenset[str]
     loops: tuple[int, ...] = ()
 
 
-def whole_forms(
-    clusters: Sequence[Cluster | Node], graph: Graph, dependences: Dependences, offers: Sequence[Offer]
-) -> tuple[tuple[Whole, ...], frozenset[str]]:
+def single_pass_versions(
+    clusters: Sequence[Cluster | Node], graph: Graph, dependences: Dependences, candidates: Sequence[SplitCandidate]
+) -> tuple[tuple[SinglePass, ...], frozenset[str]]:
     """Returns the kernels that there have to be beside the stages of reductions in two forms.
 
     Last come the names of the reductions that cannot have them as they read what changes: what does the work of both
     stages runs in the place of the second.
     """
     made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
-    firsts = {offer.first: offer for offer in offers}
-    seconds = {offer.second: offer for offer in offers}
-    wholes: list[Whole] = []
+    firsts = {candidate.first: candidate for candidate in candidates}
+    seconds = {candidate.second: candidate for candidate in candidates}
+    single_passes: list[SinglePass] = []
     unfit: set[str] = set()
     for last in dict.fromkeys(made[name] for name in seconds):
         item = clusters[last]
         own = [seconds[name] for name in made_in(item) if name in seconds]
-        before = tuple(dict.fromkeys(made[offer.first] for offer in own))
+        before = tuple(dict.fromkeys(made[candidate.first] for candidate in own))
         along = [firsts[name] for place in before for name in made_in(clusters[place]) if name in firsts]
-        names = frozenset(offer.second for offer in (*own, *along))
-        read = [name for offer in own for name in names_read(offer.reduction)]
+        names = frozenset(candidate.second for candidate in (*own, *along))
+        read = [name for candidate in own for name in names_read(candidate.reduction)]
         if any(dependences.storage[name] in dependences.versions for name in read):
             unfit |= names
             continue
         alone = _alone([item], seconds, graph, dependences)
-        wholes.append(Whole(alone, (*before, last), own[0].long, own[0].short, names))
-    return tuple(wholes), frozenset(unfit)
+        single_passes.append(SinglePass(alone, (*before, last), own[0].long, own[0].short, names))
+    return tuple(single_passes), frozenset(unfit)
 
 
 def with_loops(
-    form: Whole,
+    form: SinglePass,
     together: Sequence[Cluster | Node],
     clusters: Sequence[Cluster | Node],
     graph: Graph,
     dependences: Dependences,
-    offers: Sequence[Offer],
+    candidates: Sequence[SplitCandidate],
     taken: Collection[int],
-) -> Whole | None:
+) -> SinglePass | None:
     """Returns what does the work of loops beside the reductions as well; None where there are no such loops.
 
     They share its kernel in ``together``, a plan in which all these reductions are whole, and none finds anything
@@ -352,7 +352,7 @@ def with_loops(
             joined.append(place)
     if joined == [last]:
         return None
-    seconds = {offer.second: offer for offer in offers}
+    seconds = {candidate.second: candidate for candidate in candidates}
     own = {*joined, *form.stages}
     unread = {name for place in ahead if own.issuperset(readers(place)) for name in made_in(clusters[place])} - set(
         graph.output_names
@@ -380,7 +380,7 @@ def _body(item: Cluster | Node, dependences: Dependences) -> list[Computed]:
 
 def _alone(
     items: Sequence[Cluster | Node],
-    seconds: Mapping[str, Offer],
+    seconds: Mapping[str, SplitCandidate],
     graph: Graph,
     dependences: Dependences,
     unread: Collection[str] = (),

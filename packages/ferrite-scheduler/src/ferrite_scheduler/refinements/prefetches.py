@@ -24,14 +24,17 @@ SCANNED, HELD = 128 << 10, 120 << 10
 as these ask when their own elements have come."""
 
 
-def ask_ahead(work: Sequence[Work], target: Target, policy: Policy) -> list[Work]:
+def prefetch(work: Sequence[Work], target: Target, policy: Policy) -> list[Work]:
     """Returns the work, in order, with how far ahead the programs of its kernels ask."""
-    if not policy.ask_ahead:
+    if not policy.prefetch:
         return list(work)
-    return [replace(item, ahead=_ahead(item, target, policy)) if isinstance(item, Kernel) else item for item in work]
+    return [
+        replace(item, prefetch_distance=_prefetch_distance(item, target, policy)) if isinstance(item, Kernel) else item
+        for item in work
+    ]
 
 
-def _ahead(kernel: Kernel, target: Target, policy: Policy) -> int:
+def _prefetch_distance(kernel: Kernel, target: Target, policy: Policy) -> int:
     """Returns how many parts or images ahead a kernel's programs ask; 0 where there are no more than so many."""
     scan = next((definition for definition in kernel.body if isinstance(definition, LookBackScan)), None)
     if scan is not None:
@@ -40,17 +43,17 @@ def _ahead(kernel: Kernel, target: Target, policy: Policy) -> int:
         lines = math.prod(int(axis.size) for axis in kernel.grid)
         size = scan.points * lines * _bytes_read(scan.operand.loads)
         count = -(-int(scan.along.size) // scan.points)
-        bytes_ahead = SCANNED
+        prefetch_bytes = SCANNED
     elif kernel.columns:
         reduction = next(definition for definition in kernel.body if isinstance(definition, Reduction))
         size = math.prod(int(axis.size) for axis in kernel.axes[-2:])
         size *= _bytes_read(load for body in bodies_of(reduction) for load in body.loads)
         count = math.prod(int(axis.size) for axis in kernel.axes[:-2])
-        bytes_ahead = HELD
+        prefetch_bytes = HELD
     else:
         return 0
-    ahead = bytes_ahead * target.processors // max(size, 1)
-    return ahead if ahead < count else 0
+    prefetch_distance = prefetch_bytes * target.processors // max(size, 1)
+    return prefetch_distance if prefetch_distance < count else 0
 
 
 def _bytes_read(loads: Iterable[Scalar]) -> int:

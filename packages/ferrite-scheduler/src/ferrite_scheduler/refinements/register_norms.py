@@ -130,7 +130,7 @@ def _norm_of(place: int, item: Work, work: Sequence[Work], dependences: Dependen
 def _is_plain(kernel: Kernel, strategies: Sequence[str]) -> bool:
     """Returns whether a kernel of one of these strategies only reads and writes, the same for all sizes."""
     nodes = postorder(body for definition in kernel.body for body in bodies_of(definition))
-    is_special = bool(kernel.runs or kernel.branches or kernel.idle or kernel.points or kernel.status)
+    is_special = bool(kernel.runs or kernel.branches or kernel.skip_guard or kernel.points or kernel.status)
     is_special |= any(node.op in OPAQUE for node in nodes)
     accesses = {param.access for param in kernel.params}
     has_loops = all(isinstance(definition, (Reduction, Loop)) for definition in kernel.body)

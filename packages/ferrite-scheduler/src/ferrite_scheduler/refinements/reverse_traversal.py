@@ -27,11 +27,11 @@ TURNING = ("pointwise", "persistent")
 parts, all at once."""
 
 
-def turn_around(
+def reverse_traversal(
     work: Sequence[Work], graph: Graph, dependences: Dependences, target: Target, policy: Policy
 ) -> list[Work]:
     """Returns the work, in order, with the kernels marked that begin at the end of what they read."""
-    if not policy.turn_around:
+    if not policy.reverse_traversal:
         return list(work)
     moved = 0  # bytes, by all before
     touched: dict[str, tuple[int, bool]] = {}  # by storage: what had been moved after it, and whether backwards

@@ -23,7 +23,7 @@ SHORT_RUN_BYTES = 128
 COMBINES = ("sum", "prod", "max", "min", "any", "all", "welford")
 
 
-def separate_short_runs(graph: Graph, policy: Policy) -> Graph:
+def split_contiguous_inner(graph: Graph, policy: Policy) -> Graph:
     """Returns the graph with such reductions in two; the same object where there are none."""
     types = {name: value.type for name, value in graph.values.items()}
     definitions: list[Definition] = []

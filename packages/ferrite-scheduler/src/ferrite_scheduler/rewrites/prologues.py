@@ -29,7 +29,7 @@ CHEAP = 8
 """Instructions, at most, that each element of it takes."""
 
 
-def repeat_statistics(graph: Graph, target: Target, policy: Policy) -> Graph:
+def recompute_statistics(graph: Graph, target: Target, policy: Policy) -> Graph:
     """Returns the graph with such statistics over the points of the products; the same object where there are none."""
     statistics = {
         d.results[0].name: d for d in graph.definitions if isinstance(d, Reduction) and _is_statistic(d, policy)

@@ -267,7 +267,7 @@ def _base(start: Loop, types: Types) -> View | Number:
 
 def _asked(base: View | Number, policy: Policy) -> int:
     """Returns how many bytes of what places are before are asked for while rows are listed (decision 0027)."""
-    if not isinstance(base, View) or not policy.ask_ahead:
+    if not isinstance(base, View) or not policy.prefetch:
         return 0
     return min(prod(int(size) for size in base.shape) * base.dtype.bytes, MOST_ASKED)
 

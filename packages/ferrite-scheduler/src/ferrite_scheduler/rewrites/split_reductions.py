@@ -189,7 +189,7 @@ def _read_again(node: Node, looped: Collection[str], target: Target, policy: Pol
     Of those that are larger than the cache, the end is to be there when all parts are done, rather than that of each
     part: the parts take turns. Where each image of several is reduced by itself they cannot, and are shorter.
     """
-    if not policy.turn_around or not is_outer(node):
+    if not policy.reverse_traversal or not is_outer(node):
         return []
     return [touch for touch in node.loads if 2 * touch.bytes > target.l2_bytes and touch.name in looped]
 

@@ -103,7 +103,7 @@ def _run_step(step: Step, schedule: Schedule, host: Evaluator, *, backwards: boo
             memory[step.name] = _found(host, step.source)
         case Launch():
             kernel = schedule.kernels[step.kernel]
-            if any(all(host.sizes((size,))[0] <= most for size, most in row) for row in kernel.idle):
+            if any(all(host.sizes((size,))[0] <= most for size, most in row) for row in kernel.skip_guard):
                 return
             _launch(kernel, [_found(host, name) for name in step.args], host, backwards=backwards)
         case CallExtern():

@@ -138,12 +138,12 @@ HALF = 2
 """Bytes of the elements that are asked for ahead, at most."""
 
 
-def read_ahead(flat: FlatKernel, policies: list[dict[Scalar, str]]) -> list[frozenset[Scalar]]:
+def prefetched_loads(flat: FlatKernel, policies: list[dict[Scalar, str]]) -> list[frozenset[Scalar]]:
     """Returns for each loop the loads of which the next block is asked for before one is worked on.
 
     Those are columns of halves that are read again: programs are so few then, that their columns wait in the cache,
-    that most of the time all threads of a multiprocessor wait for a block, or compute. `benchmarks/by_hand.py softmax`
-    has such columns with and without it; of 32-bit elements asking costs more than it gains.
+    that most of the time all threads of a multiprocessor wait for a block, or compute. `benchmarks/hand_written.py
+    softmax` has such columns with and without it; of 32-bit elements asking costs more than it gains.
     """
     columns = flat.space.order[-1:]
     if flat.space.order[:1] != ("r",) or len(flat.space.order) != 2:

@@ -150,11 +150,11 @@ class Addresses:
         """Returns a number for the reduction axis, and ones for the others."""
         return tuple(width if name == "r" else 1 for name in self._space.order)
 
-    def ask_ahead(self, param: KernelParam, index: Index) -> None:
+    def prefetch(self, param: KernelParam, index: Index) -> None:
         """Writes that the cache gets the next block of columns, while this one is worked on.
 
         Args:
-            param: the parameter that the columns are read from, as `loop_plan.read_ahead` allows.
+            param: the parameter that the columns are read from, as `loop_plan.prefetched_loads` allows.
             index: where an element is, counted from the first one.
         """
         reduction, columns = self._space.reduction, self._space.axis(self._space.order[-1])

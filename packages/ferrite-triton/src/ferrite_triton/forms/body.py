@@ -15,7 +15,7 @@ from ferrite_triton.analysis.loop_plan import (
     READ_THE_LAST_TIME,
     goes_backwards,
     plan_passes,
-    read_ahead,
+    prefetched_loads,
     rereads,
     roots_of,
 )
@@ -213,7 +213,7 @@ class KernelBody:
         plan = plan_passes(self._flat)
         policies, shared = rereads(self._flat, plan), shared_loads(self._flat)
         self._write_grid_level(plan.before)
-        backwards, ahead = goes_backwards(self._flat, plan), read_ahead(self._flat, policies)
+        backwards, ahead = goes_backwards(self._flat, plan), prefetched_loads(self._flat, policies)
         for loop, policy, is_backward, asked in zip(plan.loops, policies, backwards, ahead, strict=True):
             self._evaluator.hints, self._evaluator.ahead = policy | shared, asked
             if loop.inside:

@@ -30,15 +30,15 @@ def ask_for_part(flat: FlatKernel, addresses: Addresses, operand: Scalar, points
         points: of a part.
         wide: whether addresses have 64 bits.
     """
-    reduction, ahead = flat.space.reduction, flat.kernel.ahead
+    reduction, prefetch_distance = flat.space.reduction, flat.kernel.prefetch_distance
     whole = 0 if reduction is None else int(reduction.size) // points
-    if reduction is None or not 0 < ahead < whole:
+    if reduction is None or not 0 < prefetch_distance < whole:
         return
     if any(node.op == "masked" for node in computed_nodes(flat, (operand,))):
         return  # what is read under a condition may not exist
     dtype, part = I64 if wide else I32, Name("part")
-    later = mul(add(converted(part, I32, dtype), Literal(ahead, dtype)), Literal(points, dtype))
-    exists = apply("lt", add(part, Literal(ahead, I32)), Literal(whole, I32))
+    later = mul(add(converted(part, I32, dtype), Literal(prefetch_distance, dtype)), Literal(points, dtype))
+    exists = apply("lt", add(part, Literal(prefetch_distance, I32)), Literal(whole, I32))
     for load in memory_loads(flat, (operand,)):
         offset, size = flat.offset(load.source, load.indices), points * load.dtype.bytes // 2
         if not offset.is_indirect and step_along(offset, "r") == 1 and size % ASKED == 0:
@@ -56,7 +56,7 @@ def ask_for_image(flat: FlatKernel, addresses: Addresses, load: Scalar, builder:
         builder: knows where the program is.
     """
     kernel, x, y, r = flat.kernel, flat.space.axis("x"), flat.space.axis("y"), flat.space.reduction
-    if not kernel.ahead or x is None or y is None or r is None:
+    if not kernel.prefetch_distance or x is None or y is None or r is None:
         return
     offset = flat.offset(load.source, load.indices)
     steps = {axis.name: step_along(offset, axis.name) for axis in (x, y, r)}
@@ -69,6 +69,6 @@ def ask_for_image(flat: FlatKernel, addresses: Addresses, load: Scalar, builder:
     start = offset - flat_dim(x).index - flat_dim(r).index * x.size
     # The program and the image have the type of addresses.
     piece = mul(remainder(program, literal(programs, dtype)), literal(size // load.dtype.bytes, dtype))
-    later = add(literal(kernel.ahead * int(steps["y"]), dtype), piece)
-    exists = apply("lt", add(image, literal(kernel.ahead, dtype)), literal(int(y.size), dtype))
+    later = add(literal(kernel.prefetch_distance * int(steps["y"]), dtype), piece)
+    exists = apply("lt", add(image, literal(kernel.prefetch_distance, dtype)), literal(int(y.size), dtype))
     addresses.ask_for(flat.param_of(load.source), start, later, size, exists)

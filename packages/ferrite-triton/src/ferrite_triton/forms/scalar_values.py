@@ -60,7 +60,7 @@ class ScalarValues:
 
     Attributes:
         hints: eviction policy by load, where one is wanted.
-        ahead: loads of which the next block is asked for, see `loop_plan.read_ahead`.
+        ahead: loads of which the next block is asked for, see `loop_plan.prefetched_loads`.
         addresses: where elements lie in memory.
         shares: the shares of softmaxes, see `approximations.shares`.
     """
@@ -539,7 +539,7 @@ class ScalarValues:
         load = Load(pointer, mask, other, self.hints.get(node, ""), row_per_thread=is_own_row)
         tile = self._hold("load", load, axes)
         if node in self.ahead and guard is None:
-            self.addresses.ask_ahead(param, index)
+            self.addresses.prefetch(param, index)
         return tile
 
     def place(self, param: KernelParam, index: Index) -> Tile:

@@ -64,9 +64,9 @@ class LaunchForm:
     expected: int = 0
 
 
-def launch_form(emitted: Emitted, idle: Sequence[Conditions] = ()) -> LaunchForm:
-    """Returns how a kernel is launched; ``idle`` says for what sizes it is not."""
-    choices: list[tuple[Conditions, str | None]] = [(conditions, None) for conditions in idle]
+def launch_form(emitted: Emitted, skip_guard: Sequence[Conditions] = ()) -> LaunchForm:
+    """Returns how a kernel is launched; ``skip_guard`` says for what sizes it is not."""
+    choices: list[tuple[Conditions, str | None]] = [(conditions, None) for conditions in skip_guard]
     choices += [(conditions, spec.id) for conditions, spec in emitted.alternatives]
     alternatives = tuple(
         {"when": [[host_expression(size), limit] for size, limit in conditions], "kernel": kernel}

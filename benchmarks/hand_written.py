@@ -7,8 +7,8 @@ images in, and which way the kernel after should go, as ``moments``, what its fi
 ``kept``, whether to say what should stay in the cache between them, as ``streams``, what it gains to read images again
 soon, and as ``held``, to hold what was read until the moments of its image are known.
 
-    python benchmarks/by_hand.py                   # about three minutes on one H200
-    python benchmarks/by_hand.py scan
+    python benchmarks/hand_written.py                   # about three minutes on one H200
+    python benchmarks/hand_written.py scan
 
 Shares are of the floor: bytes over the copy bandwidth of the same run. Results are checked first, but for those of
 kernels that leave something out: a scan that waits for nobody says what the bytes alone cost, a group norm that ends

@@ -14,7 +14,7 @@ from ferrite_runtime import CheckFailed
 from ferrite_runtime.engines import shape_cache
 from ferrite_runtime.engines.cuda_engine import CudaEngine
 from ferrite_runtime.engines.engine import build_host
-from ferrite_runtime.engines.shape_cache import Recurring, write_entry
+from ferrite_runtime.engines.shape_cache import ShapeCache, write_entry
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.formats.expressions import evaluate, settle
 from ferrite_runtime.formats.program import Program
@@ -188,8 +188,8 @@ def test_checks_keep_what_they_say() -> None:
 # --- which sizes get a function -------------------------------------------------------------------------------------
 
 
-def entry(front: Recurring, mapping: dict):
-    names = {"_prepared": front.prepared, "_meet": front}
+def entry(front: ShapeCache, mapping: dict):
+    names = {"_prepared": front.prepared, "_specialise": front}
     return build_host(write_entry(Program.from_mapping(mapping), ("n",)), names, torch.device("cpu"))
 
 
@@ -198,8 +198,8 @@ class Written:
 
     def __init__(self) -> None:
         self.sizes: list[tuple[int, ...]] = []
-        self.recurring = Recurring(lambda args: "usual", self.write)
-        self.call = entry(self.recurring, layers(count=1))
+        self.shape_cache = ShapeCache(lambda args: "usual", self.write)
+        self.call = entry(self.shape_cache, layers(count=1))
 
     def write(self, sizes: tuple[int, ...]):
         self.sizes.append(sizes)
@@ -210,7 +210,7 @@ class Written:
 
 
 def test_a_function_is_written_after_several_meetings(monkeypatch) -> None:
-    monkeypatch.setattr(shape_cache, "MEETINGS", 3)
+    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 3)
     written = Written()
     assert [written.at(n) for n in (5, 6, 5, 5, 5, 6, 7)] == ["usual"] * 4 + [(5,), "usual", "usual"]
     assert written.sizes == [(5,)]
@@ -218,20 +218,20 @@ def test_a_function_is_written_after_several_meetings(monkeypatch) -> None:
 
 
 def test_there_are_only_so_many_and_the_oldest_goes(monkeypatch) -> None:
-    monkeypatch.setattr(shape_cache, "MEETINGS", 1)
-    monkeypatch.setattr(shape_cache, "MEETINGS_WHEN_FULL", 4)
+    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 1)
+    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD_WHEN_FULL", 4)
     monkeypatch.setattr(shape_cache, "MOST", 2)
     written = Written()
     for n in (5, 6, 7, 7, 7):
         written.at(n)
-    assert list(written.recurring.prepared) == [(5,), (6,)]
+    assert list(written.shape_cache.prepared) == [(5,), (6,)]
     written.at(7)
-    assert list(written.recurring.prepared) == [(6,), (7,)]
+    assert list(written.shape_cache.prepared) == [(6,), (7,)]
     assert [written.at(n) for n in (5, 6, 7)] == ["usual", (6,), (7,)]
 
 
 def test_sizes_that_keep_changing_get_no_function(monkeypatch) -> None:
-    monkeypatch.setattr(shape_cache, "MEETINGS", 2)
+    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 2)
     monkeypatch.setattr(shape_cache, "MOST_COUNTED", 8)
     written = Written()
     for n in [*range(9), *range(9), *range(9)]:
@@ -244,21 +244,21 @@ def test_sizes_are_read_from_scalars_and_tensors() -> None:
     mapping["inputs"].pop()
     mapping["steps"].insert(0, LET)
     seen: list[tuple[int, ...]] = []
-    front = Recurring(lambda args: (), lambda sizes: lambda args: ())
+    front = ShapeCache(lambda args: (), lambda sizes: lambda args: ())
     front.prepared = type("Seen", (dict,), {"get": lambda self, sizes: seen.append(sizes)})()
     entry(front, mapping)([torch.empty(7, K), None])
     assert seen == [(7,)]
 
 
 def test_sizes_whose_function_cannot_be_written_go_on_with_that_for_all(monkeypatch, caplog) -> None:
-    monkeypatch.setattr(shape_cache, "MEETINGS", 2)
+    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 2)
     tries: list[tuple[int, ...]] = []
 
     def write(sizes: tuple[int, ...]):
         tries.append(sizes)
         raise KeyError("a defect")
 
-    call = entry(Recurring(lambda args: "usual", write), layers(count=1))
+    call = entry(ShapeCache(lambda args: "usual", write), layers(count=1))
     assert [call([None, None, n]) for n in (5, 5, 5, 5, 6)] == ["usual"] * 5
     assert tries == [(5,)]
     assert "sizes (5,)" in caplog.text
@@ -266,7 +266,7 @@ def test_sizes_whose_function_cannot_be_written_go_on_with_that_for_all(monkeypa
 
 
 def test_threads_write_each_function_once(monkeypatch) -> None:
-    monkeypatch.setattr(shape_cache, "MEETINGS", 20)
+    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 20)
     written = Written()
     barrier = threading.Barrier(4)
 
@@ -299,8 +299,8 @@ def prepared(host) -> dict:
 
 @native
 def test_functions_of_interleaved_sizes_compute_the_same(monkeypatch) -> None:
-    monkeypatch.setattr(shape_cache, "MEETINGS", 2)
-    monkeypatch.setattr(shape_cache, "MEETINGS_WHEN_FULL", 3)
+    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 2)
+    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD_WHEN_FULL", 3)
     monkeypatch.setattr(shape_cache, "MOST", 3)
     host = entry_of(layers(), given(5))
     seen = set()
@@ -316,7 +316,7 @@ def test_functions_of_interleaved_sizes_compute_the_same(monkeypatch) -> None:
 
 @native
 def test_known_sizes_need_one_allocation_and_one_prepared_sequence(monkeypatch) -> None:
-    monkeypatch.setattr(shape_cache, "MEETINGS", 1)
+    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 1)
     host = entry_of(layers(), given(5))
     host(given(5))
     (made,) = prepared(host).values()
@@ -326,7 +326,7 @@ def test_known_sizes_need_one_allocation_and_one_prepared_sequence(monkeypatch) 
 
 @native
 def test_a_check_fails_as_it_does_at_sizes_that_are_new(monkeypatch) -> None:
-    monkeypatch.setattr(shape_cache, "MEETINGS", 2)
+    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 2)
     mapping = layers()
     check = {"do": "check", "holds": ["le", "n", 6], "message": "model.py:3: few rows", "names": [["rows", "n"]]}
     mapping["steps"].insert(0, check)
@@ -342,8 +342,8 @@ def test_a_check_fails_as_it_does_at_sizes_that_are_new(monkeypatch) -> None:
 @native
 def test_threads_with_other_sizes_do_not_disturb_each_other(monkeypatch) -> None:
     """Functions come and go while others run."""
-    monkeypatch.setattr(shape_cache, "MEETINGS", 1)
-    monkeypatch.setattr(shape_cache, "MEETINGS_WHEN_FULL", 1)
+    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 1)
+    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD_WHEN_FULL", 1)
     monkeypatch.setattr(shape_cache, "MOST", 2)
     host = entry_of(layers(), given(5))
     host(given(5))

@@ -52,7 +52,7 @@ def make_kernel(
         params.append(Param(name, value.type, "readwrite" if name in updates else "write"))
     homes = {name: tuple(dim.index for dim in definition.dims) for name, definition in defined.items()}
     axes = place_axes(kernel_dims(graph), placed or {})
-    return Kernel("by_hand", strategy, axes, computed, homes, tuple(dict.fromkeys(kept)), tuple(params))
+    return Kernel("hand_written", strategy, axes, computed, homes, tuple(dict.fromkeys(kept)), tuple(params))
 
 
 def make_schedule(graph: Graph, kernel: Kernel) -> Schedule:

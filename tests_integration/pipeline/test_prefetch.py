@@ -76,13 +76,13 @@ def test_scans_ask_for_halves_of_later_parts(name: str, asked: Ranges) -> None:
     torch.testing.assert_close(found, x.cumsum(-1), rtol=8e-3, atol=0)
     points = 8192 if x.dtype is torch.bfloat16 else 4096
     lines = x.reshape(-1, x.shape[-1])
-    ahead = FEW * (128 << 10) // (points * x.element_size() * len(lines))
+    prefetch_distance = FEW * (128 << 10) // (points * x.element_size() * len(lines))
     whole = lines.shape[1] // points
-    assert 0 < ahead < whole
+    assert 0 < prefetch_distance < whole
     expected = {
         (first // 16 * 16, first // 16 * 16 + points * x.element_size() // 2)
         for line in lines
-        for first in (line[part * points :].data_ptr() for part in range(ahead, whole))
+        for first in (line[part * points :].data_ptr() for part in range(prefetch_distance, whole))
     }
     assert set(asked) == expected
     begin, end = bytes_of(x)
@@ -128,11 +128,11 @@ def test_programs_of_an_image_ask_for_all_of_a_later_one(
     torch.testing.assert_close(call(x, weight, bias), F.group_norm(x, groups, weight, bias), rtol=2e-2, atol=2e-2)
     assert families() == ["cooperative"]
     image = channels * 256 * x.element_size()
-    ahead = (120 << 10) * FEW // image
-    assert 0 < ahead < 18
+    prefetch_distance = (120 << 10) * FEW // image
+    assert 0 < prefetch_distance < 18
     begin, end = bytes_of(x)
     ranges = sorted(set(asked))
-    assert ranges[0][0] == begin + ahead * image
+    assert ranges[0][0] == begin + prefetch_distance * image
     assert begin <= ranges[0][0] < ranges[-1][1] <= end
     gaps = [later[0] - earlier[1] for earlier, later in pairwise([*ranges, (end, end)])]
     rest = 16 * 3  # what is left where three blocks of channels divide an image: less than 16 bytes for each

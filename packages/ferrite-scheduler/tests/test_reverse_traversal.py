@@ -22,7 +22,7 @@ TWICE = """graph @f(x: f32[{n}]) -> (y) {{
 }}"""
 
 
-def directions(text: str, target: Target = CACHE, policy: Policy = Policy()) -> list[bool]:  # noqa: B008 - frozen
+def traversals(text: str, target: Target = CACHE, policy: Policy = Policy()) -> list[bool]:  # noqa: B008 - frozen
     """Returns for each kernel whether it walks backwards, after checking what the kernels compute."""
     return [kernel.backwards for kernel in check(text, target, policy).kernels]
 
@@ -30,17 +30,17 @@ def directions(text: str, target: Target = CACHE, policy: Policy = Policy()) -> 
 @pytest.mark.parametrize("text", [CHAIN, TWICE], ids=["what it makes", "what it reads"])
 @pytest.mark.parametrize(("count", "turns"), [(1024, True), (64, False)], ids=["larger than the cache", "smaller"])
 def test_the_next_reader_begins_at_the_end(text: str, count: int, *, turns: bool) -> None:
-    *before, last = directions(text.format(n=count))
+    *before, last = traversals(text.format(n=count))
     assert not any(before)
     assert last is turns
 
 
 def test_it_is_a_matter_of_policy() -> None:
-    assert not any(directions(TWICE.format(n=1024), policy=Policy(turn_around=False)))
+    assert not any(traversals(TWICE.format(n=1024), policy=Policy(reverse_traversal=False)))
 
 
 def test_what_has_left_the_cache_does_not_count() -> None:
     between = "b: f32[] = extern aten.clone.default(a)\n  v: f32[512] = loop [i < 512] exp(w[i])"
     text = TWICE.format(n=1024).replace("b: f32[] = extern aten.clone.default(a)", between)
     text = text.replace("(x: f32[1024])", "(x: f32[1024], w: f32[512])").replace("-> (y)", "-> (y, v)")
-    assert not any(directions(text))
+    assert not any(traversals(text))

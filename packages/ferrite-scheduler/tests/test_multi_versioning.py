@@ -54,7 +54,7 @@ NORM = """graph @norm(x: bf16[n, {width}], m: f32[1, {width}]) -> (y) mutates (m
 
 
 def is_idle(kernel: Kernel, values: dict[str, int]) -> bool:
-    return any(all(value_of(size, values) <= most for size, most in row) for row in kernel.idle)
+    return any(all(value_of(size, values) <= most for size, most in row) for row in kernel.skip_guard)
 
 
 def launched(found: Schedule, **values: int) -> list[int]:
@@ -79,7 +79,7 @@ def test_both_forms_are_right(text: str, hint: int) -> None:
 def test_a_form_is_launched_for_the_lengths_that_it_is_better_for(hint: int) -> None:
     found = schedule(parse_graph(COLUMNS.format(hint=hint, width=1000)))
     first, whole, second = found.kernels
-    (((size, length),),) = first.idle
+    (((size, length),),) = first.skip_guard
     assert str(size) == "n"
     assert 1000 < length < 20_000
     assert [launched(found, n=n) for n in (0, 1, length, length + 1, 1 << 30)] == [[1], [1], [1], [0, 2], [0, 2]]
@@ -108,7 +108,7 @@ def test_many_columns_are_never_split() -> None:
 
 def test_rows_that_share_a_kernel_with_what_follows_have_the_form_that_their_hint_asks_for() -> None:
     small, large = (schedule(parse_graph(SOFTMAX.format(hint=hint)), EAGER_TO_SPLIT) for hint in (2, 100_000))
-    assert [kernel.idle for kernel in small.kernels] == [()]
+    assert [kernel.skip_guard for kernel in small.kernels] == [()]
     assert len(large.kernels) > 1
 
 
@@ -118,20 +118,20 @@ def test_a_reduction_of_what_changes_later_has_one_form() -> None:
       s: f32[1000] = reduce sum [j < 1000 | r < n] x[r, j]
       z: f32[n, 1000] = update set x [i < n, j < 1000] at [i, j] add(x[i, j], f32(1.0))
     }"""
-    assert not any(kernel.idle for kernel in schedule(parse_graph(text)).kernels)
+    assert not any(kernel.skip_guard for kernel in schedule(parse_graph(text)).kernels)
 
 
 def test_static_reductions_have_one_form() -> None:
     text = COLUMNS.format(hint=2, width=1000).replace("[n,", "[20000,").replace("< n]", "< 20000]")
     found = schedule(parse_graph(text.replace(" where n: size >= 0 ~ 2", "")))
-    assert [len(found.kernels), *(kernel.idle for kernel in found.kernels)] == [2, (), ()]
+    assert [len(found.kernels), *(kernel.skip_guard for kernel in found.kernels)] == [2, (), ()]
 
 
 @pytest.mark.parametrize("hint", [2, 3000, 100_000])
 def test_moments_that_update_an_average_have_both_forms(hint: int) -> None:
     found = schedule(parse_graph(NORM.format(hint=hint, width=64)))
     first, whole, second, last = found.kernels
-    (((size, length),),) = first.idle
+    (((size, length),),) = first.skip_guard
     assert str(size) == "n"
     assert [launched(found, n=n) for n in (1, length, length + 1)] == [[1], [1], [0, 2, 3]]
     assert {"a", "m2", "y"} <= whole.homes.keys()

@@ -34,7 +34,7 @@ def brute_atom(atom: Atom, point: dict[Dim, int]) -> int:
         case Mod():
             return brute(atom.numerator, point) % atom.divisor
         case Indirect():
-            raise AssertionError("not in these laws")
+            raise AssertionError("not among these properties")
     raise TypeError(atom)
 
 

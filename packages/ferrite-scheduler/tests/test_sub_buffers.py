@@ -9,14 +9,14 @@ from ferrite_scheduler.memory.footprint import footprint
 from ferrite_scheduler.model.schedule import MakeView
 
 
-def rooms(found):
+def sub_buffers(found):
     """Returns for each buffer that lies in another the name of that one and the offset."""
     made = {step.name: (step.view.name, step.view.offset) for step in found.steps if isinstance(step, MakeView)}
     return {name: made[name] for name in made if name in found.graph.values}
 
 
-def rooms_of(text, donated=()):
-    return rooms(schedule(parse_graph(text), donated=donated))
+def sub_buffers_of(text, donated=()):
+    return sub_buffers(schedule(parse_graph(text), donated=donated))
 
 
 def empty(rows, columns=64, dtype="f32"):
@@ -41,24 +41,24 @@ def strips(between="", rows=16):
 
 def test_a_strip_lies_in_the_rows_that_come_after_it():
     found = check(strips())
-    assert rooms(found) == {"s": ("h", 1024)}
+    assert sub_buffers(found) == {"s": ("h", 1024)}
     assert footprint(found, held=("x",)).peak == 4 * 64 * (32 + 32 + 16), "x, the result, and the last strip"
 
 
 def test_a_strip_that_does_not_fit_gets_a_buffer_of_its_own():
-    assert rooms(check(strips(rows=24))) == {}
+    assert sub_buffers(check(strips(rows=24))) == {}
 
 
 def test_nothing_lies_where_something_is_stored_in_the_meantime():
     text = strips().replace("at [i, j] neg(a", "at [i*2, j] neg(a")
-    assert rooms_of(text) == {}
+    assert sub_buffers_of(text) == {}
 
 
 def test_nothing_lies_in_what_is_read_in_the_meantime():
-    assert rooms_of(strips("z: f32[64] = extern aten.clone.default(h as f32[64] at 1984)")) == {}
-    assert rooms_of(strips("z: f32[64] = loop [i < 64] h[i // 4 + 16, 0]")) == {}
+    assert sub_buffers_of(strips("z: f32[64] = extern aten.clone.default(h as f32[64] at 1984)")) == {}
+    assert sub_buffers_of(strips("z: f32[64] = loop [i < 64] h[i // 4 + 16, 0]")) == {}
     # Elsewhere it may be read: what it says there is undefined either way.
-    assert rooms_of(strips("z: f32[64] = extern aten.clone.default(h as f32[64])")) == {"s": ("h", 1024)}
+    assert sub_buffers_of(strips("z: f32[64] = extern aten.clone.default(h as f32[64])")) == {"s": ("h", 1024)}
 
 
 OPERAND = f"""
@@ -72,29 +72,29 @@ graph @operand(x: f32[32, 64]) -> (h1, e) {{
 
 
 def test_a_strip_lies_in_rows_of_an_operand_that_are_done_with():
-    assert rooms(check(OPERAND)) == {"s": ("y", 0)}
+    assert sub_buffers(check(OPERAND)) == {"s": ("y", 0)}
 
 
 def test_rows_that_are_read_once_more_are_left_alone():
     again = OPERAND.replace("neg(a[i // 4, j])", "add(a[i // 4, j], y[i // 4, j])")
-    assert rooms(check(again)) == {"s": ("y", 512)}
-    assert rooms(check(OPERAND.replace("(h1, e)", "(h1, e, y)"))) == {}
-    assert rooms(check(OPERAND.replace("neg(a[i // 4, j])", "add(a[i // 4, j], y[i, j])"))) == {}
+    assert sub_buffers(check(again)) == {"s": ("y", 512)}
+    assert sub_buffers(check(OPERAND.replace("(h1, e)", "(h1, e, y)"))) == {}
+    assert sub_buffers(check(OPERAND.replace("neg(a[i // 4, j])", "add(a[i // 4, j], y[i, j])"))) == {}
 
 
 def test_inputs_hold_nobody_unless_they_are_donated():
     text = OPERAND.replace("y: f32[32, 64]  = loop [i < 32, j < 64] exp(x[i, j])", "").replace("y as", "x as")
-    assert rooms(check(text)) == {}
-    assert rooms_of(text, donated=("x",)) == {"s": ("x", 0)}
+    assert sub_buffers(check(text)) == {}
+    assert sub_buffers_of(text, donated=("x",)) == {"s": ("x", 0)}
 
 
 def test_storage_with_another_name_holds_nobody():
     text = OPERAND.replace("  e:", "  v: f32[32, 64] = extern ferrite.alias(y) aliases (v: y)\n  e:")
-    assert rooms_of(text.replace("(h1, e)", "(h1, e, v)")) == {}
+    assert sub_buffers_of(text.replace("(h1, e)", "(h1, e, v)")) == {}
 
 
 def test_two_rooms_in_one_buffer_do_not_overlap():
-    found = rooms_of(f"""
+    found = sub_buffers_of(f"""
     graph @two(x: f32[32, 64]) -> (h1) {{
       h: f32[32, 64]  = {empty(32)}
       s: f32[8, 64]   = {empty(8)}
@@ -114,4 +114,4 @@ def test_a_buffer_of_another_type_holds_nobody():
       a: f16[16, 64]  = extern aten.copy_.default(s, x) mutates (s) aliases (a: s)
       h1: f32[32, 64] = update set h [i < 16, j < 64] at [i, j] cast.f32(a[i, j])
     }}"""
-    assert rooms_of(text) == {}
+    assert sub_buffers_of(text) == {}
