@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernel_cases import CASES, Case
 from kernel_verdict import BARS
 from limit_cases import LIMIT_CASES
-from random_cases import FAMILIES, random_case
+from random_cases import FORMS, random_case
 from sweep_cases import SWEEP_CASES
 
 _JUDGED = CASES + LIMIT_CASES
@@ -24,4 +24,4 @@ _NAMED = {case.name: case for case in _JUDGED + SWEEP_CASES}
 
 def case_named(name: str) -> Case:
     """Returns a case by its name, of those that are drawn from a seed, too."""
-    return _NAMED[name] if name in _NAMED or name.partition(":")[0] not in FAMILIES else random_case(name)
+    return _NAMED[name] if name in _NAMED or name.partition(":")[0] not in FORMS else random_case(name)

@@ -28,7 +28,7 @@ from kernel_code import emitted_kernels
 from kernel_timing import copy_bandwidth, time_launches
 from tree import add_packages_to_path
 
-FAMILIES = ("pointwise", "persistent", "looped", "scan")
+FORMS = ("pointwise", "persistent", "looped", "scan")
 WARPS = (1, 2, 4, 8, 16, 32)
 PER_THREAD = (4, 8, 16, 32, 64)
 COLUMNS = (16, 32, 64, 128)
@@ -49,7 +49,7 @@ class Found:
     case: str
     dtype: str
     name: str
-    family: str
+    form: str
     times: dict[str, float]
 
     @property
@@ -82,7 +82,7 @@ def blocks_of(spec: Any, shape: Any) -> Iterator[tuple[dict[str, int], int]]:
                 yield from (({x: tile // rows, y: rows}, warps) for rows in ROWS if rows <= tile)
         elif len(reduction) == 1:
             row = spec.blocks.get(reduction[0].block)
-            if row is not None or (spec.family == "scan" and inner is None and limits[reduction[0].name] <= TILE[1]):
+            if row is not None or (spec.form == "scan" and inner is None and limits[reduction[0].name] <= TILE[1]):
                 row = row or limits[reduction[0].name]
                 yield {reduction[0].name: row, inner or "x": max(1, tile // row)}, warps
             elif inner is None:
@@ -103,7 +103,7 @@ def grid_of(spec: Any, shape: Any) -> Iterator[Any]:
 
 def can_be_made_up(spec: Any) -> bool:
     """Returns whether a kernel does not depend on what its tensors hold."""
-    return spec.family in FAMILIES and all(
+    return spec.form in FORMS and all(
         param.role == "tensor" and not (param.access != "write" and param.dtype.startswith(("i", "u")))
         for param in spec.params
     )
@@ -139,7 +139,7 @@ class Grid:
 
         self._options = Options(tune="none", workers=workers)
         self._facts = make_machine(0, self._options).facts
-        self._families: dict[str, Any] = candidates._FAMILIES
+        self._forms: dict[str, Any] = candidates._FORMS
         self._kernels: list[tuple[str, str, Any, list[tuple[Any, Any]]]] = []
 
     def begin(self, case: str, dtype: str, mapping: dict[str, Any]) -> None:
@@ -152,13 +152,13 @@ class Grid:
         if not can_be_made_up(spec):
             return
         first = configs(spec, self._facts, "none")[0]
-        chosen, begun = self._families[spec.family], []
+        chosen, begun = self._forms[spec.form], []
         for config in dict.fromkeys((first, *grid_of(spec, Shape.of(spec, self._facts)))):
-            self._families[spec.family] = lambda shape, config=config: (config,)
+            self._forms[spec.form] = lambda shape, config=config: (config,)
             kernel = Kernel(spec, self._options)
             kernel.on_device(0)
             begun.append((config, kernel))
-        self._families[spec.family] = chosen
+        self._forms[spec.form] = chosen
         self._kernels.append((case, dtype, spec, begun))
 
     def times(self) -> Iterator[Found]:
@@ -177,7 +177,7 @@ class Grid:
                     print(f"{case} {dtype} {config}: {error}", file=sys.stderr)
                     continue
                 times[str(config)] = min(us, times.get(str(config), us))
-            yield Found(case, dtype, spec.name, spec.family, times)
+            yield Found(case, dtype, spec.name, spec.form, times)
             del sets, tensors
             torch.cuda.empty_cache()
 

@@ -30,7 +30,7 @@ def measured_kernels(programs: Iterable[Mapping[str, Any]], facts: Any) -> list[
         times = {str(record.config): record.ms for record in records if math.isfinite(record.ms)}
         if times:
             first = str(configs(spec, facts, "none")[0])
-            found.append({"name": spec.name, "family": spec.family, "first": first, "ms": times})
+            found.append({"name": spec.name, "form": spec.form, "first": first, "ms": times})
     return found
 
 
@@ -45,7 +45,7 @@ def gain_lines(found: Iterable[tuple[str, Iterable[Mapping[str, Any]]]], least: 
     cells = [(gain(kernel), case, kernel) for case, kernels in found for kernel in kernels]
     chosen = sorted((cell for cell in cells if cell[0] >= least), key=lambda cell: -cell[0])
     return [
-        f"{case}, {kernel['family']} {kernel['name']}: {factor:.3f}, {kernel['first']} -> "
+        f"{case}, {kernel['form']} {kernel['name']}: {factor:.3f}, {kernel['first']} -> "
         f"{min(kernel['ms'], key=kernel['ms'].__getitem__)}"
         for factor, case, kernel in chosen
     ]

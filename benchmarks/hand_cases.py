@@ -152,12 +152,12 @@ def scan(dtype: torch.dtype) -> Iterator[Row]:
     error = functools.partial(distance, y, exact)
     yield ours(lambda x: x.cumsum(0), x)
 
-    def status_of(parts: int) -> Tensor:
+    def workspace_of(parts: int) -> Tensor:
         return torch.zeros(1 + parts + -(-parts // 512), dtype=torch.int64, device="cuda")
 
     for points, warps in ((4096, 4), (8192, 4), (8192, 8), (16384, 8)):
         parts = x.numel() // points
-        status = status_of(parts)
+        status = workspace_of(parts)
         for name, draws, waits in (
             ("drawn", 1, 1),
             ("drawn, asking for what is missing", 1, 2),
@@ -172,7 +172,7 @@ def scan(dtype: torch.dtype) -> Iterator[Row]:
     pairs, sums = x.view(torch.int32), y.view(torch.int32)
     for points, warps, registers, resident in ((4096, 4, 168, 3), (4096, 8, 80, 3), (2048, 4, 104, 4)):
         parts = pairs.numel() // points
-        status = status_of(parts)
+        status = workspace_of(parts)
         for asks, when in enumerate(("where it is needed", "before")):
             given = (pairs, status, sums, parts, points, asks)
             programs = resident * torch.cuda.get_device_properties(0).multi_processor_count
@@ -185,7 +185,7 @@ def scan(dtype: torch.dtype) -> Iterator[Row]:
         (4096, 72, 0, 0),
     ):
         parts = pairs.numel() // points
-        status = status_of(parts)
+        status = workspace_of(parts)
         given = (pairs, status, sums, parts, points, draws, waits)
         call = launched(scanned_held, parts, *given, warps=4, cleared=status, registers=registers)
         order = "drawn" if draws else "in order"

@@ -10,7 +10,8 @@ soon, and as ``held``, to hold what was read until the moments of its image are 
     python benchmarks/hand_written.py                   # about three minutes on one H200
     python benchmarks/hand_written.py scan
 
-Shares are of the floor: bytes over the copy bandwidth of the same run. Results are checked first, but for those of
+Shares are of the bandwidth bound: bytes over the copy bandwidth of the same run. Results are checked first, but for
+those of
 kernels that leave something out: a scan that waits for nobody says what the bytes alone cost, a group norm that ends
 before its results, or takes moments of before, and a list before its rows what their parts do.
 """
@@ -55,10 +56,10 @@ def main() -> int:
                 error, bound = error_of(), 4e-3 + 2 * torch.finfo(dtype).eps
                 wrong += error > bound
                 us = min(time_launches(call, LAUNCHES, "cuda") for _ in range(BATCHES)) * 1e3
-                floor = 2 * elements * dtype.itemsize / bandwidth * 1e6
+                bound = 2 * elements * dtype.itemsize / bandwidth * 1e6
                 note = f"  {'WRONG' if error > bound else 'error'}: {error:.1e}"
                 print(
-                    f"{name:10} {str(dtype)[6:]:8} {us:8.1f} us {100 * floor / us:5.1f} %  {variant}{note}", flush=True
+                    f"{name:10} {str(dtype)[6:]:8} {us:8.1f} us {100 * bound / us:5.1f} %  {variant}{note}", flush=True
                 )
     return int(wrong > 0)
 

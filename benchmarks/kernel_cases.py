@@ -22,7 +22,7 @@ class Case:
     `bar` marks the cases of the published bar; the others are shown beside them. `extra_bytes` are what the function
     moves that is neither an input nor an output, or (negative) inputs of which it needs only a part. A case that
     `trains` runs forward and backward; its last tensor is the gradient of the result. `limit` says what takes longer
-    than memory, where something does; of matrix products, `flops` gives the operations, and the floor is their time at
+    than memory, where something does; of matrix products, `flops` gives the operations, and the bound is their time at
     the rate of the library's products. `error` gives the error of results that no reference run can tell, because they
     are random.
     """

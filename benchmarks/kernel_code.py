@@ -132,7 +132,7 @@ def compiled_code(mapping: dict[str, Any], target_name: str, tune: str) -> Itera
             mix,
             seconds,
             turns,
-            None if has_loops(listing) or spec.family == "template" else sum(mix.values()) * threads / points,
+            None if has_loops(listing) or spec.form == "template" else sum(mix.values()) * threads / points,
         )
 
 

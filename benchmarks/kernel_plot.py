@@ -1,4 +1,4 @@
-"""Results of `benchmarks/kernels.py` as a picture: the roofline, and shares of the floor; needs matplotlib."""
+"""Results of `benchmarks/kernels.py` as a picture: a roofline, and shares of the bandwidth bound; needs matplotlib."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ STYLES = {
 }
 """What backends are called and drawn as; their colours are told apart by those who do not see red and green."""
 LINES = (0.6, 0.8, 1.0)
-"""Shares of the floor that have a line: the least of any row, the mean of all that memory bounds, and the floor."""
+"""Shares of the bound that have a line: the least of any row, the mean of all that memory bounds, and the bound."""
 WIDTH, ROOF_HEIGHT, ROW_HEIGHT = 7.0, 3.6, 0.165
 """Inches: of the panels of a type, of its roofline, and of a row below."""
 DOTS = 110
 """Pixels of an inch."""
 LOWEST = 0.01
-"""Share of the floor that is drawn for less."""
+"""Share of the bandwidth bound that is drawn for less."""
 
 
 def plot_kernels(
@@ -41,9 +41,9 @@ def plot_kernels(
 
 
 def draw_kernels(results: Sequence[Result], backends: Sequence[str], bandwidth: float, machine: str) -> Any:
-    """Returns a figure with two panels for each type: bytes per second over bytes, and shares of the floor by row.
+    """Returns a figure with two panels for each type: bytes per second over bytes, and shares of the bound by row.
 
-    The rows come in the order of Ferrite's share (or of the last backend's), the nearest to the floor first; those that
+    The rows come in the order of Ferrite's share (or of the last backend's), the nearest to the bound first; those that
     do not wait for memory come last and are drawn hollow.
     """
     from matplotlib.figure import Figure
@@ -87,12 +87,12 @@ def _rate(result: Result, ms: float | None) -> float:
 
 
 def _drawn_share(result: Result) -> float:
-    """Returns per cent of the floor, as far as they are drawn."""
+    """Returns per cent of the bandwidth bound, as far as they are drawn."""
     return max(result.share or 0.0, LOWEST) * 100
 
 
 def _draw_shares(axes: Any, results: Sequence[Result], backends: Sequence[str]) -> None:
-    """Draws a line for each row: shares of the floor of all backends."""
+    """Draws a line for each row: shares of the bandwidth bound of all backends."""
     judge = "ferrite" if "ferrite" in backends else backends[-1]
     order = {r.case: (r.is_memory_bound, r.share or 0.0) for r in results if r.backend == judge}
     cases = sorted({r.case: r for r in results}, key=lambda case: order.get(case, (False, 0.0)), reverse=True)
@@ -106,7 +106,9 @@ def _draw_shares(axes: Any, results: Sequence[Result], backends: Sequence[str]) 
         _scatter(axes, own, [_drawn_share(r) for r in own], [place[r.case] for r in own], backend, percent(mean))
     for line in LINES:
         axes.axvline(line * 100, color="black", linewidth=1, linestyle="-" if line == 1 else ":", zorder=0)
-    axes.set(xlabel="% of the floor (hollow: not bound by memory)", xlim=(0, None), ylim=(len(cases) - 0.3, -0.7))
+    axes.set(
+        xlabel="% of the bandwidth bound (hollow: not bound by memory)", xlim=(0, None), ylim=(len(cases) - 0.3, -0.7)
+    )
     axes.set_yticks(range(len(cases)), cases, fontsize=7)
     axes.grid(axis="x", alpha=0.25)
     axes.set_title("geometric means of what memory bounds", fontsize=8, pad=20)

@@ -12,7 +12,7 @@ OPPONENTS = ("inductor", "inductor-max")
 
 
 def markdown_table(results: Sequence[Result], backends: Sequence[str]) -> str:
-    """Returns a row for each case and type, with what it is bound by, shares of the floor, ratios and the prediction.
+    """Returns a row for each case and type, with what bounds it, shares of the bound, ratios and the prediction.
 
     Geometric means, the worst of each column and the seconds of compiling everything come last, and below the table
     why some cases do not wait for memory.

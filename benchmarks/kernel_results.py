@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 BAR = 0.80
-"""Share of the floor that a barred case has to reach."""
+"""Share of the bandwidth bound that a barred case has to reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Result:
         limit: why memory is not what the case waits for; empty where it is.
         ms: median milliseconds of a call; None if it failed.
         spread: of the batches' milliseconds, over the median.
-        share: of the floor.
+        share: of the bandwidth bound.
         error: l2 error over eager's.
         compile_s: seconds of compiling and the first call; without caches if everything was compiled first.
         ready_s: the same seconds in the process that measured: with caches, if everything was compiled first.
@@ -124,7 +124,7 @@ def result_of(row: Mapping[str, Any]) -> Result:
 
 
 def print_case(results: Sequence[Result], backends: Sequence[str]) -> None:
-    """Prints one line: per backend microseconds and per cent of the floor."""
+    """Prints one line: per backend microseconds and per cent of the bandwidth bound."""
     cells = {result.backend: result for result in results}
     head = f"{results[0].case:20s} {results[0].dtype:9s} {results[0].bytes / 2**20:6.0f} MiB"
     print(head + "".join(f" | {name} {cell_text(cells.get(name))}" for name in backends), flush=True)
@@ -142,12 +142,12 @@ def cell_text(result: Result | None) -> str:
 
 def print_verdict(results: Sequence[Result], backends: Sequence[str]) -> int:
     """Prints geomeans and the losing cases; returns 0 if ferrite meets the bar everywhere, or was not measured."""
-    print(f"\ngeomean share of the floor ({sum(r.bar and r.backend == backends[0] for r in results)} barred cases):")
+    print(f"\ngeomean share of the bound ({sum(r.bar and r.backend == backends[0] for r in results)} barred cases):")
     for backend in backends:
         shares = [r.share for r in results if r.backend == backend and r.bar and r.share]
         reached = sum(share >= BAR for share in shares)
         print(f"  {backend:12s} {geomean(shares) * 100:5.1f} %  (at or over {BAR * 100:.0f} %: {reached})")
-    print("geomean share of the floor, all cases:")
+    print("geomean share of the bandwidth bound, all cases:")
     for backend in backends:
         shares = [r.share for r in results if r.backend == backend and r.share]
         least = min(shares, default=math.nan)
@@ -164,5 +164,5 @@ def print_verdict(results: Sequence[Result], backends: Sequence[str]) -> int:
         waits = f" - {result.limit}" if result.limit else ""
         print(f"  losing: {result.case} {result.dtype}: {cell_text(result).strip()}{beside}{barred}{waits}")
     passed = not any(result.bar for result in losing)
-    print(f"{'PASS' if passed else 'FAIL'}  every barred kernel at or over {BAR * 100:.0f} % of the floor")
+    print(f"{'PASS' if passed else 'FAIL'}  every barred kernel at or over {BAR * 100:.0f} % of the bandwidth bound")
     return 0 if passed else 1

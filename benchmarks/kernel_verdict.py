@@ -20,7 +20,7 @@ from kernel_report import markdown_table
 from kernel_results import Result, as_json, bandwidths_of, compile_seconds, geomean, ratios, read_runs, results_of
 
 MEAN_SHARE, LEAST_SHARE, TUNED_SHARE = 0.80, 0.60, 0.85
-"""Geometric mean of the floor in default mode, the least of any case, and the mean with configs measured."""
+"""Geometric mean of the bandwidth bound in default mode, the least of any case, and the mean with configs measured."""
 FASTER, FASTER_THAN_TUNED, SLOWER = 1.25, 1.05, 1.05
 """Time of Inductor's default and of its max-autotune over ours, in geometric mean; how much slower a case may be."""
 COMPILE_SHARE = 0.7
@@ -49,7 +49,7 @@ BARS = {
     "transpose+add": 96,
     "full sum": 96,
 }
-"""Per cent of the floor that a case has to reach: the best that was seen of anybody, by hand or by a compiler."""
+"""Per cent of the bound that a case has to reach: the best that was seen of anybody, by hand or by a compiler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ def figures(results: Sequence[Result]) -> list[Figure]:
 
 
 def _shares(results: Sequence[Result], backend: str, mean: float, least: float) -> Figure:
-    """Judges the shares of the floor; cases with a limit other than memory are not asked."""
-    name = f"{backend}: geometric mean of the floor over {mean * 100:.0f} %"
+    """Judges the shares of the bandwidth bound; cases with a limit other than memory are not asked."""
+    name = f"{backend}: geometric mean of the bandwidth bound over {mean * 100:.0f} %"
     name += f", no case under {least * 100:.0f} %" if least else ""
     cells = [r for r in results if r.backend == backend and r.is_memory_bound]
     if not cells:

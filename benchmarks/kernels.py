@@ -1,4 +1,4 @@
-"""Measures memory-bound kernels of each backend against the floor: bytes over the copy bandwidth of the same run.
+"""Measures memory-bound kernels of each backend against the bound: bytes over the copy bandwidth of the same run.
 
     python benchmarks/kernels.py                                  # about four minutes on one H200
     python benchmarks/kernels.py --table kernels.md --plot kernels.png
@@ -52,7 +52,7 @@ from kernel_results import Result, as_json, bandwidths_of, print_case, print_ver
 from kernel_timing import copy_bandwidth, machine_name, product_rate, time_launches, visible_gpus
 from kernel_verdict import figures
 from profiling import profile_step
-from random_cases import FAMILIES, random_cases
+from random_cases import FORMS, random_cases
 from random_figures import random_figures
 from tree import add_packages_to_path, caches_in, results_folder
 
@@ -67,7 +67,7 @@ ERROR_BAR = 2.0  # times eager's own error
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What the floor is reckoned with.
+    """What the bandwidth bound is reckoned with.
 
     Attributes:
         bandwidth: bytes per second of a copy.
@@ -77,13 +77,13 @@ class Device:
     bandwidth: float
     rates: dict[torch.dtype, float]
 
-    def floor_ms(self, moved: int, flops: int, dtype: torch.dtype) -> float:
+    def bound_ms(self, moved: int, flops: int, dtype: torch.dtype) -> float:
         """Returns the milliseconds that the longer one of moving bytes and computing takes at least."""
         return max(moved / self.bandwidth, flops / self.rates[dtype] if flops else 0.0) * 1e3
 
 
 def measure_device(plan: argparse.Namespace) -> Device:
-    """Measures what this run's floors are reckoned with."""
+    """Measures what this run's bounds are computed with."""
     rates = {}
     if any(case.flops for case in plan.chosen):
         rates = {dtype: product_rate(plan.device, dtype, plan.scale) for dtype in map(type_of, plan.dtypes)}
@@ -107,7 +107,7 @@ def measure_case(case: Case, dtype: torch.dtype, plan: argparse.Namespace, devic
     eager = outcome(case, case.function, inputs)
     own_error = judged_error(case, inputs, eager, reference)
     moved = unavoidable_bytes(case, inputs, eager)
-    floor_ms = device.floor_ms(moved, case.flops(*inputs) if case.flops else 0, dtype)
+    bound_ms = device.bound_ms(moved, case.flops(*inputs) if case.flops else 0, dtype)
     del eager
     sets = [inputs, *(case.make(dtype, plan.scale) for _ in range(others_between(moved, plan.device)))]
     calls: dict[str, Callable[[], Any]] = {}
@@ -135,7 +135,7 @@ def measure_case(case: Case, dtype: torch.dtype, plan: argparse.Namespace, devic
     for backend, measured in times.items():
         ms = statistics.median(measured)
         spread = (max(measured) - min(measured)) / ms
-        results.append(replace(empty, backend=backend, ms=ms, spread=spread, share=floor_ms / ms, **facts[backend]))
+        results.append(replace(empty, backend=backend, ms=ms, spread=spread, share=bound_ms / ms, **facts[backend]))
     return results + failures
 
 
@@ -242,10 +242,10 @@ def read_plan() -> argparse.Namespace:
     parser.add_argument("--cases", default="", help="comma separated parts of case names")
     parser.add_argument(
         "--set",
-        choices=(*CASE_SETS, *FAMILIES),
+        choices=(*CASE_SETS, *FORMS),
         default="all",
         help="cases of the first list, of the second, or both; those that have figures of their own, or the rest; "
-        "many shapes; programs drawn from a seed, of all families or convolutions alone",
+        "many shapes; programs drawn from a seed, of all forms or convolutions alone",
     )
     parser.add_argument("--seed", type=int, default=0, help="of programs that are drawn")
     parser.add_argument("--count", type=int, default=100, help="of programs that are drawn")
@@ -269,11 +269,13 @@ def read_plan() -> argparse.Namespace:
     parser.add_argument("--launches", action="store_true", help="print what each backend launches, too")
     parser.add_argument("--dump", type=Path, help="folder for ferrite's kernel sources")
     parser.add_argument("--table", type=Path, help="file for a Markdown table")
-    parser.add_argument("--plot", type=Path, help="file for a plot (PNG): the roofline and shares of the floor")
+    parser.add_argument(
+        "--plot", type=Path, help="file for a plot (PNG): the roofline and shares of the bandwidth bound"
+    )
     parser.add_argument("--out", type=Path, default=results_folder() / "kernels.json")
     plan = parser.parse_args()
     wanted = listed(plan.cases)
-    is_drawn = plan.set in FAMILIES
+    is_drawn = plan.set in FORMS
     cases = random_cases(plan.set, plan.seed, plan.count) if is_drawn else CASE_SETS[plan.set]
     plan.chosen = [case for case in cases if not wanted or any(part in case.name for part in wanted)]
     return plan
@@ -387,7 +389,7 @@ def report(
         plan.table.write_text(markdown_table(results, plan.backends))
     if plan.plot and not plot_kernels(results, plan.backends, bandwidths[0], machine_name(plan.device), plan.plot):
         print("no plot: matplotlib is not installed")
-    if plan.set in FAMILIES:
+    if plan.set in FORMS:
         print(*random_figures(results, plan.backends), sep="\n")
         return 0
     status = print_verdict(results, plan.backends)

@@ -310,7 +310,7 @@ def trained(name: str, function: Callable[..., Any], make: Make) -> Case:
     return Case(name, function, make, bar=False, extra_bytes=read_again, trains=True)
 
 
-PRODUCTS = "matrix products, whose time at the rate of a large one is the floor here"
+PRODUCTS = "matrix products, whose time at the rate of a large one is the bound here"
 
 LIMIT_CASES: tuple[Case, ...] = (
     side("logsumexp 50304", log_sum_exp, matrix(4096, 50304)),

@@ -1,8 +1,8 @@
 """Programs that nobody tuned for, drawn from a seed: `kernels.py --set random --seed S --count N`.
 
-A program is of one of the families below. Its sizes are drawn log-uniformly, among them odd numbers, primes and powers
+A program is of one of the forms below. Its sizes are drawn log-uniformly, among them odd numbers, primes and powers
 of two, its dtype is the one that `kernels.py` is asked for; the same seed gives the same programs on any machine. The
-name of a case says what was drawn. ``--set convolutions`` draws of that family alone, in float32 with the tensor cores
+name of a case says what was drawn. ``--set convolutions`` draws of that form alone, in float32 with the tensor cores
 that torch uses for it by default.
 """
 
@@ -349,18 +349,18 @@ def convolutions(numbers: Numbers) -> Case:
 EVERY: tuple[Callable[[Numbers], Case], ...] = (
     pointwise, norms, batch_norms, reductions, scans, losses, gathers, moves, pools, products, convolutions
 )  # fmt: skip
-FAMILIES: dict[str, tuple[Callable[[Numbers], Case], ...]] = {"random": EVERY, "convolutions": (convolutions,)}
+FORMS: dict[str, tuple[Callable[[Numbers], Case], ...]] = {"random": EVERY, "convolutions": (convolutions,)}
 """What programs of a set are drawn from."""
 
 
 def random_cases(name: str, seed: int, count: int) -> tuple[Case, ...]:
     """Returns so many programs of a set; a program's name begins with the set, the seed and its number."""
     numbers = random.Random(seed)
-    drawn = [numbers.choice(FAMILIES[name])(numbers) for _ in range(count)]
+    drawn = [numbers.choice(FORMS[name])(numbers) for _ in range(count)]
     return tuple(replace(each, name=f"{name}:{seed}:{number} {each.name}") for number, each in enumerate(drawn))
 
 
 def random_case(name: str) -> Case:
     """Returns the program of a name that `random_cases` gave."""
-    family, seed, number = name.split(maxsplit=1)[0].split(":")
-    return random_cases(family, int(seed), int(number) + 1)[-1]
+    form, seed, number = name.split(maxsplit=1)[0].split(":")
+    return random_cases(form, int(seed), int(number) + 1)[-1]

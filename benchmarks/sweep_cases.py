@@ -1,6 +1,6 @@
 """Reductions, scans and copies in many shapes: `kernels.py --set sweep` looks for those that a compiler is slow at.
 
-None has a bar of its own; what counts is how each compares with its floor and with other compilers. A name has the
+None has a bar of its own; what counts is how each compares with its bound and with other compilers. A name has the
 shape, with ``n`` for as many as make 64 MiB, and the dims.
 """
 

@@ -60,11 +60,11 @@ def compiled_anew(function: Callable[..., Any], policy: dict[str, object]) -> Ca
     return torch.compile(function, backend=OWN, fullgraph=True, dynamic=False, options=options)
 
 
-def families() -> list[str]:
-    """Returns the families of the kernels of the last program."""
+def forms() -> list[str]:
+    """Returns the forms of the kernels of the last program."""
     from ferrite_torch import compiled_programs
 
-    return [kernel["family"] for kernel in compiled_programs()[-1]["kernels"]]
+    return [kernel["form"] for kernel in compiled_programs()[-1]["kernels"]]
 
 
 def compiled_to_kernels(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

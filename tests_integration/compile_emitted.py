@@ -27,7 +27,7 @@ def without_likes(specs: Iterable[KernelSpec]) -> list[KernelSpec]:
     found: list[KernelSpec] = []
     alike: dict[str, list[KernelSpec]] = {}
     for spec in specs:
-        if spec.family == "template":
+        if spec.form == "template":
             alike.setdefault(re.sub(r"\b\d+\b", "0", spec.source.replace(spec.name, "")), []).append(spec)
         else:
             found.append(spec)

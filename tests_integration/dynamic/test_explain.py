@@ -22,9 +22,9 @@ def marked(*shape: int, axis: int = 0) -> Tensor:
 def test_variants_are_listed_with_their_conditions() -> None:
     found = ferrite_torch.explain(lambda x: torch.softmax(x * 2, -1), marked(4, 40, axis=1))
     (graph,) = found.graphs
-    families = {kernel.condition: kernel.family for kernel in graph.kernels}
-    assert families["otherwise"] == "looped"
-    (persistent,) = (kernel for kernel in graph.kernels if kernel.family == "persistent")
+    forms = {kernel.condition: kernel.form for kernel in graph.kernels}
+    assert forms["otherwise"] == "looped"
+    (persistent,) = (kernel for kernel in graph.kernels if kernel.form == "persistent")
     assert persistent.condition == "x.shape[1] <= 8,192 and x.shape[1] <= 536,854,528"
     assert f"if {persistent.condition}: " in str(found)
     assert any(kernel.condition.startswith("x.shape[1] % 4 == 0 and ") for kernel in graph.kernels)

@@ -47,13 +47,13 @@ def test_values_and_gradients(
 
 @own_only("looks at its kernels")
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize(("points", "family"), [(64, "persistent"), (200, "persistent"), (300, "looped")])
-def test_softmax_and_norm_of_columns_are_one_kernel(points: int, family: str, device: str) -> None:
+@pytest.mark.parametrize(("points", "form"), [(64, "persistent"), (200, "persistent"), (300, "looped")])
+def test_softmax_and_norm_of_columns_are_one_kernel(points: int, form: str, device: str) -> None:
     x = torch.randn(64, points, 96, device=device)
     for function in (softmax, layer_norm):
         compiled(function, fullgraph=True, dynamic=False, options={**OPTIONS, "use_cache": False})(x)
         (kernel,) = ferrite_torch.compiled_programs()[-1]["kernels"]
-        assert kernel["family"] == family, function
+        assert kernel["form"] == form, function
 
 
 @own_only("looks at its kernels")
@@ -63,4 +63,4 @@ def test_columns_that_are_read_once_are_not_held(device: str) -> None:
     options = {**OPTIONS, "use_cache": False, "policy": {"split_minimum": 1024}}
     compiled(lambda x: x.sum(1), fullgraph=True, dynamic=False, options=options)(x)
     (kernel,) = ferrite_torch.compiled_programs()[-1]["kernels"]
-    assert kernel["family"] == "looped"
+    assert kernel["form"] == "looped"

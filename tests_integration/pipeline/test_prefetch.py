@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from against_eager import devices, families
+from against_eager import devices, forms
 from ferrite_runtime import fmath
 
 Ranges = list[tuple[int, int]]
@@ -72,7 +72,7 @@ ROWS: dict[str, Callable[[], Tensor]] = {
 def test_scans_ask_for_halves_of_later_parts(name: str, asked: Ranges) -> None:
     x = ROWS[name]()
     found = compiled(lambda x: x.cumsum(-1))(x)
-    assert families() == ["scan"]
+    assert forms() == ["scan"]
     torch.testing.assert_close(found, x.cumsum(-1), rtol=8e-3, atol=0)
     points = 8192 if x.dtype is torch.bfloat16 else 4096
     lines = x.reshape(-1, x.shape[-1])
@@ -100,7 +100,7 @@ OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_nothing_else_is_asked_for(name: str, asked: Ranges) -> None:
     x = torch.ones(80 * 4096)
     torch.testing.assert_close(compiled(OTHERS[name])(x), OTHERS[name](x))
-    assert families() == ["scan"]
+    assert forms() == ["scan"]
     assert not asked
 
 
@@ -126,7 +126,7 @@ def test_programs_of_an_image_ask_for_all_of_a_later_one(
     weight, bias = torch.randn(channels).to(dtype), torch.randn(channels).to(dtype)
     call = compiled(lambda *a: F.group_norm(a[0], groups, *a[1:]))
     torch.testing.assert_close(call(x, weight, bias), F.group_norm(x, groups, weight, bias), rtol=2e-2, atol=2e-2)
-    assert families() == ["cooperative"]
+    assert forms() == ["cooperative"]
     image = channels * 256 * x.element_size()
     prefetch_distance = (120 << 10) * FEW // image
     assert 0 < prefetch_distance < 18
@@ -144,7 +144,7 @@ def test_images_with_gaps_are_not_asked_for(asked: Ranges) -> None:
     x = torch.randn(18, 128, 16, 16).to(memory_format=torch.channels_last)[:, :64]
     call = compiled(lambda x: F.group_norm(x, 4))
     torch.testing.assert_close(call(x), F.group_norm(x, 4), rtol=1e-4, atol=1e-4)
-    assert families() == ["cooperative"]
+    assert forms() == ["cooperative"]
     assert not asked
 
 
@@ -154,7 +154,7 @@ def test_programs_that_list_rows_ask_for_what_places_are_before(dtype: torch.dty
     index = torch.randint(1300, (600,))
     call = compiled(lambda *a: a[0].index_add(0, a[1], a[2]))
     torch.testing.assert_close(call(base, index, rows), base.index_add(0, index, rows), rtol=2e-2, atol=2e-2)
-    assert families() == ["template"] * 3
+    assert forms() == ["template"] * 3
     first, _ = bytes_of(base)
     assert set(asked) == {(first + (piece << 16), first + (piece + 1 << 16)) for piece in range(pieces)}
 
@@ -166,7 +166,7 @@ def test_nobody_asks_for_zeros_or_for_what_is_small(asked: Ranges) -> None:
         torch.testing.assert_close(call(base, index, rows), base.index_add(0, index, rows))
     call = compiled(lambda index, rows: torch.zeros(1300, 64).index_add(0, index, rows))
     call(index, rows)
-    assert families() == ["template"] * 3
+    assert forms() == ["template"] * 3
     assert not asked
 
 

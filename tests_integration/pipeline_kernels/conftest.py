@@ -18,14 +18,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-BY_HAND = Path(__file__).parents[2] / "packages" / "ferrite-triton" / "tests" / "hand_written.py"
+HAND_WRITTEN = Path(__file__).parents[2] / "packages" / "ferrite-triton" / "tests" / "hand_written.py"
 
 
 def load_by_hand() -> ModuleType:
     """Returns the module that makes schedules by hand; it lives with the tests of the package."""
     name = "ferrite_triton_by_hand"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, BY_HAND)
+        spec = importlib.util.spec_from_file_location(name, HAND_WRITTEN)
         assert spec is not None
         assert spec.loader is not None
         sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -33,11 +33,11 @@ def load_by_hand() -> ModuleType:
     return sys.modules[name]
 
 
-def emit(text: str, strategy: str = "pointwise", **options: Any) -> Any:
+def emit(text: str, form: str = "pointwise", **options: Any) -> Any:
     """Returns the program of a graph that is one kernel."""
     from ferrite_triton import emit_program
 
-    return emit_program(load_by_hand().schedule_text(text, strategy, **options))
+    return emit_program(load_by_hand().schedule_text(text, form, **options))
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Runner:
     def is_interpreter(self) -> bool:
         return self.device == "cpu"
 
-    def __call__(self, text: str, *inputs: Any, strategy: str = "pointwise", **options: Any) -> tuple[Any, ...]:
+    def __call__(self, text: str, *inputs: Any, form: str = "pointwise", **options: Any) -> tuple[Any, ...]:
         """Returns what the kernel computes from these CPU tensors, which it may change in place."""
         from ferrite_runtime import load_program
 
         text = text if self.is_interpreter else text.replace(" on cpu {", " {")
-        program = load_program(emit(text, strategy, **options).to_mapping())
+        program = load_program(emit(text, form, **options).to_mapping())
         if self.is_interpreter:
             return tuple(program(*inputs))
         moved = [value.to(self.device) for value in inputs]

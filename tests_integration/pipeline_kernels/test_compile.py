@@ -21,7 +21,7 @@ Compile = Callable[..., list[Any]]
 ReadPtx = Callable[..., str]
 
 TYPES = ("f32", "f64", "bf16", "f16", "i8", "i16", "i32", "i64", "u8", "u32", "bool")
-STRATEGIES = ("persistent", "looped")
+FORMS = ("persistent", "looped")
 
 
 def operations_of(dtype: str) -> list[tuple[str, str]]:
@@ -91,15 +91,15 @@ REDUCTIONS += [
 ]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("combine", "dtype"), REDUCTIONS)
-def test_reduction(emit: Emit, compile_sm90: Compile, combine: str, dtype: str, strategy: str) -> None:
+def test_reduction(emit: Emit, compile_sm90: Compile, combine: str, dtype: str, form: str) -> None:
     for index in ("d0, r0", "r0, d0"):
         text = (
             f"graph @f(x: {dtype}[400, 400]) -> (y) {{\n"
             f"  y: {dtype}[400] = reduce {combine} [d0 < 400 | r0 < 400] x[{index}]\n}}"
         )
-        assert compile_sm90(emit(text, strategy=strategy))
+        assert compile_sm90(emit(text, form=form))
 
 
 TUPLES = [("argmax", "v: {t}[400], i: i64[400]", "(x[d0, r0], index.i64(r0))", "v, i")]
@@ -110,26 +110,26 @@ TUPLES += [("online_softmax", "m: {t}[400], s: {t}[400]", "x[d0, r0]", "m, s")]
 TUPLES += [("online_softmax", "m: {t}[400], s: {t}[400]", "(x[d0, r0], x[r0, d0])", "m, s")]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(("combine", "results", "operands", "names"), TUPLES)
 def test_reduction_of_tuples(
-    emit: Emit, compile_sm90: Compile, combine: str, results: str, operands: str, names: str, dtype: str, strategy: str
+    emit: Emit, compile_sm90: Compile, combine: str, results: str, operands: str, names: str, dtype: str, form: str
 ) -> None:
     text = f"""graph @f(x: {dtype}[400, 400]) -> ({names}) {{
   {results.format(t=dtype)} = reduce {combine} [d0 < 400 | r0 < 400] {operands}
 }}"""
-    assert compile_sm90(emit(text, strategy=strategy))
+    assert compile_sm90(emit(text, form=form))
 
 
 @pytest.mark.parametrize("dtype", ["bool", "bf16"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_argument_of_other_types(emit: Emit, compile_sm90: Compile, dtype: str, strategy: str) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_argument_of_other_types(emit: Emit, compile_sm90: Compile, dtype: str, form: str) -> None:
     text = (
         f"graph @f(x: {dtype}[50, 700]) -> (v, i) {{\n"
         f"  v: {dtype}[50], i: i64[50] = reduce argmax [d0 < 50 | r0 < 700] (x[d0, r0], index.i64(r0))\n}}"
     )
-    assert compile_sm90(emit(text, strategy=strategy))
+    assert compile_sm90(emit(text, form=form))
 
 
 NORM = """graph @f(x: bf16[2048, {m}], w: bf16[{m}], b: f32[{m}]) -> (y, mean) {{
@@ -141,13 +141,13 @@ NORM = """graph @f(x: bf16[2048, {m}], w: bf16[{m}], b: f32[{m}]) -> (y, mean) {
 
 
 @pytest.mark.parametrize("size", [768, 1000, 4096])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_norm_in_several_configs(emit: Emit, compile_sm90: Compile, strategy: str, size: int) -> None:
-    assert len(compile_sm90(emit(NORM.format(m=size), strategy=strategy), most=3)) >= 2
+@pytest.mark.parametrize("form", FORMS)
+def test_norm_in_several_configs(emit: Emit, compile_sm90: Compile, form: str, size: int) -> None:
+    assert len(compile_sm90(emit(NORM.format(m=size), form=form), most=3)) >= 2
 
 
 def test_every_scan(emit: Emit, compile_sm90: Compile) -> None:
-    for strategy in ("scan", "looped"):
+    for form in ("scan", "looped"):
         for combine, dtype in (
             ("sum", "f32"),
             ("sum", "i64"),
@@ -160,11 +160,11 @@ def test_every_scan(emit: Emit, compile_sm90: Compile) -> None:
                 f"graph @f(x: {dtype}[40, 900]) -> (y) {{\n"
                 f"  y: {dtype}[40, 900] = scan {combine} [d0 < 40, r0 < 900] along r0 x[d0, r0]\n}}"
             )
-            assert compile_sm90(emit(text, strategy=strategy))
+            assert compile_sm90(emit(text, form=form))
         text = """graph @f(x: f32[40, 900]) -> (v, i) {
   v: f32[40, 900], i: i64[40, 900] = scan cummax [d0 < 40, r0 < 900] along r0 (x[d0, r0], index.i64(r0))
 }"""
-        assert compile_sm90(emit(text, strategy=strategy))
+        assert compile_sm90(emit(text, form=form))
 
 
 UPDATES = [("add", dtype) for dtype in ("f16", "bf16", "f32", "f64", "i32", "i64", "u32", "u64")]
@@ -193,7 +193,7 @@ def test_64_bit_addresses(emit: Emit, compile_sm90: Compile) -> None:
         "graph @f(x: bf16[70000, 70000]) -> (y) {\n"
         "  y: f32[70000] = reduce sum [d0 < 70000 | r0 < 70000] cast.f32(x[d0, r0])\n}"
     )
-    program = emit(text, strategy="looped")
+    program = emit(text, form="looped")
     assert program.kernels[0].index_width == 64
     assert compile_sm90(program)
 

@@ -142,11 +142,11 @@ def test_neighbours_of_the_buffers_stay_untouched(run: Run) -> None:
     text = """graph @f(x: f32[5, 33], y: f32[5, 33]) -> (z) mutates (y: z) on cpu {
   z: f32[5, 33] = update set y [d0 < 5, d1 < 33] at [d0, d1] mul(x[d0, d1], f32(2.0))
 }"""
-    for strategy, placed in (("pointwise", {}), ("pointwise", {"d0": "y"})):
+    for form, placed in (("pointwise", {}), ("pointwise", {"d0": "y"})):
         memory = torch.full((1000,), -7.0)
         target = memory[100 : 100 + 165].view(5, 33)
         x = arange(5, 33)
-        run(text, x, target, strategy=strategy, placed=placed)
+        run(text, x, target, form=form, placed=placed)
         assert torch.equal(target, x * 2)
         assert (memory[:100] == -7).all()
         assert (memory[265:] == -7).all()

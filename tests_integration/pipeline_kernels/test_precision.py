@@ -50,14 +50,14 @@ def test_double_constants_keep_their_bits(emit: Emit, read_ptx: Read, body: str)
     assert ROUNDED not in ptx
 
 
-@pytest.mark.parametrize("strategy", ["persistent", "looped"])
+@pytest.mark.parametrize("form", ["persistent", "looped"])
 @pytest.mark.parametrize("combine", ["sum", "prod", "max", "logaddexp"])
-def test_doubles_are_reduced_as_doubles(emit: Emit, read_ptx: Read, combine: str, strategy: str) -> None:
+def test_doubles_are_reduced_as_doubles(emit: Emit, read_ptx: Read, combine: str, form: str) -> None:
     text = (
         "graph @f(x: f64[40, 3000]) -> (y) {\n"
         f"  y: f64[40] = reduce {combine} [d0 < 40 | r0 < 3000] mul(x[d0, r0], f64(0.1))\n}}"
     )
-    ptx = read_ptx(emit(text, strategy=strategy))
+    ptx = read_ptx(emit(text, form=form))
     assert EXACT in ptx
     assert not re.search(r"cvt\S*\.f64\.f32", ptx)
 

@@ -51,19 +51,19 @@ def test_dropout(run: Run) -> None:
 
 
 @pytest.mark.parametrize("columns", [64, 90, 128])
-@pytest.mark.parametrize("strategy", ["pointwise", "persistent", "looped"])
-def test_numbers_are_those_of_the_reference_one_by_one_or_four_at_a_time(run: Run, strategy: str, columns: int) -> None:
+@pytest.mark.parametrize("form", ["pointwise", "persistent", "looped"])
+def test_numbers_are_those_of_the_reference_one_by_one_or_four_at_a_time(run: Run, form: str, columns: int) -> None:
     offset = f"index.i64({columns}*d0 + d1 + 8)"
-    if strategy == "pointwise":
+    if form == "pointwise":
         body = f"  y: f32[5, {columns}] = loop [d0 < 5, d1 < {columns}] rand(s[0], {offset})"
     else:
         offset = offset.replace("d1", "r0")
         body = f"""  y: f32[5, {columns}] = loop [d0 < 5, r0 < {columns}] rand(s[0], {offset})
   t: f32[5] = reduce sum [d0 < 5 | r0 < {columns}] y[d0, r0]"""
-    outputs = "y" if strategy == "pointwise" else "y, t"
+    outputs = "y" if form == "pointwise" else "y, t"
     text = f"graph @f(s: i64[1]) -> ({outputs}) on cpu {{\n{body}\n}}"
     seed = (1 << 40) + 12345
-    for placed in ({}, {"d0": "y"}) if strategy == "pointwise" else ({},):
-        found = run(text, torch.tensor([seed]), strategy=strategy, placed=placed)[0]
+    for placed in ({}, {"d0": "y"}) if form == "pointwise" else ({},):
+        found = run(text, torch.tensor([seed]), form=form, placed=placed)[0]
         wanted = torch.tensor([[rand(seed, columns * i + j + 8) for j in range(columns)] for i in range(5)])
         assert torch.equal(found, wanted)

@@ -19,7 +19,7 @@ ROWS = """graph @f(x: f32[70, 90]) -> (y) {{
 
 
 @pytest.mark.parametrize(
-    ("text", "shape", "strategy", "placed"),
+    ("text", "shape", "form", "placed"),
     [
         (FLAT, (5000,), "pointwise", {}),
         (TURNED, (70, 90), "pointwise", {"d0": "y"}),
@@ -27,10 +27,10 @@ ROWS = """graph @f(x: f32[70, 90]) -> (y) {{
     ],
     ids=["flat", "two axes", "rows"],
 )
-def test_results_are_the_same(run: Run, text: str, shape: tuple[int, ...], strategy: str, placed: dict) -> None:
+def test_results_are_the_same(run: Run, text: str, shape: tuple[int, ...], form: str, placed: dict) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     text = text.replace("{{", "on cpu {").replace("}}", "}")
-    given = {"strategy": strategy, "placed": placed}
+    given = {"form": form, "placed": placed}
     (forwards,), (backwards,) = (run(text, x, **given, backwards=turned) for turned in (False, True))
     assert torch.equal(forwards, backwards)
 

@@ -28,8 +28,8 @@ def sample(dtype: str, size: int) -> torch.Tensor:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", ["f32", "i64"])
 @pytest.mark.parametrize("combine", SCANS)
-@pytest.mark.parametrize("strategy", ["scan", "looped"])
-def test_scan(run: Run, combine: str, dtype: str, size: int, strategy: str) -> None:
+@pytest.mark.parametrize("form", ["scan", "looped"])
+def test_scan(run: Run, combine: str, dtype: str, size: int, form: str) -> None:
     if combine == "logaddexp" and dtype != "f32":
         pytest.skip("a scan of floats")
     x = sample(dtype, size)
@@ -39,37 +39,37 @@ def test_scan(run: Run, combine: str, dtype: str, size: int, strategy: str) -> N
         f"graph @f(x: {dtype}[3, {size}]) -> (y) on cpu {{\n"
         f"  y: {dtype}[3, {size}] = scan {combine} [d0 < 3, r0 < {size}] along r0 x[d0, r0]\n}}"
     )
-    (found,) = run(text, x, strategy=strategy)
+    (found,) = run(text, x, form=form)
     tolerance = 1e-4 if dtype == "f32" else 0
     torch.testing.assert_close(found, SCANS[combine](x), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("strategy", ["scan", "looped"])
+@pytest.mark.parametrize("form", ["scan", "looped"])
 @pytest.mark.parametrize("combine", ["cummax", "cummin"])
-def test_best_so_far(run: Run, combine: str, strategy: str, size: int) -> None:
+def test_best_so_far(run: Run, combine: str, form: str, size: int) -> None:
     x = (sample("f32", size) * 2).round()
     if size > 40:
         x[1, [20, 40]] = float("nan")
     text = f"""graph @f(x: f32[3, {size}]) -> (v, i) on cpu {{
   v: f32[3, {size}], i: i64[3, {size}] = scan {combine} [d0 < 3, r0 < {size}] along r0 (x[d0, r0], index.i64(r0))
 }}"""
-    value, index = run(text, x, strategy=strategy)
+    value, index = run(text, x, form=form)
     expected = getattr(x, combine)(1)
     torch.testing.assert_close(value, expected.values, rtol=0, atol=0, equal_nan=True)
     assert torch.equal(index, expected.indices)
 
 
-@pytest.mark.parametrize("strategy", ["scan", "looped"])
+@pytest.mark.parametrize("form", ["scan", "looped"])
 @pytest.mark.parametrize("size", [100, 5000])
-def test_scan_with_what_is_around_it(run: Run, strategy: str, size: int) -> None:
+def test_scan_with_what_is_around_it(run: Run, form: str, size: int) -> None:
     text = f"""graph @f(x: f32[3, {size}]) -> (y, t) on cpu {{
   s: f32[3, {size}] = scan sum [d0 < 3, r0 < {size}] along r0 mul(x[d0, r0], f32(2.0))
   t: f32[3] = reduce max [d0 < 3 | r0 < {size}] s[d0, r0]
   y: f32[3, {size}] = loop [d0 < 3, r0 < {size}] sub(s[d0, r0], t[d0])
 }}"""
     x = sample("f32", size)
-    y, top = run(text, x, strategy=strategy)
+    y, top = run(text, x, form=form)
     scanned = (2 * x).double().cumsum(1)
     torch.testing.assert_close(top.double(), scanned.amax(1), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(y.double(), scanned - scanned.amax(1, keepdim=True), rtol=1e-4, atol=1e-3)
@@ -78,7 +78,7 @@ def test_scan_with_what_is_around_it(run: Run, strategy: str, size: int) -> None
 def test_scan_along_the_slow_axis(run: Run) -> None:
     x = sample("f32", 50).T.contiguous()
     text = "graph @f(x: f32[50, 3]) -> (y) on cpu {\n  y: f32[50, 3] = scan sum [r0 < 50, d0 < 3] along r0 x[r0, d0]\n}"
-    torch.testing.assert_close(run(text, x, strategy="scan")[0], x.cumsum(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(run(text, x, form="scan")[0], x.cumsum(0), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [100, 128, 20000])
@@ -95,7 +95,7 @@ def test_scan_along_columns_in_blocks(run: Run, combine: str, dtype: str, size: 
         f"graph @f(x: {dtype}[{size}, 3]) -> (y) on cpu {{\n"
         f"  y: {dtype}[{size}, 3] = scan {combine} [r0 < {size}, d0 < 3] along r0 x[r0, d0]\n}}"
     )
-    (found,) = run(text, x, strategy="scan")
+    (found,) = run(text, x, form="scan")
     tolerance = 1e-3 if dtype == "f32" else 0
     torch.testing.assert_close(found, SCANS[combine](x.T).T, rtol=tolerance, atol=tolerance)
 
@@ -106,7 +106,7 @@ def test_an_infinity_changes_nothing_before_it(run: Run) -> None:
     x[[5, 77], 1], x[6, 2], x[9, 3] = float("inf"), -float("inf"), float("nan")
     x[90, 2] = float("inf")
     text = "graph @f(x: f32[128, 4]) -> (y) on cpu {\n  y: f32[128, 4] = scan sum [r < 128, d < 4] along r x[r, d]\n}"
-    torch.testing.assert_close(run(text, x, strategy="scan")[0], x.cumsum(0), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(run(text, x, form="scan")[0], x.cumsum(0), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("size", [100, 20000])
@@ -115,7 +115,7 @@ def test_best_so_far_along_columns(run: Run, size: int) -> None:
     text = f"""graph @f(x: f32[{size}, 3]) -> (v, i) on cpu {{
   v: f32[{size}, 3], i: i64[{size}, 3] = scan cummax [r < {size}, c < 3] along r (x[r, c], index.i64(r))
 }}"""
-    value, index = run(text, x, strategy="scan")
+    value, index = run(text, x, form="scan")
     expected = x.cummax(0)
     assert torch.equal(value, expected.values)
     assert torch.equal(index, expected.indices)
@@ -129,7 +129,7 @@ def test_scan_along_columns_with_what_is_around_it(run: Run) -> None:
     torch.manual_seed(0)
     x, w = torch.randn(3, 200, 5).bfloat16(), torch.randn(200)
     expected = (x.double() * w.double()[:, None]).cumsum(1) * 0.5
-    torch.testing.assert_close(run(text, x, w, strategy="scan")[0].double(), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(run(text, x, w, form="scan")[0].double(), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
@@ -148,7 +148,7 @@ def test_products_stay_finite_where_exponents_cancel(run: Run, dtype: str, *, is
         f"graph @f(x: {dtype}[{shape}]) -> (y) on cpu {{\n"
         f"  y: {dtype}[{shape}] = scan prod [{domain}] along r0 x[{at}]\n}}"
     )
-    (found,) = run(text, x, strategy="scan")
+    (found,) = run(text, x, form="scan")
     expected = x.double().cumprod(0 if is_column else 1)
     torch.testing.assert_close(found.double(), expected, rtol=1e-2, atol=0)
     assert torch.equal(found.signbit(), expected.signbit())

@@ -50,7 +50,7 @@ def assert_same(found: tuple[Any, ...], wanted: Any) -> None:
 @pytest.mark.parametrize("dtype", KINDS)
 def test_sort(run: Run, dtype: str, size: int, options: str) -> None:
     x = sample(dtype, 3, size)
-    found = run(sort_text(dtype, 3, size, options), x, strategy="sort")
+    found = run(sort_text(dtype, 3, size, options), x, form="sort")
     assert_same(found, x.sort(dim=1, stable=True, descending=bool(options)))
 
 
@@ -59,7 +59,7 @@ def test_sort(run: Run, dtype: str, size: int, options: str) -> None:
 @pytest.mark.parametrize("top", [1, 3, 8, 9, 17])
 def test_only_the_first(run: Run, top: int, rows: int, dtype: str) -> None:
     x = torch.stack([torch.randperm(17) for _ in range(rows)]).to(KINDS[dtype])
-    found = run(sort_text(dtype, rows, 17, f"descending top {top}", top), x, strategy="sort")
+    found = run(sort_text(dtype, rows, 17, f"descending top {top}", top), x, form="sort")
     assert_same(found, x.topk(top, dim=1))
 
 
@@ -69,7 +69,7 @@ def test_only_the_first_along_the_slow_axis(run: Run) -> None:
 }"""
     x = sample("f32", 20, 6)
     wanted = x.sort(dim=0, stable=True)
-    found = run(text, x, strategy="sort")
+    found = run(text, x, form="sort")
     torch.testing.assert_close(found[0], wanted.values[:3], rtol=0, atol=0, equal_nan=True)
     assert torch.equal(found[1], wanted.indices[:3])
 
@@ -79,7 +79,7 @@ def test_sort_along_the_slow_axis(run: Run) -> None:
   v: f32[50, 6], i: i64[50, 6] = sort [r0 < 50, d0 < 6] along r0 x[r0, d0]
 }"""
     x = sample("f32", 50, 6)
-    assert_same(run(text, x, strategy="sort"), x.sort(dim=0, stable=True))
+    assert_same(run(text, x, form="sort"), x.sort(dim=0, stable=True))
 
 
 def test_sort_with_what_is_around_it(run: Run) -> None:
@@ -88,7 +88,7 @@ def test_sort_with_what_is_around_it(run: Run) -> None:
   y: f32[4, 30] = loop [d0 < 4, r0 < 30] add(v[d0, r0], cast.f32(i[d0, r0]))
 }"""
     x, k = torch.randn(4, 30), torch.tensor([1.0, -2.0, 0.0, 3.0])
-    y, index = run(text, x, k, strategy="sort")
+    y, index = run(text, x, k, form="sort")
     wanted = (x * k[:, None]).sort(dim=1, stable=True, descending=True)
     torch.testing.assert_close(y, wanted.values + wanted.indices)
     assert torch.equal(index, wanted.indices)

@@ -118,7 +118,7 @@ def test_a_row_that_a_tile_holds_has_each_exponential_once() -> None:
       y: f32[n, m] = loop [i < n, j < m] div(e[i, j], s[i])
     }"""
     kernels = emit_program(schedule(PIPELINE.run(parse_graph(text)))).kernels
-    counts = {kernel.family: kernel.source.count("fmath.exp(") for kernel in kernels}
+    counts = {kernel.form: kernel.source.count("fmath.exp(") for kernel in kernels}
     assert counts["persistent"] == 1
     assert counts["looped"] > 1
 
@@ -262,9 +262,9 @@ def test_addresses_that_are_less_aligned_take_another_build() -> None:
 
 def test_a_short_symbolic_row_is_held_in_one_tile() -> None:
     program = emit_program(schedule(PIPELINE.run(parse_graph(GRAPHS["softmax"])))).to_mapping()
-    families = {kernel["id"]: kernel["family"] for kernel in program["kernels"]}
+    forms = {kernel["id"]: kernel["form"] for kernel in program["kernels"]}
     launch = next(step for step in program["steps"] if step["do"] == "launch")
-    assert [families[other["kernel"]] for other in launch["alternatives"]] == ["persistent", "looped", "looped"]
+    assert [forms[other["kernel"]] for other in launch["alternatives"]] == ["persistent", "looped", "looped"]
     assert launch["alternatives"][0]["when"][0] == ["m", 8192]
     assert launch["expected"] == 0
 

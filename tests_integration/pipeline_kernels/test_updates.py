@@ -126,31 +126,31 @@ def test_one_place_for_all_points(run: Run) -> None:
     assert target.tolist() == [0.0, x.sum().item(), 0.0]
 
 
-@pytest.mark.parametrize("strategy", ["persistent", "looped"])
-def test_reduction_added_in_place(run: Run, strategy: str) -> None:
+@pytest.mark.parametrize("form", ["persistent", "looped"])
+def test_reduction_added_in_place(run: Run, form: str) -> None:
     text = """graph @f(t: f32[4], i: i64[4], x: f32[4, 70]) -> (s) mutates (t: u) on cpu {
   s: f32[4] = reduce sum [d0 < 4 | r0 < 70] x[d0, r0]
   u: f32[4] = update add t [d0 < 4] at [wrap(i[d0], 4)] s[d0]
 }"""
     target, index, x = torch.zeros(4), torch.tensor([1, 1, 3, 0]), torch.randn(4, 70)
-    (sums,) = run(text, target, index, x, strategy=strategy)
+    (sums,) = run(text, target, index, x, form=form)
     torch.testing.assert_close(sums, x.sum(1), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(target, torch.zeros(4).index_add(0, index, x.sum(1)), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("strategy", ["persistent", "looped"])
-def test_update_along_the_reduction_axis(run: Run, strategy: str) -> None:
+@pytest.mark.parametrize("form", ["persistent", "looped"])
+def test_update_along_the_reduction_axis(run: Run, form: str) -> None:
     text = """graph @f(t: f32[4, 300], x: f32[4, 300]) -> () mutates (t: u) on cpu {
   m: f32[4] = reduce max [d0 < 4 | r0 < 300] x[d0, r0]
   u: f32[4, 300] = update set t [d0 < 4, r0 < 300] at [d0, r0] sub(x[d0, r0], m[d0])
 }"""
     target, x = torch.zeros(4, 300), torch.randn(4, 300)
-    run(text, target, x, strategy=strategy)
+    run(text, target, x, form=form)
     assert torch.equal(target, x - x.amax(1, keepdim=True))
 
 
-@pytest.mark.parametrize("strategy", ["persistent", "looped"])
-def test_old_contents_are_read_before_they_are_overwritten(run: Run, strategy: str) -> None:
+@pytest.mark.parametrize("form", ["persistent", "looped"])
+def test_old_contents_are_read_before_they_are_overwritten(run: Run, form: str) -> None:
     """A value of the old contents that is needed after the update, in a later pass even, is not one of the new."""
     text = """graph @f(t: f32[4, 300]) -> (y) mutates (t: u) on cpu {
   old: f32[4, 300] = loop [d0 < 4, r0 < 300] mul(t[d0, r0], f32(2.0))
@@ -161,7 +161,7 @@ def test_old_contents_are_read_before_they_are_overwritten(run: Run, strategy: s
 }"""
     x = torch.randn(4, 300)
     target, top = x.clone(), x.amax(1, keepdim=True)
-    (y,) = run(text, target, strategy=strategy)
+    (y,) = run(text, target, form=form)
     assert torch.equal(target, top.expand(4, 300))
     torch.testing.assert_close(y, 2 * x + (2 * x - top).sum(1, keepdim=True), rtol=1e-4, atol=1e-3)
 

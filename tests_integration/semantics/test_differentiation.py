@@ -129,10 +129,10 @@ def test_batched_gradients_of_any_size() -> None:
         torch.testing.assert_close(found, torch.autograd.grad(smooth(x), x, seeds, is_grads_batched=True)[0])
 
 
-@pytest.mark.parametrize("strategy", ["reverse-mode", "forward-mode"])
-def test_vectorised_jacobian(strategy: str) -> None:
+@pytest.mark.parametrize("form", ["reverse-mode", "forward-mode"])
+def test_vectorised_jacobian(form: str) -> None:
     x = torch.randn(3, 3)
-    found = torch.autograd.functional.jacobian(compiled_or_eager(smooth), x, vectorize=True, strategy=strategy)
+    found = torch.autograd.functional.jacobian(compiled_or_eager(smooth), x, vectorize=True, form=form)
     torch.testing.assert_close(found, torch.autograd.functional.jacobian(smooth, x, vectorize=True))
 
 

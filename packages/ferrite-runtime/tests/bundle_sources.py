@@ -141,7 +141,7 @@ def _user_bundle() -> Bundle:
     mapping = {
         **scaled("add"),
         "source": source,
-        "family": "user",
+        "form": "user",
         "params": [
             *(tensor(name, access=access) for name, access in (("x", "read"), ("y", "read"), ("out", "write"))),
             {"name": "n", "role": "size", "dtype": "i32", "hint": 100},

@@ -30,7 +30,7 @@ def spec(
         "format": 2,
         "name": name,
         "source": HEADER + body,
-        "family": "pointwise",
+        "form": "pointwise",
         "params": params,
         "axes": axes,
         "blocks": {},
@@ -116,7 +116,7 @@ def row_softmax(rows: int, columns: int, name: str = "row_softmax", block: int |
     params = [tensor("in_ptr"), tensor("out_ptr", access="write")]
     facts = row_facts(rows, columns, reductions=2)
     axes = [grid_axis("x", rows), reduction_axis(columns)]
-    return spec(name, body, params, axes, family="persistent", blocks={"RBLOCK": block}, facts=facts)
+    return spec(name, body, params, axes, form="persistent", blocks={"RBLOCK": block}, facts=facts)
 
 
 def shared_softmax(rows: int, columns: int, points: int, name: str = "shared_softmax") -> dict[str, Any]:
@@ -152,7 +152,7 @@ def shared_softmax(rows: int, columns: int, points: int, name: str = "shared_sof
         body,
         params,
         [grid_axis("x", rows), reduction_axis(columns, max_block=points)],
-        family="cooperative",
+        form="cooperative",
         blocks={"RBLOCK": points},
         grid=["mul", ["ceildiv", "x", "XBLOCK"], ["ceildiv", "r", "RBLOCK"]],
         mutated=["status"],
@@ -182,7 +182,7 @@ def shared_means(points: int, parts: int, name: str = "shared_means") -> dict[st
         body,
         params,
         [grid_axis("x", 8), reduction_axis(points * parts, max_block=points)],
-        family="cooperative",
+        form="cooperative",
         blocks={"XBLOCK": 8, "RBLOCK": points},
         grid=["ceildiv", "r", "RBLOCK"],
         mutated=["words"],
@@ -204,7 +204,7 @@ def row_sum(rows: int, columns: int, name: str = "row_sum") -> dict[str, Any]:
     )
     params = [tensor("in_ptr"), tensor("out_ptr", access="write")]
     facts = row_facts(rows, columns, reductions=1)
-    return spec(name, body, params, [grid_axis("x", rows), reduction_axis(columns)], family="looped", facts=facts)
+    return spec(name, body, params, [grid_axis("x", rows), reduction_axis(columns)], form="looped", facts=facts)
 
 
 def contiguous(shape: list[int]) -> list[int]:

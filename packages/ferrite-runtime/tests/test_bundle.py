@@ -32,7 +32,7 @@ def test_example_is_read_and_written_back_to_the_byte(path: Path) -> None:
 def test_example_has_kernels_of_many_kinds() -> None:
     kernels = Bundle.read(EXAMPLE).kernels.values()
     assert len(kernels) >= 10
-    assert {spec.family for spec in kernels} >= {"pointwise", "persistent", "scan"}
+    assert {spec.form for spec in kernels} >= {"pointwise", "persistent", "scan"}
 
 
 def test_bytes_do_not_depend_on_order_or_place(data: bytes, tmp_path: Path) -> None:

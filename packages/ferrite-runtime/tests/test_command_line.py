@@ -75,7 +75,7 @@ def test_inspect_shows_what_is_in_a_bundle(capsys: pytest.CaptureFixture[str]) -
     assert main(["inspect", str(EXAMPLE), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert len(facts["kernels"]) >= 10
-    assert {"name", "family", "config", "bytes", "programs", "registers"} <= set(facts["kernels"][0])
+    assert {"name", "form", "config", "bytes", "programs", "registers"} <= set(facts["kernels"][0])
     name = facts["kernels"][0]["name"]
     assert main(["inspect", str(EXAMPLE), "--kernel", name, "--device", "a100"]) == 0
     assert f"def {name}(" in capsys.readouterr().out
@@ -187,8 +187,8 @@ def test_bench_prints_times_beside_the_floor(device: list[Any], program_file: st
     assert main(["bench", program_file, "--json"]) == 0
     (kernel,) = json.loads(capsys.readouterr().out)["kernels"]
     assert kernel["bytes"] == 8000
-    assert kernel["floor_ms"] == pytest.approx(8000 / 4.25e12 * 1e3)
-    assert kernel["share"] == pytest.approx(kernel["floor_ms"] / 0.004)
+    assert kernel["bound_ms"] == pytest.approx(8000 / 4.25e12 * 1e3)
+    assert kernel["share"] == pytest.approx(kernel["bound_ms"] / 0.004)
 
 
 def test_plot_without_matplotlib_says_so(

@@ -74,7 +74,7 @@ def test_kernels_that_were_written_by_hand_are_their_writers_to_correct() -> Non
     assert not isinstance(ours, UserKernelCompileError)
 
     class ByHand:
-        name, family, origin = "mine", "user", ()
+        name, form, origin = "mine", "user", ()
 
     theirs = compile_failure(ByHand(), "no such name")
     assert isinstance(theirs, UserKernelCompileError)

@@ -99,9 +99,7 @@ def combine_kernel() -> dict:
     )
     params = [tensor("in_ptr"), tensor("out_ptr", access="write")]
     axes = [grid_axis("x", 1024), reduction_axis(64)]
-    return spec(
-        "combines", body, params, axes, family="persistent", blocks={"RBLOCK": 64}, facts={"reduction_size": 64}
-    )
+    return spec("combines", body, params, axes, form="persistent", blocks={"RBLOCK": 64}, facts={"reduction_size": 64})
 
 
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])

@@ -21,10 +21,10 @@ from runtime_fakes import FakeDriver, FakePool, fake_machine
 from runtime_kernels import pointwise, scaled
 
 
-def least_of(facts: dict | None = None, resident: int = 4, family: str = "pointwise", *, may: bool, waits: bool) -> int:
+def least_of(facts: dict | None = None, resident: int = 4, form: str = "pointwise", *, may: bool, waits: bool) -> int:
     """Returns the programs from which a kernel follows on an H200, which has 132 multiprocessors."""
     pool = FakePool(lambda job, binary: replace(binary, uses_pdl=waits))
-    spec = replace(KernelSpec.from_mapping(scaled()), family=family, facts=facts or {})
+    spec = replace(KernelSpec.from_mapping(scaled()), form=form, facts=facts or {})
     driver = FakeDriver()
     driver.resident = resident
     kernel = DeviceKernel.begin(spec, fake_machine(pool=pool, driver=driver, uses_pdl=may))
@@ -32,12 +32,12 @@ def least_of(facts: dict | None = None, resident: int = 4, family: str = "pointw
 
 
 @pytest.mark.parametrize(
-    ("may", "waits", "family"),
+    ("may", "waits", "form"),
     [(False, True, "pointwise"), (True, False, "pointwise"), (True, True, "user")],
     ids=["it may not", "it does not wait", "by hand"],
 )
-def test_kernels_that_never_follow(family: str, *, may: bool, waits: bool) -> None:
-    assert least_of({"bytes": 1}, family=family, may=may, waits=waits) == NEVER
+def test_kernels_that_never_follow(form: str, *, may: bool, waits: bool) -> None:
+    assert least_of({"bytes": 1}, form=form, may=may, waits=waits) == NEVER
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_kernels_of_people_do_not_wait() -> None:
     spec = KernelSpec.from_mapping(pointwise("a + 1", size=4096))
     job = Job(spec, Config.of({"XBLOCK": 64}, 4), Target.parse("sm_90"))
     assert job.uses_pdl
-    assert not replace(job, spec=replace(spec, family="user")).uses_pdl
+    assert not replace(job, spec=replace(spec, form="user")).uses_pdl
     assert not replace(job, target=Target.parse("gfx942")).uses_pdl
 
 

@@ -357,7 +357,7 @@ def reduction_kernel(combine: str, state: list[tuple[str, str]], *, scan: bool =
         mask = "x < 8" if scan else "tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK) < 8"
         body += f"    tl.store({where}, {name}, {mask})\n"
     params = [tensor("in_ptr")] + [tensor(f"out{i}_ptr", dtype, "write") for i, (_, dtype) in enumerate(state)]
-    return spec("reduction", body, params, [grid_axis("x", 8)], family="persistent")
+    return spec("reduction", body, params, [grid_axis("x", 8)], form="persistent")
 
 
 def run_reduction(

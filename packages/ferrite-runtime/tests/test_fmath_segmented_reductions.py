@@ -30,7 +30,7 @@ def run(call: str, programs: int, count: int, **tensors: tuple[torch.Tensor, str
     params = [tensor(name, NAMES[x.dtype], access) for name, (x, access) in tensors.items()]
     params.append({"name": "n0", "role": "size", "dtype": "i32"})
     body = f"@triton.jit\ndef kernel({', '.join((*tensors, 'n0'))}):\n    fmath.{call}\n"
-    extra: dict[str, Any] = {"family": "template", "grid": programs}
+    extra: dict[str, Any] = {"form": "template", "grid": programs}
     Kernel(spec("kernel", body, params, [], **extra))(*(x for x, _ in tensors.values()), count)
 
 

@@ -62,7 +62,7 @@ def sort(x_ptr, y_ptr, i_ptr, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):
 """
     params = [tensor("x_ptr", dtype), tensor("y_ptr", dtype, "write"), tensor("i_ptr", "i32", "write")]
     axes = [grid_axis("x", rows), reduction_axis(size, max_block=block)]
-    kernel = spec("sort", body, params, axes, family="sort", blocks={"RBLOCK": block})
+    kernel = spec("sort", body, params, axes, form="sort", blocks={"RBLOCK": block})
     shape = [rows, size]
     steps = [
         {"do": "alloc", "name": "y", **layout([rows, wanted], dtype)},

@@ -118,7 +118,7 @@ HOLES: dict[str, Callable[[str], Callable[[Manifest], None]]] = {
     "operand": lambda run: with_steps({"do": "let", "name": "zz", "value": ["add", f"({run})", 1]}),
     "operator": lambda run: with_steps({"do": "let", "name": "zz", "value": [f"{run} or max", 1, 2]}),
     "constant of a person's kernel": lambda run: (
-        lambda m: m["kernels"][0].update(family="user", axes=[], blocks={"B": run}, grid="B", configs=[])
+        lambda m: m["kernels"][0].update(form="user", axes=[], blocks={"B": run}, grid="B", configs=[])
     ),
     "importing": lambda run: with_steps(extern("import_module.__call__", "this")),
     "loading a library": lambda run: with_steps(extern("load_library.__call__", "/tmp/none.so")),

@@ -13,7 +13,7 @@ import pytest
 
 from ferrite_runtime.devices.descriptors import known_devices
 from ferrite_runtime.formats.config import Config
-from ferrite_runtime.formats.kernel_spec import FAMILIES, KernelSpec
+from ferrite_runtime.formats.kernel_spec import FORMS, KernelSpec
 from ferrite_runtime.policies.candidates import configs, wider_configs
 from runtime_kernels import grid_axis, pointwise, row_softmax, row_sum, spec, tensor
 
@@ -29,7 +29,7 @@ def tiled(**sizes: int) -> dict[str, Any]:
 def crowded(rows: int, columns: int) -> dict[str, Any]:
     mapping = row_sum(rows, columns)
     facts = {**mapping["facts"], "loads": 10}
-    return spec("crowded", "", mapping["params"], mapping["axes"], family="looped", facts=facts)
+    return spec("crowded", "", mapping["params"], mapping["axes"], form="looped", facts=facts)
 
 
 # Blocks in the order x, y, z or x, r (x alone where the row is held whole), and warps.
@@ -98,7 +98,7 @@ NOT_MET = {
     ),
     "split scan": (
         "the scheduler splits a long scan into parts, their totals and their sums, kernels of the tables above and of "
-        "the family `scan`; none looks back at what another program of its launch has done"
+        "the form `scan`; none looks back at what another program of its launch has done"
     ),
     "foreach and combo": "no spec has a branch on the program id; sequences of small kernels start by one native call",
 }
@@ -152,12 +152,12 @@ def test_no_row_is_beyond_a_grid_of_one_axis(y: int, x: int) -> None:
     assert kernel.programs({}, {"XBLOCK": 32, "YBLOCK": 1}) == -(-x // 32) * y
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_families_without_a_table_have_what_their_writers_and_policies_list(family: str) -> None:
-    fixed = {"XBLOCK": 128} if family in ("template", "sort") else {}
-    extra = {"configs": [{"blocks": {"XBLOCK": 64}, "num_warps": 2, "num_stages": 1}]} if family == "user" else {}
-    kernel = KernelSpec.from_mapping(pointwise("a", size=1 << 20, family=family, blocks=fixed, **extra))
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_without_a_table_have_what_their_writers_and_policies_list(form: str) -> None:
+    fixed = {"XBLOCK": 128} if form in ("template", "sort") else {}
+    extra = {"configs": [{"blocks": {"XBLOCK": 64}, "num_warps": 2, "num_stages": 1}]} if form == "user" else {}
+    kernel = KernelSpec.from_mapping(pointwise("a", size=1 << 20, form=form, blocks=fixed, **extra))
     wider = wider_configs(kernel, H200)
-    assert bool(wider) == (family in ("pointwise", "persistent")), "a looped one needs an axis to reduce"
-    if family == "user":
+    assert bool(wider) == (form in ("pointwise", "persistent")), "a looped one needs an axis to reduce"
+    if form == "user":
         assert configs(kernel, H200, "full") == kernel.configs

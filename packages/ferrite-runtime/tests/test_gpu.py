@@ -148,7 +148,7 @@ def test_argmax_and_welford_across_lanes_and_warps() -> None:
         body,
         params,
         [grid_axis("x", 64), reduction_axis(2048)],
-        family="persistent",
+        form="persistent",
         blocks={"RBLOCK": 2048},
     )
     x = torch.randn(64, 2048, device="cuda")
@@ -246,7 +246,7 @@ def test_large_shared_memory() -> None:
     )
     params = [tensor("a_ptr", "bf16"), tensor("b_ptr", "bf16"), tensor("out_ptr", access="write")]
     facts = {"num_warps": 8, "num_stages": 3}
-    mapping = spec("dot", body, params, [grid_axis("x", 1)], family="template", grid=1, facts=facts)
+    mapping = spec("dot", body, params, [grid_axis("x", 1)], form="template", grid=1, facts=facts)
     a, b = torch.randn(128, 1024, device="cuda").bfloat16(), torch.randn(1024, 128, device="cuda").bfloat16()
     out = torch.empty(128, 128, device="cuda")
     kernel = Kernel(mapping)

@@ -43,8 +43,8 @@ def test_meter_times_cold_launches_near_the_bandwidth() -> None:
     facts = device_facts(0)
     source, target = torch.randn(N, device="cuda"), torch.empty(N, device="cuda")
     times = sorted(EventMeter(facts.l2_bytes).sample(lambda: target.copy_(source), 20))
-    floor_ms = 8 * N / facts.bandwidth * 1e3
-    assert 0.7 * floor_ms < times[10] < 3 * floor_ms
+    bound_ms = 8 * N / facts.bandwidth * 1e3
+    assert 0.7 * bound_ms < times[10] < 3 * bound_ms
     small, out = torch.randn(1 << 20, device="cuda"), torch.empty(1 << 20, device="cuda")
     # The best of many: others may use this GPU meanwhile.
     cold = min(EventMeter(facts.l2_bytes).sample(lambda: out.copy_(small), 50))

@@ -124,7 +124,7 @@ def test_dot_of_bfloat16_matrices() -> None:
         "    tl.store(out_ptr + 16 * i + j, tl.dot(a, b))\n"
     )
     params = [tensor("a_ptr", "bf16"), tensor("b_ptr", "bf16"), tensor("out_ptr", access="write")]
-    kernel = Kernel(spec("dot", body, params, [grid_axis("x", 1)], family="template", grid=1))
+    kernel = Kernel(spec("dot", body, params, [grid_axis("x", 1)], form="template", grid=1))
     a, b, out = torch.randn(16, 16).bfloat16(), torch.randn(16, 16).bfloat16(), torch.empty(16, 16)
     kernel(a, b, out)
     torch.testing.assert_close(out, a.float() @ b.float())
@@ -158,7 +158,7 @@ def test_tiles_that_were_broadcast_are_no_larger_in_memory_than_they_say(dtype: 
     params = [tensor("out_ptr", dtype, "write"), tensor("sum_ptr", dtype, "atomic")]
     torch_type = {"f32": torch.float32, "bf16": torch.bfloat16, "i32": torch.int32}[dtype]
     out, total = torch.zeros(3, dtype=torch_type), torch.zeros(3, dtype=torch_type)
-    Kernel(spec("broadcast", body, params, [grid_axis("x", 1)], family="template", grid=1))(out, total)
+    Kernel(spec("broadcast", body, params, [grid_axis("x", 1)], form="template", grid=1))(out, total)
     assert out.tolist() == [0, 1, 0]
     assert total.tolist() == [0, 64, 0]
 
@@ -209,7 +209,7 @@ def test_sort_and_cumulative_sum_of_the_language() -> None:
         "    tl.store(sum_ptr + 64 * x + r, tl.cumsum(v, 1))\n"
     )
     params = [tensor("in_ptr"), tensor("sorted_ptr", access="write"), tensor("sum_ptr", access="write")]
-    kernel = spec("both", body, params, [grid_axis("x", 8), reduction_axis(64)], family="sort", blocks={"RBLOCK": 64})
+    kernel = spec("both", body, params, [grid_axis("x", 8), reduction_axis(64)], form="sort", blocks={"RBLOCK": 64})
     x, in_order, sums = torch.randn(8, 64), torch.empty(8, 64), torch.empty(8, 64)
     Kernel(kernel)(x, in_order, sums)
     assert torch.equal(in_order, x.sort(1).values)

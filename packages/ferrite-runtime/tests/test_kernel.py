@@ -38,7 +38,7 @@ def test_each_bucket_of_sizes_has_a_choice() -> None:
     mapping = row_softmax(512, 1025)
     params = [*mapping["params"], {"name": "n", "role": "size", "dtype": "i32"}]
     axes = [mapping["axes"][0], reduction_axis("n", hint=2)]
-    rows = KernelSpec.from_mapping(spec("rows", "", params, axes, family="persistent", facts=mapping["facts"]))
+    rows = KernelSpec.from_mapping(spec("rows", "", params, axes, form="persistent", facts=mapping["facts"]))
     buckets = [choice_bucket(rows, (None, None, length)) for length in (0, 1, 513, 1024, 1025)]
     assert [dict(bucket)["r"] for bucket in buckets] == [1, 1, 1024, 1024, 2048]
     assert choice_bucket(KernelSpec.from_mapping(mapping), (None, None)) == ()
@@ -47,7 +47,7 @@ def test_each_bucket_of_sizes_has_a_choice() -> None:
 def test_a_template_is_built_once_for_all_sizes() -> None:
     """What divides a number that is in no address is no reason to compile again."""
     params = [tensor("x"), {"name": "n", "role": "size", "dtype": "i32"}]
-    template = KernelSpec.from_mapping(spec("rows", "", params, [], family="template", grid="n"))
+    template = KernelSpec.from_mapping(spec("rows", "", params, [], form="template", grid="n"))
     assert {bucket_of(template, {"n": size}) for size in (0, 1, 7, 8, 16)} == {()}
     assert bucket_text(template, {"n": "n"}) == "()"
 

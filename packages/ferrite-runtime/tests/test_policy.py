@@ -1,4 +1,4 @@
-"""Config policies: what each family gets first, and what no config may ever do."""
+"""Config policies: what each form gets first, and what no config may ever do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ferrite_runtime.devices.descriptors import DeviceFacts, known_devices, typical_device
 from ferrite_runtime.formats.canonical_json import kernel_id
 from ferrite_runtime.formats.config import Config
-from ferrite_runtime.formats.kernel_spec import FAMILIES, KernelSpec
+from ferrite_runtime.formats.kernel_spec import FORMS, KernelSpec
 from ferrite_runtime.formats.target import CROSS_TARGETS, Target
 from ferrite_runtime.policies.blocks import misfit
 from ferrite_runtime.policies.candidates import configs, interpreter_config, next_power_of_two, previous_power_of_two
@@ -37,7 +37,7 @@ def test_rows_of_two_matrices_of_halves_are_reduced_with_a_vector_two_at_a_time(
         params = [tensor("in_ptr", dtype), tensor("out_ptr", "bf16", access="write")]
         facts = {**mapping["facts"], "element_bytes": size, "live_values": 2, "bytes": rows * 4096 * 2}
         facts |= {"vectors": vectors, "loads": vectors + matrices} if vectors else {}
-        blocks = {"family": "persistent", "blocks": mapping["blocks"]}
+        blocks = {"form": "persistent", "blocks": mapping["blocks"]}
         return first(spec("a", "", params, mapping["axes"], facts=facts, **blocks))
 
     assert of(14336) == Config.of({"XBLOCK": 2}, 4)
@@ -53,7 +53,7 @@ def test_products_of_few_rows_fill_the_device() -> None:
         facts = {**mapping["facts"], "product": products}
         axes = [grid_axis("y", 4, max_block=16), *mapping["axes"]]
         params = [tensor("in_ptr", dtype), tensor("out_ptr", access="write")]
-        return first(spec("a", "", params, axes, family="looped", blocks={"YBLOCK": 16}, facts=facts))
+        return first(spec("a", "", params, axes, form="looped", blocks={"YBLOCK": 16}, facts=facts))
 
     assert of(16384) == Config.of({"XBLOCK": 32, "RBLOCK": 128}, 2, 6)
     assert of(4096) == Config.of({"XBLOCK": 16, "RBLOCK": 256}, 2, 6)
@@ -73,7 +73,7 @@ def test_rows_that_are_multiplied_leave_registers_for_their_sums(
     facts = {**mapping["facts"], "multiplied_rows": rows}
     held = next_power_of_two(rows)
     axes = [grid_axis("y", rows, max_block=held), *mapping["axes"]]
-    kernel = spec("a", "", mapping["params"], axes, family="looped", blocks={"YBLOCK": held}, facts=facts)
+    kernel = spec("a", "", mapping["params"], axes, form="looped", blocks={"YBLOCK": held}, facts=facts)
     assert first(kernel) == Config.of({"XBLOCK": columns, "RBLOCK": points}, 4)
 
 
@@ -108,24 +108,24 @@ def test_persistent_rows(rows: int, columns: int, block: int, warps: int) -> Non
     assert first(row_softmax(rows, columns)) == Config.of({"XBLOCK": block}, warps)
 
 
-def outer(rows: int, columns: int, family: str = "looped") -> dict:
+def outer(rows: int, columns: int, form: str = "looped") -> dict:
     mapping = row_sum(rows, columns)
     return spec(
         "outer",
         "",
         mapping["params"],
         mapping["axes"],
-        family=family,
+        form=form,
         facts={**mapping["facts"], "contiguous_axis": "x"},
     )
 
 
-def outer_of(dtype: str, points: int, rows: int, family: str, **facts: object) -> dict:
+def outer_of(dtype: str, points: int, rows: int, form: str, **facts: object) -> dict:
     """Returns columns of another type, with other facts; those of a persistent kernel are held whole."""
-    mapping = outer(points, rows, family)
+    mapping = outer(points, rows, form)
     params = [{**param, "dtype": dtype} for param in mapping["params"]]
-    blocks = {"RBLOCK": rows} if family == "persistent" else {}
-    return spec("outer", "", params, mapping["axes"], family=family, blocks=blocks, facts={**mapping["facts"], **facts})
+    blocks = {"RBLOCK": rows} if form == "persistent" else {}
+    return spec("outer", "", params, mapping["axes"], form=form, blocks=blocks, facts={**mapping["facts"], **facts})
 
 
 def test_loops_over_rows_and_over_columns() -> None:
@@ -198,7 +198,7 @@ def test_what_is_only_reduced_is_so_at_any_size() -> None:
     axes = [{**grid_axis("x", 1024), "size": "n", "hint": 1024}, reduction_axis(33)]
     params = [tensor("a"), tensor("b", access="write"), size]
     facts = {"contiguous_axis": "r", "bytes": 2 * 1024 * 33 * 4, "live_values": 1, "stores": 1}
-    mapping = spec("a", "", params, axes, family="persistent", blocks={"RBLOCK": 64}, facts=facts)
+    mapping = spec("a", "", params, axes, form="persistent", blocks={"RBLOCK": 64}, facts=facts)
     kernel = KernelSpec.from_mapping(mapping)
     (config,) = configs(kernel, H200, "none", {"x": 1 << 20, "r": 33})
     assert config == Config.of({"XBLOCK": 16}, 1), "as many to a thread as of what is stored, too"
@@ -245,7 +245,7 @@ def test_rows_that_leave_much_of_their_tile_empty_try_fewer_threads(dtype: str, 
     mapping = row_softmax(16384, 3000)
     params = [{**param, "dtype": dtype} for param in mapping["params"]]
     facts = {**mapping["facts"], "element_bytes": 2 if dtype == "bf16" else 4, "bytes": 3 << 26}
-    kernel = KernelSpec.from_mapping(spec("rows", "", params, mapping["axes"], family="persistent", facts=facts))
+    kernel = KernelSpec.from_mapping(spec("rows", "", params, mapping["axes"], form="persistent", facts=facts))
     assert [config.num_warps for config in configs(kernel, H200, "max")][:2] == warps
 
 
@@ -254,17 +254,17 @@ def test_quantised_rows_try_fewer_threads(written: str, warps: list[int]) -> Non
     mapping = row_softmax(16384, 4096)
     params = [{**param, "dtype": written if param["access"] == "write" else "bf16"} for param in mapping["params"]]
     facts = {**mapping["facts"], "element_bytes": 2, "bytes": 3 << 26}
-    kernel = KernelSpec.from_mapping(spec("rows", "", params, mapping["axes"], family="persistent", facts=facts))
+    kernel = KernelSpec.from_mapping(spec("rows", "", params, mapping["axes"], form="persistent", facts=facts))
     assert [config.num_warps for config in configs(kernel, H200, "max")][:2] == warps
 
 
 def test_rows_that_are_read_again_are_few_at_a_time() -> None:
     for size, block in ((1 << 17, 16384), (50304, 8192), (49152, 16384)):
         mapping = row_sum(4096, size)
-        again = spec("again", "", mapping["params"], mapping["axes"], family="looped", facts={"passes": 2})
+        again = spec("again", "", mapping["params"], mapping["axes"], form="looped", facts={"passes": 2})
         assert first(again) == Config.of({"XBLOCK": 1, "RBLOCK": block}, 32), "no more lanes past the end than needed"
     short = row_sum(4096, 9000)
-    again = spec("again", "", short["params"], short["axes"], family="looped", facts={"passes": 2})
+    again = spec("again", "", short["params"], short["axes"], form="looped", facts={"passes": 2})
     assert first(again).block("RBLOCK") == 2048
 
 
@@ -272,7 +272,7 @@ def test_columns_that_are_read_again_are_few_at_a_time() -> None:
     def again(rows: int) -> KernelSpec:
         mapping = outer(16384, rows)
         facts = {**mapping["facts"], "passes": 2, "element_bytes": 4}
-        return spec("again", "", mapping["params"], mapping["axes"], family="looped", facts=facts)
+        return spec("again", "", mapping["params"], mapping["axes"], form="looped", facts=facts)
 
     assert first(again(4096)) == Config.of({"XBLOCK": 16, "RBLOCK": 1024}, 16), "one program to a multiprocessor"
     assert first(again(1000)) == Config.of({"XBLOCK": 32, "RBLOCK": 512}, 8), "whole lines of all programs stay cached"
@@ -282,7 +282,7 @@ def test_columns_that_are_read_again_are_few_at_a_time() -> None:
 def test_columns_that_are_read_again_try_two_programs_to_a_multiprocessor() -> None:
     mapping = outer(16384, 4096)
     facts = {**mapping["facts"], "passes": 2, "element_bytes": 4, "bytes": 1 << 29}
-    again = KernelSpec.from_mapping(spec("again", "", mapping["params"], mapping["axes"], family="looped", facts=facts))
+    again = KernelSpec.from_mapping(spec("again", "", mapping["params"], mapping["axes"], form="looped", facts=facts))
     tried = [(c.block("XBLOCK"), c.block("RBLOCK"), c.num_warps) for c in configs(again, H200, "max")]
     assert tried[:3] == [(16, 1024, 16), (8, 1024, 8), (16, 512, 8)]
 
@@ -291,9 +291,7 @@ def test_columns_that_are_read_again_try_two_programs_to_a_multiprocessor() -> N
 def test_a_thread_holds_the_rows_that_are_reduced_together(columns: int, block: int) -> None:
     mapping = outer(columns, 1024)
     axes = [{**axis, "max_block": axis["size"] & -axis["size"]} for axis in mapping["axes"]]
-    kernel = spec(
-        "reduced", "", mapping["params"], axes, family="looped", facts={**mapping["facts"], "rows_together": 8}
-    )
+    kernel = spec("reduced", "", mapping["params"], axes, form="looped", facts={**mapping["facts"], "rows_together": 8})
     for config in configs(KernelSpec.from_mapping(kernel), H200, "full"):
         threads_in_a_column = config.num_warps * 32 * 4 // config.block("XBLOCK")
         assert config.block("RBLOCK") >= 8 * threads_in_a_column
@@ -307,7 +305,7 @@ def test_many_programs_that_reduce_rows_together_are_small(dtype: str, columns: 
     mapping = outer(columns, 1024)
     params = [{**param, "dtype": dtype} if param["access"] == "read" else param for param in mapping["params"]]
     facts = {**mapping["facts"], "rows_together": 8}
-    assert first(spec("reduced", "", params, mapping["axes"], family="looped", facts=facts)).num_warps == warps
+    assert first(spec("reduced", "", params, mapping["axes"], form="looped", facts=facts)).num_warps == warps
 
 
 @pytest.mark.parametrize(
@@ -334,13 +332,13 @@ def test_tiles_of_rows_have_as_many_bytes_of_any_type(dtypes: tuple[str, ...], w
 def test_of_short_rows_one_warp_scans_a_thousand_elements(columns: int, block: int, warps: int) -> None:
     """And of longer ones, which lie at odd places, as many: each is read by itself."""
     mapping = row_sum(1 << 18, columns)
-    mapping = spec("scan", "", mapping["params"], mapping["axes"], family="scan", facts=mapping["facts"])
+    mapping = spec("scan", "", mapping["params"], mapping["axes"], form="scan", facts=mapping["facts"])
     assert first(mapping) == Config.of({"XBLOCK": block, "RBLOCK": 1 << (columns - 1).bit_length()}, warps)
 
 
 def test_long_rows_are_scanned_in_large_blocks() -> None:
     mapping = row_sum(1024, 65536)
-    mapping = spec("scan", "", mapping["params"], mapping["axes"], family="scan", facts=mapping["facts"])
+    mapping = spec("scan", "", mapping["params"], mapping["axes"], form="scan", facts=mapping["facts"])
     assert first(mapping) == Config.of({"XBLOCK": 1, "RBLOCK": 8192}, 8)
 
 
@@ -387,7 +385,7 @@ def test_rows_that_are_only_reduced_are_held_by_few_threads(
     params = [{**param, "dtype": dtype} for param in mapping["params"]]
     read = (1 << 17) * length * (2 if dtype == "bf16" else 4)
     facts = {**mapping["facts"], "live_values": live, "stores": stores, "bytes": read, "element_bytes": 4}
-    kernel = spec("a", "", params, mapping["axes"], family="persistent", blocks={"RBLOCK": row}, facts=facts)
+    kernel = spec("a", "", params, mapping["axes"], form="persistent", blocks={"RBLOCK": row}, facts=facts)
     rows, warps = expected
     assert first(kernel) == Config.of({"XBLOCK": rows}, warps)
 
@@ -412,7 +410,7 @@ def test_threads_with_a_row_of_their_own(
     params = [{**param, "dtype": dtype} for param in mapping["params"]]
     read = rows * length * (2 if dtype == "bf16" else 4)
     facts = {**mapping["facts"], "row_per_thread": True, "bytes": read if only_reduces else 2 * read}
-    kernel = spec("a", "", params, mapping["axes"], family="persistent", blocks={"RBLOCK": row}, facts=facts)
+    kernel = spec("a", "", params, mapping["axes"], form="persistent", blocks={"RBLOCK": row}, facts=facts)
     assert first(kernel) == Config.of({"XBLOCK": expected[0]}, expected[1])
 
 
@@ -447,7 +445,7 @@ def test_rows_of_halves_that_begin_elsewhere_are_read_whole() -> None:
 def test_sums_of_narrow_rows_take_twice_as_many_elements_for_each_thread(dtype: str, block: int) -> None:
     mapping = row_sum(4096, 50304)
     params = [{**param, "dtype": dtype} if param["access"] == "read" else param for param in mapping["params"]]
-    kernel = spec("narrow", "", params, mapping["axes"], family="looped", facts=mapping["facts"])
+    kernel = spec("narrow", "", params, mapping["axes"], form="looped", facts=mapping["facts"])
     assert first(kernel) == Config.of({"XBLOCK": 1, "RBLOCK": block}, 8)
 
 
@@ -456,7 +454,7 @@ def test_long_rows_of_halves_need_few_threads() -> None:
         mapping = row_softmax(8192, 8192)
         params = [{**param, "dtype": dtype} for param in mapping["params"]]
         facts = {**mapping["facts"], "element_bytes": 2 if dtype == "bf16" else 4}
-        rows = spec("rows", "", params, mapping["axes"], family="persistent", facts=facts)
+        rows = spec("rows", "", params, mapping["axes"], form="persistent", facts=facts)
         assert first(rows).num_warps == warps
 
 
@@ -468,7 +466,7 @@ def test_a_thread_sorts_16_bytes_of_rows_that_are_not_long(dtype: str, size: int
     mapping = row_softmax(1 << 16, size)
     params = [tensor("a", dtype), tensor("b", dtype, "write"), tensor("places", "i64", "write")]
     facts = {**mapping["facts"], "element_bytes": 8}
-    kernel = spec("rows", "", params, mapping["axes"], family="sort", blocks=mapping["blocks"], facts=facts)
+    kernel = spec("rows", "", params, mapping["axes"], form="sort", blocks=mapping["blocks"], facts=facts)
     assert first(kernel).num_warps == warps
 
 
@@ -482,16 +480,16 @@ def test_short_columns_are_scanned_whole_by_few_warps(row: int, dtype: str, expe
 
 
 def test_columns_are_scanned_in_lines_with_several_rows_to_a_thread() -> None:
-    mapping = outer(16384, 4096, family="scan")
+    mapping = outer(16384, 4096, form="scan")
     facts = {**mapping["facts"], "element_bytes": 2, "live_values": 9}
-    scan = spec("scan", "", mapping["params"], mapping["axes"], family="scan", facts=facts)
+    scan = spec("scan", "", mapping["params"], mapping["axes"], form="scan", facts=facts)
     assert first(scan) == Config.of({"XBLOCK": 32, "RBLOCK": 256}, 4), "half a line, as there are few columns"
 
 
 def in_runs(rows: int, columns: int) -> dict:
     mapping = row_softmax(rows, columns)
     facts = {**mapping["facts"], "run": 64, "live_values": 6}
-    return spec("runs", "", mapping["params"], mapping["axes"], family="persistent", facts=facts)
+    return spec("runs", "", mapping["params"], mapping["axes"], form="persistent", facts=facts)
 
 
 def test_rows_taken_one_after_the_other_need_few_threads() -> None:
@@ -505,7 +503,7 @@ def test_rows_are_read_in_whole_steps(columns: int, warps: int) -> None:
     halves = [{**param, "dtype": "bf16"} for param in row_softmax(65536, columns)["params"]]
     for mapping in (in_runs(65536, columns), row_softmax(65536, columns)):
         facts = {**mapping["facts"], "element_bytes": 2, "live_values": 3}
-        narrow = spec("rows", "", halves, mapping["axes"], family="persistent", facts=facts)
+        narrow = spec("rows", "", halves, mapping["axes"], form="persistent", facts=facts)
         chosen = first(narrow)
         assert (chosen.block("XBLOCK"), chosen.num_warps) == (1, warps)
 
@@ -514,13 +512,13 @@ def symbolic_rows() -> dict:
     mapping = row_softmax(512, 1025)
     params = [*mapping["params"], {"name": "n", "role": "size", "dtype": "i32", "hint": 2}]
     axes = [mapping["axes"][0], reduction_axis("n", hint=2)]
-    return spec("rows", "", params, axes, family="persistent", facts=mapping["facts"])
+    return spec("rows", "", params, axes, form="persistent", facts=mapping["facts"])
 
 
 def test_steps_past_the_end_are_left_out_of_rows_of_a_known_length_only() -> None:
     """Of a length that only the call tells, the compiler drops no step: twice the threads share what is idle."""
     mapping = row_softmax(512, 1025)
-    static = spec("rows", "", mapping["params"], mapping["axes"], family="persistent", facts=mapping["facts"])
+    static = spec("rows", "", mapping["params"], mapping["axes"], form="persistent", facts=mapping["facts"])
     chosen = first(symbolic_rows(), sizes={"x": 512, "r": 1025})
     assert (chosen.block("RBLOCK"), chosen.num_warps) == (2048, 2 * first(static).num_warps)
 
@@ -536,7 +534,7 @@ def test_a_thread_gets_as_many_bytes_of_narrow_rows() -> None:
         mapping = row_sum(16384, 4096)
         params = [{**param, "dtype": dtype} if param["access"] == "read" else param for param in mapping["params"]]
         facts = {"loads": 1, "stores": 1, "bytes": 16384 * (4096 * size + 4), "contiguous_axis": "r", "live_values": 2}
-        return first(spec("sums", "", params, mapping["axes"], family="persistent", facts=facts)).num_warps
+        return first(spec("sums", "", params, mapping["axes"], form="persistent", facts=facts)).num_warps
 
     assert [warps(dtype, size) for dtype, size in (("i8", 1), ("bf16", 2), ("f32", 4))] == [4, 8, 8]
 
@@ -588,7 +586,7 @@ def test_rows_that_are_shared_have_one_config_with_64_elements_to_a_thread() -> 
 
 
 def test_template_takes_what_its_facts_say() -> None:
-    mapping = pointwise("a", family="template", facts={"num_warps": 8, "num_stages": 4}, blocks={"XBLOCK": 64})
+    mapping = pointwise("a", form="template", facts={"num_warps": 8, "num_stages": 4}, blocks={"XBLOCK": 64})
     assert first(mapping) == Config.of({}, 8, 4)
 
 
@@ -597,7 +595,7 @@ def test_programs_that_hold_images_have_so_many_threads_as_ask_for_words(target:
     facts = {"parts": 16, "pieces": 8, "registers": 56, "threads": 128, "contiguous_axis": "x", "element_bytes": 2}
     axes = [grid_axis("x", 320, max_block=32), reduction_axis(4096, max_block=32)]
     blocks = {"XBLOCK": 32, "RBLOCK": 32}
-    held = spec("held", "", [tensor("a", "bf16")], axes, family="cooperative", blocks=blocks, facts=facts)
+    held = spec("held", "", [tensor("a", "bf16")], axes, form="cooperative", blocks=blocks, facts=facts)
     (found,) = configs(KernelSpec.from_mapping(held), typical_device(Target.parse(target)), "max")
     assert found.num_warps == warps
 
@@ -606,7 +604,7 @@ def test_measuring_by_default_is_for_what_a_person_has_stated() -> None:
     written = KernelSpec.from_mapping(row_sum(8192, 4096))
     assert configs(written, H200, "default") == configs(written, H200, "none") == configs(written, H200, "max")[:1]
     stated = [Config.of({}, warps, 1) for warps in (1, 2, 4)]
-    user = pointwise("mine", family="user", configs=[config.to_mapping() for config in stated])
+    user = pointwise("mine", form="user", configs=[config.to_mapping() for config in stated])
     assert configs(KernelSpec.from_mapping(user), H200, "default") == tuple(stated)
     assert configs(KernelSpec.from_mapping(user), H200, "none") == tuple(stated[:1])
 
@@ -616,19 +614,19 @@ SIZES = st.one_of(st.integers(0, 70), st.integers(0, 1 << 22), st.sampled_from([
 
 @st.composite
 def specs(draw) -> KernelSpec:
-    family = draw(st.sampled_from([name for name in FAMILIES if name != "user"]))  # whose writers choose
+    form = draw(st.sampled_from([name for name in FORMS if name != "user"]))  # whose writers choose
     names = draw(st.sampled_from(["x", "xy", "xyz"]))
     axes = [
         grid_axis(name, draw(SIZES), **draw(st.sampled_from([{}, {"max_block": 16}, {"max_block": 1}])))
         for name in names
     ]
     fixed = {}
-    if family not in ("pointwise", "template"):
+    if form not in ("pointwise", "template"):
         size = draw(st.integers(1, 1 << 16))
         axes.append(reduction_axis(size))
-        if family in ("persistent", "sort"):
+        if form in ("persistent", "sort"):
             fixed = {"RBLOCK": next_power_of_two(size)}
-        elif family == "cooperative":
+        elif form == "cooperative":
             fixed = {"RBLOCK": draw(st.sampled_from([64, 8192]))}
     facts = {
         "element_bytes": draw(st.sampled_from([1, 2, 4, 8])),
@@ -636,7 +634,7 @@ def specs(draw) -> KernelSpec:
         "loads": draw(st.integers(0, 20)),
         "live_values": draw(st.integers(1, 8)),
     }
-    return KernelSpec.from_mapping(spec("k", "", [tensor("a")], axes, family=family, facts=facts, blocks=fixed))
+    return KernelSpec.from_mapping(spec("k", "", [tensor("a")], axes, form=form, facts=facts, blocks=fixed))
 
 
 @settings(deadline=None)

@@ -17,7 +17,7 @@ H200 = known_devices()["h200"]
 def with_facts(mapping: dict, **facts: object) -> KernelSpec:
     changed = {"bytes": 1 << 29, **mapping["facts"], **facts}
     blocks = mapping.get("blocks", {})
-    made = spec("a", "", mapping["params"], mapping["axes"], family=mapping["family"], facts=changed, blocks=blocks)
+    made = spec("a", "", mapping["params"], mapping["axes"], form=mapping["form"], facts=changed, blocks=blocks)
     return KernelSpec.from_mapping(made)
 
 
@@ -39,9 +39,9 @@ def test_arithmetic_counts_once_it_takes_longer() -> None:
 
 def test_what_is_read_again_counts_unless_it_is_cached() -> None:
     rows, columns = (
-        with_facts(row_softmax(4096, 4096) | {"family": "looped"}, passes=2, contiguous_axis=axis) for axis in "rx"
+        with_facts(row_softmax(4096, 4096) | {"form": "looped"}, passes=2, contiguous_axis=axis) for axis in "rx"
     )
-    once = with_facts(row_softmax(4096, 4096) | {"family": "looped"}, passes=1)
+    once = with_facts(row_softmax(4096, 4096) | {"form": "looped"}, passes=1)
     assert predict(rows, H200).memory == predict(once, H200).memory < predict(columns, H200).memory
     assert predict(columns, replace(H200, l2_bytes=1 << 31)).memory == predict(once, H200).memory
 
@@ -53,7 +53,7 @@ def test_few_programs_do_not_fill_the_device() -> None:
 
 def test_programs_of_a_scan_wait_for_each_other() -> None:
     """A sum along 64 million halves was measured at 94 microseconds, 27 of which its bytes do not explain."""
-    scan = row_softmax(8192, 8192) | {"family": "scan", "blocks": {"RBLOCK": 8192}}
+    scan = row_softmax(8192, 8192) | {"form": "scan", "blocks": {"RBLOCK": 8192}}
     alone, together = with_facts(scan, bytes=1 << 28), with_facts(scan, bytes=1 << 28, parts=8192)
     waits = predict(together, H200).seconds - predict(alone, H200).seconds
     assert waits == pytest.approx(27e-6, rel=0.1)

@@ -52,10 +52,10 @@ def tune(
     effort: str = "quick",
     seconds: float = 1e9,
     spec: KernelSpec = SPEC,
-    floor_ms: float | None = None,
+    bound_ms: float | None = None,
     listen: Callable[[Mapping[str, Any]], None] = lambda event: None,
 ) -> Outcome:
-    task = Task(spec, H200, spec.hint_sizes(), waves, EFFORTS[effort], floor_ms)
+    task = Task(spec, H200, spec.hint_sizes(), waves, EFFORTS[effort], bound_ms)
     return tune_kernel(task, device, Budget.start(device.clock, seconds), listen)
 
 
@@ -141,14 +141,14 @@ def test_turns_alternate_and_their_order_changes() -> None:
 
 
 def test_nothing_more_is_tried_at_the_floor_or_where_the_launch_is_all() -> None:
-    near_floor = SimulatedDevice(table(1, 1, 1, 1, 1, 1))
-    outcome = tune(near_floor, waves=((A, B), (C, D)), effort="full", floor_ms=0.95)
-    assert (outcome.ended, set(near_floor.samples)) == ("at the floor", {A, B})
+    near_bound = SimulatedDevice(table(1, 1, 1, 1, 1, 1))
+    outcome = tune(near_bound, waves=((A, B), (C, D)), effort="full", bound_ms=0.95)
+    assert (outcome.ended, set(near_bound.samples)) == ("at the bandwidth bound", {A, B})
     tiny = SimulatedDevice(table(0.002, 0.0019, 1, 1, 1, 1))
     assert tune(tiny, waves=((A, B), (C, D)), effort="full").ended == "launch-bound"
     assert C not in tiny.samples
     far = SimulatedDevice(lambda config: 1.0)
-    assert tune(far, waves=((A, B), (C, D)), effort="full", floor_ms=0.5).ended == "done"
+    assert tune(far, waves=((A, B), (C, D)), effort="full", bound_ms=0.5).ended == "done"
     assert C in far.samples
 
 
@@ -199,7 +199,7 @@ def test_spilling_candidates_are_left_out_unless_all_spill_or_a_person_wrote_the
     assert without_spills({A: Usage(1, 500), B: Usage(1, 200), C: Usage(1, 200)}) == [B, C]
     assert without_spills({A: Usage(1, 500), B: Usage(1, 200)}, keep=[A]) == [A, B]
     assert without_spills({A: Usage(1, None), B: Usage(1, 200)}) == [A]
-    written = KernelSpec.from_mapping(pointwise("a", family="user"))
+    written = KernelSpec.from_mapping(pointwise("a", form="user"))
     device = SimulatedDevice(table(3, 1, 2), usages=spills)
     assert tune(device, waves=((A, B, C),), spec=written).config == B
 
@@ -234,7 +234,7 @@ def test_no_first_choice_is_foreseen_to_fail(rows: tuple[int, int]) -> None:
 def test_tiles_of_a_product_are_judged_by_their_sides() -> None:
     mapping = row_sum(4096, 4096)
     axes = [grid_axis("y", 4, max_block=16), *mapping["axes"]]
-    more = {"family": "looped", "blocks": {"YBLOCK": 16}}
+    more = {"form": "looped", "blocks": {"YBLOCK": 16}}
     product = KernelSpec.from_mapping(
         spec_of("a", "", mapping["params"], axes, facts={**mapping["facts"], "product": 1}, **more)
     )
@@ -323,9 +323,9 @@ def test_step_that_gains_less_than_noise_is_not_taken() -> None:
     assert tune(device, waves=((A,),), effort="full").config == A
 
 
-@pytest.mark.parametrize("family", ["user", "template", "sort"])
-def test_descent_skips_what_has_a_writer(family: str) -> None:
-    mapping = pointwise("a", family=family, blocks={"XBLOCK": 128} if family == "sort" else {})
+@pytest.mark.parametrize("form", ["user", "template", "sort"])
+def test_descent_skips_what_has_a_writer(form: str) -> None:
+    mapping = pointwise("a", form=form, blocks={"XBLOCK": 128} if form == "sort" else {})
     assert neighbours(KernelSpec.from_mapping(mapping), H200, Config.of({}, 4), {"x": 1000}) == ()
 
 

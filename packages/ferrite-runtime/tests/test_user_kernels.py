@@ -38,7 +38,7 @@ def saxpy(**changes) -> KernelSpec:
 
 def test_spec_holds_all_that_the_function_names() -> None:
     spec = saxpy()
-    assert spec.family == "user"
+    assert spec.form == "user"
     assert "ALPHA = triton.language.constexpr(2.0)" in spec.source
     assert spec.source.index("def doubled") < spec.source.index("def saxpy")
     assert KernelSpec.from_mapping(spec.to_mapping()) == spec

@@ -25,7 +25,7 @@ def norm(blocks: int, block: int, row: str = "sum") -> str:
 @pytest.mark.parametrize(("blocks", "block"), [(3, 4), (4, 4), (2, 8), (5, 2)])
 def test_a_norm_and_its_blocks_are_one_kernel(blocks: int, block: int) -> None:
     (kernel,) = check(norm(blocks, block)).kernels
-    assert (kernel.strategy, kernel.inner) == ("persistent", block)
+    assert (kernel.form, kernel.inner) == ("persistent", block)
     assert f"in blocks of {block}" in str(kernel)
     assert {param.name for param in kernel.params} == {"x", "w", "scale", "q"}
     rows, m = (next(d for d in kernel.body if d.results[0].name == name) for name in ("s", "m"))
@@ -119,7 +119,7 @@ graph @f(m: f32[{block}, 6, {blocks}], q: f32[{block}, 6, {blocks}], w: f32[{blo
 @pytest.mark.parametrize(("blocks", "block"), [(3, 4), (5, 2), (4, 4)])
 def test_what_has_a_point_for_each_block_is_in_the_kernel_of_a_small_reduction(blocks: int, block: int) -> None:
     (kernel,) = check(STATES.format(blocks=blocks, block=block)).kernels
-    assert (kernel.strategy, kernel.inner) == ("persistent", block)
+    assert (kernel.form, kernel.inner) == ("persistent", block)
     reduction, loop = kernel.body
     assert [dim.size for dim in reduction.reduction_dims] == [blocks, block]
     assert [dim.size for dim in loop.dims] == [6, blocks]

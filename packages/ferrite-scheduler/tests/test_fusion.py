@@ -34,7 +34,7 @@ graph @layer_norm(x: f32[6, 8], w: f32[8], b: f32[8]) -> (y, mean, rstd) {
 def test_softmax_is_one_persistent_kernel():
     found = check(SOFTMAX)
     (kernel,) = found.kernels
-    assert kernel.strategy == "persistent"
+    assert kernel.form == "persistent"
     assert kernel.stored == ("y",)
     assert [param.name for param in kernel.params] == ["x", "y"]
 
@@ -42,12 +42,12 @@ def test_softmax_is_one_persistent_kernel():
 def test_rows_that_both_reductions_read_are_held_once():
     """A tile for the row and one for what is made of it: as many as the longest row for a tile leaves room for."""
     (kernel,) = check(SOFTMAX, policy=Policy(persistent_elements=8, persistent_bytes=2 * 8 * 4)).kernels
-    assert kernel.strategy == "persistent"
+    assert kernel.form == "persistent"
 
 
 def test_looped_softmax_is_one_kernel_too():
     (kernel,) = check(SOFTMAX, policy=LOOPED).kernels
-    assert kernel.strategy == "looped"
+    assert kernel.form == "looped"
 
 
 def columns(points: int, *, widened: bool = True) -> str:
@@ -61,14 +61,14 @@ def columns(points: int, *, widened: bool = True) -> str:
 
 
 @pytest.mark.parametrize(
-    ("points", "widened", "strategy"),
+    ("points", "widened", "form"),
     [(4, False, "persistent"), (5, False, "looped"), (5, True, "persistent"), (16, True, "persistent"),
      (17, True, "looped")],
 )  # fmt: skip
-def test_columns_that_would_be_read_again_are_held_longer(points: int, *, widened: bool, strategy: str):
+def test_columns_that_would_be_read_again_are_held_longer(points: int, *, widened: bool, form: str):
     policy = Policy(persistent_elements_outer=4, persistent_elements_again=16, split_minimum=64)
     (kernel,) = check(columns(points, widened=widened), policy=policy).kernels
-    assert kernel.strategy == strategy
+    assert kernel.form == form
 
 
 def test_columns_of_many_values_are_not_held():
@@ -81,7 +81,7 @@ def test_columns_of_many_values_are_not_held():
       y: f32[256, 6] = loop [i < 256, j < 6] div({total}, s[j])
     }}"""
     found = check(text, policy=Policy(split_minimum=512))
-    assert all(kernel.strategy != "persistent" for kernel in found.kernels)
+    assert all(kernel.form != "persistent" for kernel in found.kernels)
 
 
 def test_layer_norm_is_one_kernel_and_keeps_what_the_backward_needs():
@@ -184,7 +184,7 @@ def test_optimizer_step_is_one_kernel_in_place():
     }""")
     (kernel,) = found.kernels
     assert found.steps[0].args.count("p") == 2
-    assert kernel.strategy == "pointwise"
+    assert kernel.form == "pointwise"
 
 
 def test_many_equal_updates_share_kernels():
@@ -304,7 +304,7 @@ def test_scan_takes_pointwise_company_only():
       t: f32[4]    = reduce sum [i < 4 | j < 6] s[i, j]
     }""")
     kernel = kernel_of(found, "s")
-    assert kernel.strategy == "scan"
+    assert kernel.form == "scan"
     assert {"a", "s", "y"} <= set(kernel.homes)
     assert kernel_of(found, "t") is not kernel
     assert "F06" in {decision.rule for decision in found.decisions}
@@ -326,7 +326,7 @@ def test_sort_and_top_keep_their_results_to_themselves():
       v: f32[4, 6], p: i64[4, 6] = sort descending [i < 4, j < 6] along j neg(x[i, j])
       n: f32[4, 6] = loop [i < 4, j < 6] neg(v[i, j])
     }""")
-    assert kernel_of(found, "v").strategy == "sort"
+    assert kernel_of(found, "v").form == "sort"
 
 
 def test_values_on_other_devices_stay_apart():

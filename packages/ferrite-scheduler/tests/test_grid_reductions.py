@@ -45,8 +45,8 @@ def softmax(length: int, rows: int = 3, dtype: str = "f32") -> str:
     return SOFTMAX.format(dtype=dtype, rows=rows, length=length)
 
 
-def strategies(found: Schedule) -> list[str]:
-    return [kernel.strategy for kernel in found.kernels]
+def forms(found: Schedule) -> list[str]:
+    return [kernel.form for kernel in found.kernels]
 
 
 @pytest.mark.parametrize(
@@ -55,23 +55,23 @@ def strategies(found: Schedule) -> list[str]:
 def test_long_rows_and_columns_are_shared(text: str, parts: int) -> None:
     found = check(text, policy=SHORT)
     (kernel,) = found.kernels
-    assert (kernel.strategy, kernel.parts) == ("cooperative", parts)
+    assert (kernel.form, kernel.parts) == ("cooperative", parts)
     assert f"in {parts} parts of {kernel.points}" in str(kernel)
 
 
 def test_status_is_zeros_for_each_launch() -> None:
     found = check(softmax(32), policy=SHORT)
     (kernel,) = found.kernels
-    status = next(param for param in kernel.params if param.name == kernel.status)
-    assert status.access == "atomic"
+    workspace = next(param for param in kernel.params if param.name == kernel.workspace)
+    assert workspace.access == "atomic"
     # A counter, one for each of three rows, then a maximum and a sum for each of their four parts.
-    assert status.type.shape == (1 + 3 + 2 * 3 * 4,)
+    assert workspace.type.shape == (1 + 3 + 2 * 3 * 4,)
     calls = [step for step in found.steps if isinstance(step, CallExtern)]
     launches = [step for step in found.steps if isinstance(step, Launch)]
     assert [call.definition.target for call in calls] == ["aten.zeros.default"]
     assert calls[0].results[0] in launches[0].args
     assert found.steps.index(calls[0]) < found.steps.index(launches[0])
-    assert any(isinstance(d, Extern) and d.results[0].name == kernel.status for d in found.graph.definitions)
+    assert any(isinstance(d, Extern) and d.results[0].name == kernel.workspace for d in found.graph.definitions)
 
 
 def test_each_kernel_has_a_status_of_its_own() -> None:
@@ -82,33 +82,33 @@ def test_each_kernel_has_a_status_of_its_own() -> None:
     header = first[0].replace("(y)", "(y, w)").replace("x: f32[3, 32]", "x: f32[3, 32], u: f32[3, 24]")
     text = "\n".join([header, *first[1:-1], again, "}"])
     found = check(text, policy=SHORT)
-    assert strategies(found) == ["cooperative", "cooperative"]
-    assert len({kernel.status for kernel in found.kernels}) == 2
+    assert forms(found) == ["cooperative", "cooperative"]
+    assert len({kernel.workspace for kernel in found.kernels}) == 2
 
 
 def test_rows_that_gain_nothing_are_walked_alone() -> None:
-    def strategy(text: str, **changes: object) -> str:
+    def form(text: str, **changes: object) -> str:
         policy = Policy(**{name: getattr(SHORT, name) for name in SHORT.__slots__} | changes)
         (kernel,) = check(text, policy=policy).kernels
-        return kernel.strategy
+        return kernel.form
 
-    assert strategy(softmax(32)) == "cooperative"
-    assert strategy(softmax(32), cooperate=False) == "looped"
-    assert strategy(softmax(32, dtype="bf16")) == "cooperative"
-    assert strategy(NARROW_COLUMNS) == "looped", "columns of two bytes"
+    assert form(softmax(32)) == "cooperative"
+    assert form(softmax(32), cooperate=False) == "looped"
+    assert form(softmax(32, dtype="bf16")) == "cooperative"
+    assert form(NARROW_COLUMNS) == "looped", "columns of two bytes"
     widened = softmax(32, dtype="bf16").replace("y: bf16", "y: f32").replace("cast.bf16(div", "cast.f32(div")
-    assert strategy(widened) == "looped", "floats of elements of two bytes"
-    assert strategy(softmax(32, dtype="f8e4m3fn")) == "looped", "elements of one byte"
-    assert strategy(softmax(32), cooperative_minimum=129) == "looped", "128 bytes stay in the cache"
-    assert strategy(softmax(32), cooperative_points=32) == "looped", "one program holds it"
-    assert strategy(softmax(257)) == "looped", "17 parts are too many for 132 multiprocessors"
+    assert form(widened) == "looped", "floats of elements of two bytes"
+    assert form(softmax(32, dtype="f8e4m3fn")) == "looped", "elements of one byte"
+    assert form(softmax(32), cooperative_minimum=129) == "looped", "128 bytes stay in the cache"
+    assert form(softmax(32), cooperative_points=32) == "looped", "one program holds it"
+    assert form(softmax(257)) == "looped", "17 parts are too many for 132 multiprocessors"
     two = """graph @f(x: f32[3, 32], z: f32[3, 32]) -> (y) {
   s: f32[3] = reduce sum [i < 3 | j < 32] mul(x[i, j], z[i, j])
   y: f32[3, 32] = loop [i < 3, j < 32] mul(sub(z[i, j], s[i]), x[i, j])
 }"""
-    assert strategy(two) == "looped", "two operands would wait in registers"
+    assert form(two) == "looped", "two operands would wait in registers"
     sums = "graph @f(x: f32[3, 32]) -> (s) {\n  s: f32[3] = reduce sum [i < 3 | j < 32] x[i, j]\n}"
-    assert strategy(sums) == "looped", "nothing is read again"
+    assert form(sums) == "looped", "nothing is read again"
 
 
 def test_reductions_that_wait_for_each_other_are_walked_alone() -> None:
@@ -117,7 +117,7 @@ def test_reductions_that_wait_for_each_other_are_walked_alone() -> None:
   s: f32[3] = reduce sum [i < 3 | j < 32] mul(x[i, j], m[i])
   y: f32[3, 32] = loop [i < 3, j < 32] div(x[i, j], s[i])
 }"""
-    assert strategies(check(text, policy=SHORT)) == ["looped"]
+    assert forms(check(text, policy=SHORT)) == ["looped"]
 
 
 def test_what_is_stored_before_the_reductions_are_done_keeps_a_row_alone() -> None:
@@ -127,7 +127,7 @@ def test_what_is_stored_before_the_reductions_are_done_keeps_a_row_alone() -> No
   s: f32[3] = reduce sum [i < 3 | j < 32] e[i, j]
   y: f32[3, 32] = loop [i < 3, j < 32] div(e[i, j], s[i])
 }"""
-    assert "cooperative" not in strategies(check(text, policy=SHORT))
+    assert "cooperative" not in forms(check(text, policy=SHORT))
 
 
 def test_sums_and_extremes_are_shared_together() -> None:
@@ -137,7 +137,7 @@ def test_sums_and_extremes_are_shared_together() -> None:
   y: f32[3, 20] = loop [i < 3, j < 20] add(div(x[i, j], s[i]), m[i])
 }"""
     (kernel,) = check(text, policy=SHORT).kernels
-    assert kernel.strategy == "cooperative"
+    assert kernel.form == "cooperative"
     assert set(kernel.stored) == {"y", "s"}
 
 
@@ -151,7 +151,7 @@ def test_only_elements_are_overwritten() -> None:
   y: f32[3, 24] = loop [i < 3, j < 24] div(p[i, j], m[i])
 }"""
     found = check(text, policy=SHORT)
-    assert strategies(found) == ["cooperative"]
+    assert forms(found) == ["cooperative"]
     assert {(step.name, step.source) for step in found.steps if isinstance(step, Reuse)} == {("y", "p")}
 
 
@@ -160,7 +160,7 @@ def test_a_smaller_machine_takes_fewer_parts() -> None:
     for processors, parts in ((32, 4), (31, 2), (16, 2), (15, 0)):
         (kernel,) = schedule(graph, Target(processors=processors), SHORT).kernels
         assert kernel.parts == parts
-        assert kernel.strategy == ("cooperative" if parts else "looped")
+        assert kernel.form == ("cooperative" if parts else "looped")
 
 
 def test_real_rows() -> None:
@@ -178,5 +178,5 @@ def test_real_rows() -> None:
         (softmax(4096, 2048), "persistent"),
         (COLUMNS.replace("18", "4096").replace("5", "16384"), "cooperative"),
     ):
-        assert strategies(schedule(parse_graph(text))) == [expected]
-        assert "cooperative" not in strategies(schedule(parse_graph(text), policy=Policy(cooperate=False)))
+        assert forms(schedule(parse_graph(text))) == [expected]
+        assert "cooperative" not in forms(schedule(parse_graph(text), policy=Policy(cooperate=False)))

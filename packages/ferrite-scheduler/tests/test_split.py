@@ -189,7 +189,7 @@ def test_full_sum_gives_every_processor_work_and_leaves_a_small_second_stage():
     first, second = found.kernels
     programs = first.grid[0].size
     assert Target().processors <= programs <= 1024
-    assert second.strategy == "persistent"
+    assert second.form == "persistent"
     assert second.reduction is not None
     assert second.reduction.size == programs
 

@@ -141,7 +141,7 @@ def test_middle_reduction_puts_the_contiguous_dim_on_x():
       m: f32[64, 256], v: f32[64, 256], n: f32[64, 256] = reduce welford [a < 64, c < 256 | b < 512] x[a, b, c]
     }""")
     assert axes(kernel) == {"y": (64,), "x": (256,), "r": (512,)}
-    assert kernel.strategy == "looped"
+    assert kernel.form == "looped"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_row_reduction_over_two_dims_joins_them():
       s: f32[1024] = reduce sum [i < 1024 | a < 8, b < 64] x[i, a, b]
     }""")
     assert axes(kernel) == {"x": (1024,), "r": (512,)}
-    assert kernel.strategy == "persistent"
+    assert kernel.form == "persistent"
 
 
 def test_column_softmax_is_one_kernel_over_the_outer_dim():
@@ -176,19 +176,19 @@ def test_column_softmax_is_one_kernel_over_the_outer_dim():
 
 
 def test_long_rows_are_looped_and_so_are_rows_with_much_alive():
-    def strategy(width, inputs):
+    def form(width, inputs):
         given = ", ".join(f"x{k}: f32[512, {width}]" for k in range(inputs))
         total = "x0[i, j]"
         for k in range(1, inputs):
             total = f"add({total}, x{k}[i, j])"
         return only_kernel(
             f"graph @f({given}) -> (s) {{\ns: f32[512] = reduce sum [i < 512 | j < {width}] {total}\n}}"
-        ).strategy
+        ).form
 
-    assert strategy(1024, 1) == "persistent"
-    assert strategy(8192, 1) == "persistent"
-    assert strategy(8193, 1) == "looped"
-    assert strategy(8192, 6) == "looped"
+    assert form(1024, 1) == "persistent"
+    assert form(8192, 1) == "persistent"
+    assert form(8193, 1) == "looped"
+    assert form(8192, 6) == "looped"
 
 
 def test_unit_dims_disappear():

@@ -26,7 +26,7 @@ def _fresh() -> Iterator[None]:
 
 
 def graph(*steps: dict[str, Any], externs: tuple[tuple[str, str], ...] = (), name: str = "g") -> CompiledGraph:
-    kernels = [{"name": "k", "id": "a", "family": "pointwise", "origin": ["aten.add (m.py:3)"]}]
+    kernels = [{"name": "k", "id": "a", "form": "pointwise", "origin": ["aten.add (m.py:3)"]}]
     return CompiledGraph("forward", {"name": name, "steps": list(steps), "kernels": kernels}, externs, {"lower": 0.5})
 
 

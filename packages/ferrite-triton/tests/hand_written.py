@@ -1,4 +1,4 @@
-"""Schedules made by hand: every definition of a graph in one kernel, so that tests choose strategy and axes themselves.
+"""Schedules made by hand: every definition of a graph in one kernel, so that tests choose form and axes themselves.
 
 Dims called ``r…`` are the reduction axis; all others lie on ``x`` unless a test puts them elsewhere.
 """
@@ -32,7 +32,7 @@ def place_axes(dims: tuple[Dim, ...], placed: Mapping[str, str]) -> tuple[Axis, 
 
 
 def make_kernel(
-    graph: Graph, strategy: str, placed: Mapping[str, str] | None = None, stored: tuple[str, ...] | None = None
+    graph: Graph, form: str, placed: Mapping[str, str] | None = None, stored: tuple[str, ...] | None = None
 ) -> Kernel:
     """Returns one kernel that computes the whole graph."""
     computed: tuple[Computed, ...] = graph.definitions
@@ -52,7 +52,7 @@ def make_kernel(
         params.append(Param(name, value.type, "readwrite" if name in updates else "write"))
     homes = {name: tuple(dim.index for dim in definition.dims) for name, definition in defined.items()}
     axes = place_axes(kernel_dims(graph), placed or {})
-    return Kernel("hand_written", strategy, axes, computed, homes, tuple(dict.fromkeys(kept)), tuple(params))
+    return Kernel("hand_written", form, axes, computed, homes, tuple(dict.fromkeys(kept)), tuple(params))
 
 
 def make_schedule(graph: Graph, kernel: Kernel) -> Schedule:
@@ -70,7 +70,7 @@ def make_schedule(graph: Graph, kernel: Kernel) -> Schedule:
 
 def schedule_text(
     text: str,
-    strategy: str,
+    form: str,
     placed: Mapping[str, str] | None = None,
     stored: tuple[str, ...] | None = None,
     branches: tuple[int, ...] = (),
@@ -79,5 +79,5 @@ def schedule_text(
 ) -> Schedule:
     """Returns the schedule of a graph written as text, all of it in one kernel."""
     graph = parse_graph(text)
-    kernel = make_kernel(graph, strategy, placed, stored)
+    kernel = make_kernel(graph, form, placed, stored)
     return make_schedule(graph, replace(kernel, branches=branches, backwards=backwards))

@@ -12,12 +12,12 @@ from ferrite_triton import KernelSpec, emit_program
 from hand_written import schedule_text
 
 
-def emit(text: str, strategy: str = "pointwise", **placed: str) -> KernelSpec:
-    return emit_program(schedule_text(text, strategy, placed)).kernels[0]
+def emit(text: str, form: str = "pointwise", **placed: str) -> KernelSpec:
+    return emit_program(schedule_text(text, form, placed)).kernels[0]
 
 
-def facts_of(text: str, strategy: str = "pointwise") -> dict[str, Any]:
-    return emit(text, strategy).facts
+def facts_of(text: str, form: str = "pointwise") -> dict[str, Any]:
+    return emit(text, form).facts
 
 
 def test_pointwise() -> None:

@@ -47,16 +47,16 @@ def test_a_program_publishes_all_then_waits_once_and_stores_last() -> None:
 
 def test_spec_tells_how_a_row_is_shared() -> None:
     spec = emitted(SUM_AND_MAXIMUM)
-    assert spec.family == "cooperative"
+    assert spec.form == "cooperative"
     assert spec.blocks == {"XBLOCK": 1, "RBLOCK": 8}, "a program holds a part of one row"
     assert emitted(MATRICES).blocks == {"YBLOCK": 1, "RBLOCK": 4}
     assert spec.grid == ["mul", ["ceildiv", "x", "XBLOCK"], ["ceildiv", "r", "RBLOCK"]]
     assert spec.facts["parts"] == 3
     assert spec.facts["registers"] == 128
     assert "passes" not in spec.facts
-    (status,) = (param for param in spec.params if param["dtype"] == "i64")
-    assert status["access"] == "atomic"
-    assert spec.mutated == (status["name"],)
+    (workspace,) = (param for param in spec.params if param["dtype"] == "i64")
+    assert workspace["access"] == "atomic"
+    assert spec.mutated == (workspace["name"],)
 
 
 def test_lanes_without_a_part_count_for_nothing() -> None:
@@ -112,8 +112,8 @@ def test_equal_kernels_with_other_statuses_are_written_once() -> None:
     found = schedule(
         parse_graph(text), policy=Policy(**{n: getattr(SHORT, n) for n in SHORT.__slots__} | {"horizontal": False})
     )
-    assert [kernel.strategy for kernel in found.kernels] == ["cooperative"] * 2
-    assert len({kernel.status for kernel in found.kernels}) == 2
+    assert [kernel.form for kernel in found.kernels] == ["cooperative"] * 2
+    assert len({kernel.workspace for kernel in found.kernels}) == 2
     assert len(emit_program(found).kernels) == 1
 
 
@@ -180,6 +180,6 @@ WEIGHTED = """graph @f(x: f32[3, 20], w: bf16[20]) -> (y) {
 
 def test_floats_that_wait_beside_halves_keep_their_registers() -> None:
     spec = emitted(WEIGHTED)
-    assert spec.family == "cooperative"
+    assert spec.form == "cooperative"
     assert "opaque_floats" in spec.source
     assert spec.facts["registers"] == 128

@@ -26,8 +26,8 @@ ADD_AT = """graph @f(t: f32[10], i: i64[8], x: f32[8]) -> (u) {
 }"""
 
 
-def kernel_of(text: str, strategy: str = "persistent") -> Kernel:
-    return make_kernel(parse_graph(text), strategy)
+def kernel_of(text: str, form: str = "persistent") -> Kernel:
+    return make_kernel(parse_graph(text), form)
 
 
 def unsourced(emitted: Emitted) -> object:
@@ -44,8 +44,8 @@ def test_names_leave_no_trace_in_texts_and_specs(path) -> None:
         assert unsourced(emit_alternatives(without_names(kernel))) == unsourced(emit_alternatives(kernel))
 
 
-@pytest.mark.parametrize(("text", "strategy"), [(SOFTMAX, "persistent"), (GATHER, "pointwise"), (ADD_AT, "pointwise")])
-def test_other_names_make_no_other_kernel(text: str, strategy: str) -> None:
+@pytest.mark.parametrize(("text", "form"), [(SOFTMAX, "persistent"), (GATHER, "pointwise"), (ADD_AT, "pointwise")])
+def test_other_names_make_no_other_kernel(text: str, form: str) -> None:
     names = {"x": "weights", "b": "shift", "m": "most", "y": "out", "i": "places", "t": "table", "u": "sums"}
     words = {name: new for name, new in names.items() if f"{name}: " in text}
     other = text
@@ -53,7 +53,7 @@ def test_other_names_make_no_other_kernel(text: str, strategy: str) -> None:
         for before, after in ((f"{name}: ", f"{new}: "), (f"{name}[", f"{new}["), (f"({name})", f"({new})")):
             other = other.replace(before, after)
         other = other.replace(f"add {name} ", f"add {new} ")
-    first, second = kernel_of(text, strategy), kernel_of(other, strategy)
+    first, second = kernel_of(text, form), kernel_of(other, form)
     assert first != second
     assert without_names(first) == without_names(second)
     assert hash(without_names(first)) == hash(without_names(second))
@@ -75,10 +75,10 @@ def test_anything_else_makes_another(before: str, after: str) -> None:
     assert without_names(kernel_of(SOFTMAX)) != without_names(kernel_of(SOFTMAX.replace(before, after)))
 
 
-def test_strategy_storage_and_places_count() -> None:
+def test_form_storage_and_places_count() -> None:
     kernel = kernel_of(SOFTMAX)
     for other in (
-        replace(kernel, strategy="looped"),
+        replace(kernel, form="looped"),
         replace(kernel, stored=("m", "y")),
         replace(kernel, homes={**kernel.homes, "m": kernel.homes["y"]}),
         replace(kernel, params=kernel.params[::-1]),

@@ -11,8 +11,8 @@ from ferrite_triton import emit_program
 from hand_written import schedule_text
 
 
-def source_of(text: str, strategy: str = "looped") -> str:
-    return emit_program(schedule_text(text, strategy)).kernels[0].source
+def source_of(text: str, form: str = "looped") -> str:
+    return emit_program(schedule_text(text, form)).kernels[0].source
 
 
 def loops_of(source: str) -> list[str]:
@@ -77,18 +77,18 @@ def test_the_next_block_of_columns_that_are_read_again_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "pieces"), [("f32", 4), ("bf16", 8), ("i8", None)])
-@pytest.mark.parametrize("strategy", ["persistent", "looped"])
+@pytest.mark.parametrize("form", ["persistent", "looped"])
 def test_bytes_beside_wider_elements_are_read_in_pieces_as_long_as_theirs(
-    strategy: str, dtype: str, pieces: int | None
+    form: str, dtype: str, pieces: int | None
 ) -> None:
     factor = "v[r0]" if dtype == "f32" else "cast.f32(v[r0])"
     text = f"""graph @f(w: i8[40, 4096], v: {dtype}[4096]) -> (y) {{
   y: f32[40] = reduce sum [d0 < 40 | r0 < 4096] mul(cast.f32(w[d0, r0]), {factor})
 }}"""
-    source = source_of(text, strategy)
+    source = source_of(text, form)
     asked = re.findall(r"tl.load\(tl.max_contiguous\(in(\d) \+ [^,]*, \[1, (\d)\]\)", source)
     assert asked == ([("0", str(pieces))] if pieces else [])
-    short = source_of(text.replace("4096", "12"), strategy)
+    short = source_of(text.replace("4096", "12"), form)
     assert "max_contiguous" not in short
 
 

@@ -10,17 +10,15 @@ from hand_written import schedule_text
 MASKED = "tl.where(rmask, "
 
 
-def source(
-    body: str, length: str = "m", strategy: str = "looped", combine: str = "sum", repeated: str = "{1, 0}"
-) -> str:
+def source(body: str, length: str = "m", form: str = "looped", combine: str = "sum", repeated: str = "{1, 0}") -> str:
     types = f"x: f32[n, {length}], w: f32[n], v: f32[{length}], e: f32[n, {length}]{repeated}"
     text = f"""graph @f({types}) -> (s) where n: size >= 1, m: size >= 0 {{
       s: f32[n] = reduce {combine} [i < n | r < {length}] {body}
     }}"""
-    return emit_program(schedule_text(text, strategy)).kernels[0].source
+    return emit_program(schedule_text(text, form)).kernels[0].source
 
 
-@pytest.mark.parametrize("strategy", ["looped", "persistent"])
+@pytest.mark.parametrize("form", ["looped", "persistent"])
 @pytest.mark.parametrize(
     "body",
     [
@@ -31,13 +29,13 @@ def source(
         "maximum(relu(x[i, r]), v[r])",
     ],
 )
-def test_what_is_zero_needs_no_mask(body: str, strategy: str) -> None:
-    written = source(body, strategy=strategy)
+def test_what_is_zero_needs_no_mask(body: str, form: str) -> None:
+    written = source(body, form=form)
     assert MASKED not in written
     assert all("other=0" in line for line in written.splitlines() if "tl.load(" in line)
 
 
-@pytest.mark.parametrize("strategy", ["looped", "persistent"])
+@pytest.mark.parametrize("form", ["looped", "persistent"])
 @pytest.mark.parametrize(
     "body",
     [
@@ -53,8 +51,8 @@ def test_what_is_zero_needs_no_mask(body: str, strategy: str) -> None:
         "add(x[i, r], e[i, r])",
     ],
 )
-def test_what_may_be_something_else_is_masked(body: str, strategy: str) -> None:
-    assert MASKED in source(body, strategy=strategy)
+def test_what_may_be_something_else_is_masked(body: str, form: str) -> None:
+    assert MASKED in source(body, form=form)
 
 
 def test_only_sums_of_symbolic_rows() -> None:

@@ -60,14 +60,14 @@ def test_no_register_holds_addresses_while_a_program_waits() -> None:
 
 def test_spec_tells_how_images_are_shared() -> None:
     spec = emitted()
-    assert spec.family == "cooperative"
+    assert spec.form == "cooperative"
     assert spec.blocks == {"YBLOCK": 1, "XBLOCK": 32, "RBLOCK": 32}
     assert (spec.facts["parts"], spec.facts["pieces"], spec.facts["registers"]) == (2, 4, 96)
     assert spec.facts["threads"] == 128
     images, blocks = ["ceildiv", "y", "YBLOCK"], ["ceildiv", "x", "XBLOCK"]
     assert spec.grid == ["mul", images, blocks, ["ceildiv", "r", ["mul", "RBLOCK", 4]]]
-    (status,) = (param for param in spec.params if param["dtype"] == "i64")
-    assert status["access"] == "atomic"
+    (workspace,) = (param for param in spec.params if param["dtype"] == "i64")
+    assert workspace["access"] == "atomic"
     halves = emitted(dtype="bf16")
     assert halves.blocks == {"YBLOCK": 1, "XBLOCK": 32, "RBLOCK": 32}
     assert (halves.facts["pieces"], halves.facts["registers"]) == (4, 56)

@@ -18,8 +18,8 @@ from ferrite_triton.kernels import Emitted, emit_alternatives
 from hand_written import schedule_text
 
 
-def emit(text: str, strategy: str = "pointwise", **placed: str) -> KernelSpec:
-    return emit_program(schedule_text(text, strategy, placed)).kernels[0]
+def emit(text: str, form: str = "pointwise", **placed: str) -> KernelSpec:
+    return emit_program(schedule_text(text, form, placed)).kernels[0]
 
 
 def copy_text(size: int) -> str:

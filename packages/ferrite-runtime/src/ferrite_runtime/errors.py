@@ -299,7 +299,7 @@ class UserKernelCompileError(UserKernelError, KernelCompileError):
 
 def compile_failure(spec: AnyKernel, message: str) -> KernelCompileError:
     """Returns the error that says that a kernel does not compile, by whoever wrote it."""
-    kind = UserKernelCompileError if spec.family == "user" else KernelCompileError
+    kind = UserKernelCompileError if spec.form == "user" else KernelCompileError
     return kind(spec.name, spec.origin, message)
 
 
@@ -311,8 +311,8 @@ class AnyKernel(Protocol):
         """Its name."""
 
     @property
-    def family(self) -> str:
-        """The family of its form; ``user`` if it was written by hand."""
+    def form(self) -> str:
+        """The form of its form; ``user`` if it was written by hand."""
 
     @property
     def origin(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from ferrite_ir.language.graph import Graph
 from ferrite_ir.passes import Dce
 from ferrite_scheduler.analysis.clusters import Cluster, absorb, cluster_of, stored_names
 from ferrite_scheduler.analysis.dependences import Dependences, Node, Stage, dependences_of, make_node, nodes_of
-from ferrite_scheduler.analysis.kernel_forms import longest_line, persistent_limit, strategy_of
+from ferrite_scheduler.analysis.kernel_forms import form_of, longest_line, persistent_limit
 from ferrite_scheduler.fusion.combo_kernels import separate_branches
 from ferrite_scheduler.fusion.execution_order import execution_order
 from ferrite_scheduler.fusion.greedy import fuse
@@ -261,10 +261,10 @@ def _kernels(
 ) -> list[Kernel]:
     """Returns the kernel of a cluster, or one for each member if the members' dims turn out not to fit together."""
     stored = stored_names(cluster, dependences)
-    strategy = strategy_of(cluster, dependences, policy)
+    form = form_of(cluster, dependences, policy)
     try:
-        kernel = build_kernel(cluster, dependences, graph, stored, strategy, policy, layouts)
-        if strategy == "scan":
+        kernel = build_kernel(cluster, dependences, graph, stored, form, policy, layouts)
+        if form == "scan":
             kernel = replace(kernel, tile=longest_line(kernel.body, policy))
         kernel = as_cooperative(separate_branches(kernel, dependences, policy), cluster, target, policy)
         limit = persistent_limit(cluster, policy)

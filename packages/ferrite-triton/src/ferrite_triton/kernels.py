@@ -99,7 +99,7 @@ def _forms(kernel: Kernel) -> list[_Form]:
     flat, accesses = _flattened(kernel)
     conditions = narrow_conditions(flat, accesses)
     if kernel.persistent_up_to and kernel.reduction is not None:
-        held = _flattened(part_softmax(replace(kernel, strategy="persistent")))
+        held = _flattened(part_softmax(replace(kernel, form="persistent")))
         own = narrow_conditions(*held)
         if own is not None:
             forms.append(_Form(((kernel.reduction.size, kernel.persistent_up_to), *own), *held, 32))
@@ -174,7 +174,7 @@ def _write(form: _Form, params: SizeParams) -> KernelSpec:
     return KernelSpec(
         name=name,
         source=source,
-        family=kernel.strategy,
+        form=kernel.form,
         params=(*describe_params(flat), *_describe_sizes(params, width)),
         axes=tuple(describe_axis(axis, params, space.least if axis.is_reduction else 0) for axis in space.axes),
         blocks={axis.constant: axis.block for axis in space.axes if axis.block is not None},
@@ -213,7 +213,7 @@ def tile_program(flat: FlatKernel, width: int) -> TileProgram:
     sizes = (Variable(name, TileType(dtype)) for name in flat.space.params.names.values())
     parameters = (*_tensor_variables(flat), *sizes)
     constants = tuple(axis.constant for axis in flat.space.axes)
-    return drop_unused(TileProgram(flat.kernel.strategy, parameters, constants, builder.finished()))
+    return drop_unused(TileProgram(flat.kernel.form, parameters, constants, builder.finished()))
 
 
 def _tensor_variables(flat: FlatKernel) -> tuple[Variable, ...]:
@@ -229,7 +229,7 @@ def _tensor_variables(flat: FlatKernel) -> tuple[Variable, ...]:
 def assemble(flat: FlatKernel, program: TileProgram) -> tuple[str, str]:
     """Returns the module text and the name of the kernel function, which holds a digest of the text."""
     kinds = ", ".join(f"{name}: {param.dtype}" for name, param in {p.text: p for p in flat.params.values()}.items())
-    prefix = "_".join([flat.kernel.strategy, *main_operations(flat)])
+    prefix = "_".join([flat.kernel.form, *main_operations(flat)])
     return print_kernel(program, (describe_space(flat.space), kinds), prefix)
 
 
@@ -268,7 +268,7 @@ def access_overrides(flat: FlatKernel) -> dict[str, str]:
             text = flat.param_of(definition.result.name).text
             access = "atomic" if needs_atomics(flat, definition) else "readwrite"
             overrides[text] = "atomic" if "atomic" in (overrides.get(text), access) else access
-    overrides.update((flat.param_of(scan.status).text, "atomic") for scan in look_back_scans(flat))
+    overrides.update((flat.param_of(scan.workspace).text, "atomic") for scan in look_back_scans(flat))
     return overrides
 
 

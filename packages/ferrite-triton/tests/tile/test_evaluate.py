@@ -49,11 +49,11 @@ def graph_text(body: str) -> str:
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("blocks", [1, 4, 16])
 def test_a_program_computes_what_its_graph_does(name: str, blocks: int) -> None:
-    strategy, body = GRAPHS[name]
+    form, body = GRAPHS[name]
     values = draw(random.Random(0), 210, parse_graph(graph_text(body)).inputs[0].type.dtype)
     rows: Any = [values[70 * row : 70 * row + 70] for row in range(3)]
     (expected,) = evaluate(parse_graph(graph_text(body)), [rows])
-    schedule = schedule_text(graph_text(body), strategy)
+    schedule = schedule_text(graph_text(body), form)
     found: list[Any] = [math.nan] * len(flat(expected))
     run_kernel(schedule, {"x": list(values), "y": found}, blocks)
     assert found == flat(expected)

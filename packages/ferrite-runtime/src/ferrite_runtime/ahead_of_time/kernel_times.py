@@ -33,7 +33,7 @@ class KernelTime:
         source: ``measured`` if it was chosen by measuring, ``policy`` if not.
         spread: of its times, in milliseconds; None where it could not be timed.
         bytes: what one launch has to move.
-        floor_ms: the time that this takes at the device's bandwidth.
+        bound_ms: the time that this takes at the device's bandwidth.
         launches: how often one run of everything launches it so.
         problem: why it was not timed.
     """
@@ -45,14 +45,14 @@ class KernelTime:
     source: str
     spread: Spread | None
     bytes: int
-    floor_ms: float
+    bound_ms: float
     launches: int = 1
     problem: str = ""
 
     @property
     def share(self) -> float | None:
         """The part of its time that its traffic needs; above 1 where the cache served some of it."""
-        return self.floor_ms / self.spread.median if self.spread and self.spread.median else None
+        return self.bound_ms / self.spread.median if self.spread and self.spread.median else None
 
     def to_mapping(self) -> dict[str, Any]:
         """Returns the JSON form."""
@@ -68,7 +68,7 @@ class KernelTime:
             "high": spread.high if spread else None,
             "samples": spread.count if spread else 0,
             "bytes": self.bytes,
-            "floor_ms": self.floor_ms,
+            "bound_ms": self.bound_ms,
             "share": self.share,
             "launches": self.launches,
             "problem": self.problem,

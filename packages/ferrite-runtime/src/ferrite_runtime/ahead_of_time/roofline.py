@@ -14,7 +14,7 @@ _MARKS = (("policy", "o", "config of the policy"), ("measured", "^", "config by 
 
 
 def plot_roofline(report: TimesReport, path: Path) -> None:
-    """Draws the time of each kernel over the bytes that it moves, beside the floor, into a PNG file.
+    """Draws the time of each kernel over the bytes that it moves, beside the bound, into a PNG file.
 
     Raises:
         DeviceUnavailable: if matplotlib is not installed.
@@ -24,8 +24,8 @@ def plot_roofline(report: TimesReport, path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(9, 6))
     sizes = sorted({row.bytes for row in rows}) or [1 << 20]
     edges = [sizes[0] / 2, sizes[-1] * 2]
-    floor = [size / report.bandwidth * 1e6 for size in edges]
-    axes.plot([edge / 2**20 for edge in edges], floor, color="black", label=f"{report.bandwidth / 1e12:.2f} TB/s")
+    bound = [size / report.bandwidth * 1e6 for size in edges]
+    axes.plot([edge / 2**20 for edge in edges], bound, color="black", label=f"{report.bandwidth / 1e12:.2f} TB/s")
     for source, marker, label in _MARKS:
         found = [row for row in rows if row.source == source]
         times = [row.spread.median * 1e3 for row in found if row.spread]

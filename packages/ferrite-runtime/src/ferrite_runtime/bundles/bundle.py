@@ -188,7 +188,7 @@ class Bundle:
             yield "programs"
         if any(variant.backward for entry in self.entries.values() for variant in entry.variants):
             yield "training"
-        if any(spec.family == "user" for spec in self.kernels.values()):
+        if any(spec.form == "user" for spec in self.kernels.values()):
             yield "user-kernels"
         if any(map(_learns_sizes, self.programs.values())):
             yield "run-time-sizes"

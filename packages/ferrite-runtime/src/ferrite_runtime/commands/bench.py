@@ -69,11 +69,11 @@ def print_report(report: TimesReport) -> None:
         )
         for row in by_time
     ]
-    print_table(("kernel", "launches", "µs", "spread", "moves", "of floor", "by", "config"), rows)
+    print_table(("kernel", "launches", "µs", "spread", "moves", "of bound", "by", "config"), rows)
     timed = [row for row in report.kernels if row.spread is not None]
     total = sum(row.spread.median * row.launches for row in timed if row.spread)
-    floor = sum(row.floor_ms * row.launches for row in timed)
-    share = f", {floor / total:.0%} of it the floor" if total else ""
+    bound = sum(row.bound_ms * row.launches for row in timed)
+    share = f", {bound / total:.0%} of it the bandwidth bound" if total else ""
     print(
         f"{report.device} at {report.bandwidth / 1e12:.2f} TB/s: {sum(row.launches for row in timed)} launches, "
         f"{total * 1e3:.1f} µs{share}"

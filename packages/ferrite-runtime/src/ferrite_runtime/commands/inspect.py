@@ -95,7 +95,7 @@ def _kernel_summary(bundle: Bundle, spec: KernelSpec, device: DeviceFacts) -> di
     return {
         "name": spec.name,
         "id": spec.id,
-        "family": spec.family,
+        "form": spec.form,
         "axes": {axis.name: axis.hint for axis in spec.axes},
         "origin": list(spec.origin),
         "config": plan["configs"][0],
@@ -121,7 +121,7 @@ def _print_summary(bundle: Bundle, summary: dict[str, Any]) -> None:
     rows = [
         (
             row["name"],
-            row["family"],
+            row["form"],
             " ".join(f"{name}={hint}" for name, hint in row["axes"].items()) or "-",
             row["config"],
             row["candidates"],
@@ -133,7 +133,7 @@ def _print_summary(bundle: Bundle, summary: dict[str, Any]) -> None:
         for row in summary["kernels"]
     ]
     print_table(
-        ("kernel", "family", "axes", f"config on {summary['planned_for']}", "of", "programs", "moves", "regs", "µs"),
+        ("kernel", "form", "axes", f"config on {summary['planned_for']}", "of", "programs", "moves", "regs", "µs"),
         rows,
     )
 
@@ -141,7 +141,7 @@ def _print_summary(bundle: Bundle, summary: dict[str, Any]) -> None:
 def _print_kernels(found: list[KernelSpec], device: DeviceFacts) -> None:
     for spec in found:
         plan = plan_kernel(spec, device)
-        print(f"{spec.name} {spec.id}\n{spec.family} <- {', '.join(spec.origin) or 'unknown'}")
+        print(f"{spec.name} {spec.id}\n{spec.form} <- {', '.join(spec.origin) or 'unknown'}")
         for config in plan["configs"]:
             print(f"  {config}")
         print(f"\n{spec.source}")

@@ -57,5 +57,5 @@ def _print_program(program: Program) -> None:
 
 def _print_kernel(kernel: KernelSpec) -> None:
     axes = ", ".join(f"{axis.name}={axis.hint}" for axis in kernel.axes)
-    print(f"\nkernel {kernel.name} ({kernel.family}; {axes}) <- {', '.join(kernel.origin) or 'unknown'}")
+    print(f"\nkernel {kernel.name} ({kernel.form}; {axes}) <- {', '.join(kernel.origin) or 'unknown'}")
     print(kernel.source)

@@ -29,7 +29,7 @@ def answer(head: dict[str, Any]) -> bytes:
     try:
         job = Job(
             spec := KernelSpec.from_mapping(head["spec"]),
-            Config.from_mapping(head["config"], free=spec.family == "user"),
+            Config.from_mapping(head["config"], free=spec.form == "user"),
             Target.from_mapping(head["target"]),
             head["aligned"],
             head.get("wants_ptx", False),

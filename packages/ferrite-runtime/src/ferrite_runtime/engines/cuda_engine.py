@@ -116,7 +116,7 @@ Visit: TypeAlias = Callable[[Site, AnyKernel, int, tuple[Any, ...], tuple[Any, .
 
 def _begin(spec: KernelSpec, machine: Machine, is_expected: bool) -> AnyKernel:  # noqa: FBT001 - private
     """Returns a kernel on a device, its compilation started if it is expected to run."""
-    if not spec.size_names() or spec.family == "user":
+    if not spec.size_names() or spec.form == "user":
         return DeviceKernel.begin(spec, machine)
     return BucketedKernel.begin(spec, machine) if is_expected else BucketedKernel(spec, machine)
 

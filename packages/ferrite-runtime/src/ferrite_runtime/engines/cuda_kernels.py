@@ -345,9 +345,9 @@ class DeviceKernel:
         if machine.effort.descends and machine.compiler.compiles():
             wider = wider_configs(self.spec, machine.facts, sizes)
         size = launch_bytes(self.spec, machine.facts, sizes)
-        floor = None if size is None else size / machine.facts.bandwidth * 1e3
+        bound = None if size is None else size / machine.facts.bandwidth * 1e3
         effort = machine.effort if machine.compiler.compiles() else replace(machine.effort, descends=False)
-        task = Task(self.spec, machine.facts, sizes, (tuple(found), wider), effort, floor)
+        task = Task(self.spec, machine.facts, sizes, (tuple(found), wider), effort, bound)
         outcome = tune_kernel(task, bench, machine.budget, machine.listen)
         situation = self.situation()
         machine.tuned[situation.key] = outcome
@@ -406,7 +406,7 @@ def shipped_configs(spec: KernelSpec, machine: Machine, sizes: Mapping[str, int]
     """
     library = machine.compiler.library
     found = () if library is None else library.configs(spec, machine.facts.target)
-    if sizes is None or spec.family != "persistent":
+    if sizes is None or spec.form != "persistent":
         return tuple(found)
     reductions = [axis for axis in spec.axes if axis.kind == "reduction" and axis.block not in spec.blocks]
     return tuple(config for config in found if all(config.block(axis.block) >= sizes[axis.name] for axis in reductions))

@@ -82,7 +82,7 @@ class BucketedKernel:
 
 def _promised(spec: KernelSpec) -> tuple[str, ...]:
     """Returns the size params of which the compiler is told what divides them."""
-    return () if spec.family == "template" else tuple(spec.size_names())
+    return () if spec.form == "template" else tuple(spec.size_names())
 
 
 def bucket_of(spec: KernelSpec, sizes: Mapping[str, int]) -> Bucket:

@@ -1,6 +1,6 @@
 """States that the programs of a row publish for each other, each of one block of the row, and where they meet.
 
-A state is a float in a word of the status, with its flag (see `flags`). Programs wait at a counter, by atomics, one
+A state is a float in a word of the workspace, with its flag (see `flags`). Programs wait at a counter, by atomics, one
 thread each: by plain loads, of which every thread does its own, an H200 took 6 to 23 % longer for the same kernels.
 The counter only tells when it is worth asking; what is published is known by its flag. An order of memory that made the
 counter tell it would have each program wait for all that its multiprocessor is storing.
@@ -17,13 +17,13 @@ from ferrite_runtime.fmath.machine import is_for_nvidia
 
 @triton.jit
 def publish_state(place, value, wanted=None):
-    """Stores floats in words of the status, for who meets this program afterwards."""
+    """Stores floats in words of the workspace, for who meets this program afterwards."""
     publish_word(place, value.to(tl.int32, bitcast=True).to(tl.int64), wanted)
 
 
 @triton.jit
 def grid_barrier(counter, count):
-    """Waits until ``count`` programs have come here; the counter, a word of the status, is zero before the launch."""
+    """Waits until ``count`` programs have come here; the counter, a word of the workspace, is zero at the launch."""
     tl.debug_barrier()
     tl.atomic_add(counter, 1, sem="relaxed")
     while tl.atomic_add(counter, 0, sem="relaxed") < count:

@@ -6,8 +6,8 @@ published: the decoupled look-back of Merrill and Garland, "Single-pass parallel
 finds; here parts form groups, the last program of a group publishes the sum up to its end, and every program adds the
 sum up to the group before and the totals of its own group, in one order always.
 
-The status is i64: a counter, then for each line a word for each part and one for each group, as in `flags`. Values of
-64 bits have a second such table.
+The workspace is i64: a counter, then for each line a word for each part and one for each group, as in `flags`. Values
+of 64 bits have a second such table.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _GROUP = tl.constexpr(512)
 
 
 @triton.jit
-def take_ticket(status, count):
+def take_ticket(workspace, count):
     """Returns the number of the part that a program takes: parts begin in this order, so that none waits for ever."""
-    return (tl.atomic_add(status, 1, sem="relaxed") % count).to(tl.int32)
+    return (tl.atomic_add(workspace, 1, sem="relaxed") % count).to(tl.int32)
 
 
 @triton.jit
-def ticket_in_order(status, count):
+def ticket_in_order(workspace, count):
     """Returns the number of the part that a program takes, which it does not draw where programs begin in order.
 
     GPUs of NVIDIA start them in the order of their numbers, on which the scans of CUB rely, too; see decision 0024.
@@ -36,7 +36,7 @@ def ticket_in_order(status, count):
     if is_for_nvidia():
         return tl.program_id(0)
     else:
-        return take_ticket(status, count)
+        return take_ticket(workspace, count)
 
 
 @triton.jit
@@ -76,25 +76,25 @@ def sums_of_four(first, second, third, fourth):
 
 
 @triton.jit
-def part_epoch(status, line, part, parts: tl.constexpr):
+def part_epoch(workspace, line, part, parts: tl.constexpr):
     """Returns the epoch that a program's words have in this launch, and all others."""
     row: tl.constexpr = parts + _groups(parts)
-    return launch_epoch(status + 1 + line * row + part)
+    return launch_epoch(workspace + 1 + line * row + part)
 
 
 @triton.jit
-def publish_part(status, line, lines: tl.constexpr, part, parts: tl.constexpr, total, epoch=FLAG):
+def publish_part(workspace, line, lines: tl.constexpr, part, parts: tl.constexpr, total, epoch=FLAG):
     """Tells the programs behind it what a part of a line adds up to."""
     row: tl.constexpr = parts + _groups(parts)
-    _publish(status + 1, line * row + part, total, lines * row, epoch)
+    _publish(workspace + 1, line * row + part, total, lines * row, epoch)
 
 
 @triton.jit
-def sum_before(status, line, lines: tl.constexpr, part, parts: tl.constexpr, total, epoch=FLAG):
+def sum_before(workspace, line, lines: tl.constexpr, part, parts: tl.constexpr, total, epoch=FLAG):
     """Returns the sum of everything in a line before a part, whose own sum is ``total``; the same in every run."""
     row: tl.constexpr = parts + _groups(parts)
     span: tl.constexpr = lines * row
-    words = status + 1 + line * row
+    words = workspace + 1 + line * row
     group = part // _GROUP
     ends = parts + group - 1 + tl.arange(0, 1)
     # What came before the group is asked for first: mostly it is there when the parts of the group are.

@@ -14,7 +14,7 @@ from ferrite_runtime.formats.expressions import Expr, evaluate, expr_names, read
 from ferrite_runtime.formats.json_fields import MAX_INTEGER, Fields, check_identifier, check_integer, check_text
 
 FORMAT = 2
-FAMILIES = ("pointwise", "persistent", "looped", "cooperative", "scan", "sort", "template", "user")
+FORMS = ("pointwise", "persistent", "looped", "cooperative", "scan", "sort", "template", "user")
 USER = "user"
 ROLES = ("tensor", "size", "scalar")
 ACCESSES = ("read", "write", "readwrite", "atomic")
@@ -112,13 +112,13 @@ class KernelSpec:
     """A kernel: its source, how it is called, and the facts that a config policy needs.
 
     ``blocks`` holds the block constants that the source fixes, ``facts`` numbers, flags and names as in the format.
-    Kernels of the family ``user``, which people wrote, state the ``configs`` to try and may have a grid of three axes.
+    Kernels of the form ``user``, which people wrote, state the ``configs`` to try and may have a grid of three axes.
     """
 
     name: str
     id: str
     source: str
-    family: str
+    form: str
     params: tuple[Param, ...]
     axes: tuple[Axis, ...]
     blocks: Mapping[str, int]
@@ -139,28 +139,28 @@ class KernelSpec:
             UnknownFormat, UnknownField, IdentityMismatch, SpecError: naming the field under ``path``.
         """
         fields = Fields(value, path)
-        form = fields.take("format")
-        if form != FORMAT or isinstance(form, bool):
+        version = fields.take("format")
+        if version != FORMAT or isinstance(version, bool):
             raise UnknownFormat(
-                fields.at("format"), f"kernel spec format {form!r} is unknown; this runtime reads {FORMAT}"
+                fields.at("format"), f"kernel spec format {version!r} is unknown; this runtime reads {FORMAT}"
             )
-        family = fields.choice("family", FAMILIES)
+        form = fields.choice("form", FORMS)
         spec = cls(
             name=fields.identifier("name"),
             id=fields.string("id"),
             source=fields.string("source"),
-            family=family,
+            form=form,
             params=tuple(
                 Param.from_mapping(v, f"{fields.at('params')}[{i}]") for i, v in enumerate(fields.array("params"))
             ),
             axes=tuple(Axis.from_mapping(v, f"{fields.at('axes')}[{i}]") for i, v in enumerate(fields.array("axes"))),
-            blocks=_read_plain(fields, "blocks", "constant") if family == USER else _read_blocks(fields),
+            blocks=_read_plain(fields, "blocks", "constant") if form == USER else _read_blocks(fields),
             grid=read_expr(fields.take("grid"), fields.at("grid")),
             mutated=fields.strings("mutated"),
             index_width=fields.integer("index_width"),
             facts=_read_facts(fields),
             origin=fields.strings("origin"),  # each one line: listings and errors quote it
-            **(_read_user_fields(fields) if family == USER else {}),
+            **(_read_user_fields(fields) if form == USER else {}),
         )
         fields.close()
         _check_names(spec, fields)
@@ -176,7 +176,7 @@ class KernelSpec:
             "name": self.name,
             "id": self.id,
             "source": self.source,
-            "family": self.family,
+            "form": self.form,
             "params": [param.to_mapping() for param in self.params],
             "axes": [axis.to_mapping() for axis in self.axes],
             "blocks": dict(self.blocks),

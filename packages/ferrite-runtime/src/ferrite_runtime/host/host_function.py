@@ -335,7 +335,7 @@ class _Writer:
         if not self.is_listing:
             return list(self.write_launch(site))
         names = (kernel.name, *(option.site.kernel.name if option.site else "nothing" for option in options))
-        label = f"# {' or '.join(dict.fromkeys(names))} <- {', '.join(kernel.origin) or kernel.family}"
+        label = f"# {' or '.join(dict.fromkeys(names))} <- {', '.join(kernel.origin) or kernel.form}"
         return [label, *self.write_launch(site)]
 
     def _site(self, kernel: KernelSpec, step: Launch, options: tuple[Option, ...] = ()) -> Site:

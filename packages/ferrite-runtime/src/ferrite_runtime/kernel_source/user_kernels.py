@@ -55,7 +55,7 @@ def user_kernel(
         "format": FORMAT,
         "name": name,
         "source": module_text(function),
-        "family": "user",
+        "form": "user",
         "params": list(read.values()),
         "axes": [],
         "blocks": dict(constants),

@@ -23,7 +23,7 @@ def waits_itself(spec: KernelSpec) -> bool:
 
     People's own kernels are not: what comes before them may be theirs, too.
     """
-    return spec.family != "user"
+    return spec.form != "user"
 
 
 def least_pdl_programs(spec: KernelSpec, resident: int, multiprocessors: int, moved: int | None) -> int:

@@ -135,7 +135,7 @@ def choice_bucket(spec: KernelSpec, values: Sequence[Any]) -> tuple[tuple[str, i
         return ()
     pairs = zip(spec.params, values, strict=True)
     sizes = {param.name: value for param, value in pairs if param.role == "size"}
-    return size_bucket(sizes if spec.family == USER else spec.axis_sizes(sizes))
+    return size_bucket(sizes if spec.form == USER else spec.axis_sizes(sizes))
 
 
 def check_arguments(spec: KernelSpec, arguments: Sequence[Any]) -> Any:

@@ -34,7 +34,7 @@ def misfit(spec: KernelSpec, config: Config, sizes: Mapping[str, int]) -> str:
 
     What the compiler would notice is left to it; this is about what it would not.
     """
-    if spec.family == "user":
+    if spec.form == "user":
         return ""
     fixed = [name for name, _ in config.blocks if name in spec.blocks]
     if fixed:
@@ -47,9 +47,9 @@ def misfit(spec: KernelSpec, config: Config, sizes: Mapping[str, int]) -> str:
             return f"it gives no value for {axis.block}"
         if axis.max_block is not None and block > axis.max_block:
             return f"{axis.block} is {block}, at most {axis.max_block} is allowed"
-        if spec.family == "persistent" and axis.kind == "reduction" and block < sizes[axis.name]:
+        if spec.form == "persistent" and axis.kind == "reduction" and block < sizes[axis.name]:
             return f"{axis.block} is {block}, less than the {sizes[axis.name]} elements that have to be in one tile"
-        if spec.family == "persistent" and axis.kind == "reduction" and block > next_power_of_two(sizes[axis.name]):
+        if spec.form == "persistent" and axis.kind == "reduction" and block > next_power_of_two(sizes[axis.name]):
             return f"{axis.block} is {block}, more than it takes to hold the {sizes[axis.name]} elements in one tile"
     return ""
 

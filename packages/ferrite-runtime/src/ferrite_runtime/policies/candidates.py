@@ -46,7 +46,7 @@ def user_configs(shape: Shape) -> tuple[Config, ...]:
     return shape.spec.configs or (Config.of({}, 4, 3),)
 
 
-_FAMILIES: dict[str, Callable[[Shape], tuple[Config, ...]]] = {
+_FORMS: dict[str, Callable[[Shape], tuple[Config, ...]]] = {
     "pointwise": pointwise_configs,
     "persistent": persistent_configs,
     "looped": looped_configs,
@@ -70,7 +70,7 @@ def configs(
         sizes: the size of every axis, by name; the expected sizes without it.
     """
     shape = Shape.of(spec, device, sizes)
-    found = tuple(dict.fromkeys(_FAMILIES[spec.family](shape)))
+    found = tuple(dict.fromkeys(_FORMS[spec.form](shape)))
     return found[: _count(shape, tune)]
 
 
@@ -83,7 +83,7 @@ _TABLES: dict[str, Callable[[Shape], tuple[Config, ...]]] = {
 
 def wider_configs(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> tuple[Config, ...]:
     """Returns more configurations than `configs` has, for where even these leave something to gain; see `tables`."""
-    table = _TABLES.get(spec.family)
+    table = _TABLES.get(spec.form)
     if table is None:
         return ()
     shape = Shape.of(spec, device, sizes)
@@ -94,7 +94,7 @@ def wider_configs(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int
 def _count(shape: Shape, tune: str) -> int | None:
     if tune in ("quick", "full", "max"):
         return None
-    return 1 if tune == "none" else DEFAULT_CANDIDATES.get(shape.spec.family, 1)
+    return 1 if tune == "none" else DEFAULT_CANDIDATES.get(shape.spec.form, 1)
 
 
 def launch_bytes(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> int | None:

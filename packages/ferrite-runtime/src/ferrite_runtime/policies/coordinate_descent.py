@@ -23,7 +23,7 @@ def neighbours(spec: KernelSpec, device: DeviceFacts, config: Config, sizes: Map
     reduction axis; none leaves what the axes and the device allow. Programs that wait for each other wait for nothing
     in a launch that comes after another one with the same status, so that measuring them says nothing.
     """
-    if spec.family in _SETTLED or "parts" in spec.facts:
+    if spec.form in _SETTLED or "parts" in spec.facts:
         return ()
     found = [
         step
@@ -36,7 +36,7 @@ def neighbours(spec: KernelSpec, device: DeviceFacts, config: Config, sizes: Map
 def _steps(spec: KernelSpec, config: Config) -> Iterator[Config]:
     blocks = dict(config.blocks)
     reductions = {axis.block for axis in spec.axes if axis.kind == "reduction"}
-    free = [name for name in blocks if not (spec.family == "persistent" and name in reductions)]
+    free = [name for name in blocks if not (spec.form == "persistent" and name in reductions)]
     for warps in (config.num_warps * 2, config.num_warps // 2):
         if warps:
             yield Config.of(blocks, warps, config.num_stages)

@@ -20,12 +20,12 @@ def interpreter_config(spec: KernelSpec, sizes: Mapping[str, int]) -> Config:
         spec: the kernel.
         sizes: the size of every axis, by name.
     """
-    if spec.family == "user":
+    if spec.form == "user":
         return spec.configs[0] if spec.configs else Config.of({}, 4)
     budget = max(1, MAX_TILE // fixed_tile(spec, sizes))
     blocks: dict[str, int] = {}
     for axis in free_axes(spec, "reduction"):
-        whole = spec.family not in ("looped", "scan")
+        whole = spec.form not in ("looped", "scan")
         limit = block_limit(axis, sizes[axis.name])
         blocks[axis.block] = limit if whole else min(limit, MAX_REDUCTION, budget)
         budget = max(1, budget // blocks[axis.block])

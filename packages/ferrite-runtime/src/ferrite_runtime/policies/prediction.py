@@ -65,7 +65,7 @@ def predict(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | No
 
 def _waiting(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
     """Returns the seconds in which the programs of a multiprocessor all wait for what others have to add up first."""
-    if spec.family != "scan" or "parts" not in spec.facts:
+    if spec.form != "scan" or "parts" not in spec.facts:
         return 0.0
     programs = spec.expected_programs(dict(config.blocks))
     return LOOK_BACK_SECONDS * programs / (device.multiprocessors * LOOK_BACK_PROGRAMS)
@@ -104,7 +104,7 @@ def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:
     operations += points * facts.get("reductions", 0)
     if facts.get("product"):
         operations /= max(1, spec.hint_sizes().get("y", 1))  # tensor cores take all rows at once
-    if spec.family == "sort":
+    if spec.form == "sort":
         steps = math.log2(max(2, facts.get("reduction_size", 2)))
         operations += points * SORT_OPERATIONS * steps * (steps + 1) / 2
     return float(operations / (device.multiprocessors * LANE_OPERATIONS))

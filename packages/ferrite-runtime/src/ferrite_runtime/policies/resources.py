@@ -38,7 +38,7 @@ def foresee_problem(spec: KernelSpec, config: Config, device: DeviceFacts, sizes
     threads = config.num_warps * device.target.warp_size
     if threads > MAX_THREADS:
         return f"{threads} threads per program, {MAX_THREADS} are possible"
-    if spec.family in ("user", "template"):
+    if spec.form in ("user", "template"):
         return None
     tile, blocks = 1, {}
     for axis in spec.axes:

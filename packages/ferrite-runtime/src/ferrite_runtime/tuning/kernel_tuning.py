@@ -107,7 +107,7 @@ class Task:
         waves: configs to try; a wave is tried only where the ones before it left something to gain. The first config of
             all is the reference: what runs without tuning.
         effort: how far to go.
-        floor_ms: the time that the kernel's traffic takes at the device's bandwidth, None where it is unknown.
+        bound_ms: the time that the kernel's traffic takes at the device's bandwidth, None where it is unknown.
     """
 
     spec: KernelSpec
@@ -115,7 +115,7 @@ class Task:
     sizes: Mapping[str, int]
     waves: tuple[tuple[Config, ...], ...]
     effort: Effort
-    floor_ms: float | None = None
+    bound_ms: float | None = None
 
     @property
     def reference(self) -> Config:
@@ -147,7 +147,7 @@ class Outcome:
         config: the choice.
         reference: the config that runs without tuning.
         trials: all configs that were considered.
-        ended: why it ended: ``done``, ``at the floor``, ``launch-bound``, ``time is up`` or ``one config``.
+        ended: why it ended: ``done``, ``at the bandwidth bound``, ``launch-bound``, ``time is up`` or ``one config``.
         seconds: how long it took.
     """
 
@@ -309,7 +309,7 @@ class _Session:
                 usages[config] = self.bench.examine(config)
             except FerriteRuntimeError as error:
                 self._refuse(config, str(error))
-        is_written = task.spec.family == "user"  # whoever wrote it may know better than what a spill says
+        is_written = task.spec.form == "user"  # whoever wrote it may know better than what a spill says
         kept = list(usages) if is_written else without_spills(usages, [task.reference])
         for config, usage in usages.items():
             self.trials[config] = Trial(config, usage=usage)
@@ -342,5 +342,5 @@ class _Session:
             return None
         if trial.spread.median <= LAUNCH_BOUND_MS:
             return "launch-bound"
-        floor = self.task.floor_ms
-        return "at the floor" if floor is not None and trial.spread.median * GOOD_SHARE <= floor else None
+        bound = self.task.bound_ms
+        return "at the bandwidth bound" if bound is not None and trial.spread.median * GOOD_SHARE <= bound else None

@@ -26,13 +26,13 @@ def power_of_two(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-def strategy_of(cluster: Cluster, dependences: Dependences, policy: Policy) -> str:
-    """Returns the strategy of a cluster's kernel, one of `schedule.STRATEGIES`."""
+def form_of(cluster: Cluster, dependences: Dependences, policy: Policy) -> str:
+    """Returns the form of a cluster's kernel, one of `schedule.FORMS`."""
     if not cluster.kinds:
         return "pointwise"
-    for kind, strategy in (("sort", "sort"), ("scan", "scan"), ("look back", "scan")):
+    for kind, form in (("sort", "sort"), ("scan", "scan"), ("look back", "scan")):
         if kind in cluster.kinds:
-            return strategy
+            return form
     if "contract" in cluster.kinds:
         return "looped"
     if cluster.runs or cluster.inner:

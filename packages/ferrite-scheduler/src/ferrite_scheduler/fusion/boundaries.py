@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from ferrite_ir.language.graph import Definition, Extern, Origin, names_read
 from ferrite_scheduler.model.schedule import Decision, Numbers, Schedule, with_numbers
 
-from .rules import LEGALITY, TASTE
+from .rules import LEGALITY, PROFITABILITY
 
 KEPT = 3
 """Refusals that one boundary tells, the last ones: they were about what the kernels had become."""
 
-_TITLES = {rule.number: rule.title for rule in (*LEGALITY, *TASTE)} | {"F09": "no path through a third kernel"}
+_TITLES = {rule.number: rule.title for rule in (*LEGALITY, *PROFITABILITY)} | {"F09": "no path through a third kernel"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def _is_detached(cluster: Cluster, dependences: Dependences) -> bool:
 
 def separate_branches(kernel: Kernel, dependences: Dependences, policy: Policy) -> Kernel:
     """Returns a pointwise kernel with its body in branches; the same object where all of it belongs together."""
-    if not policy.branches or kernel.strategy != "pointwise" or len(kernel.body) < 2:
+    if not policy.branches or kernel.form != "pointwise" or len(kernel.body) < 2:
         return kernel
     groups = list(_groups(kernel, dependences))
     if len(groups) < 2:

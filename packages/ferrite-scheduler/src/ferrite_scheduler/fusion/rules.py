@@ -1,8 +1,8 @@
 """Why two clusters may not, or should not, be one kernel.
 
-`LEGALITY` is correctness: an ordered table of rules, each of which returns a `Refusal` or None. `TASTE` is policy:
-what would be legal but slower. The last legality rule, F09 (no path through a third kernel), is asked by the merge
-itself, see `topological_order`.
+`LEGALITY` is correctness: an ordered table of rules, each of which returns a `Refusal` or None. `PROFITABILITY` is
+policy: what would be legal but slower. The last legality rule, F09 (no path through a third kernel), is asked by the
+merge itself, see `topological_order`.
 """
 
 from __future__ import annotations
@@ -406,7 +406,7 @@ def _uncoalesced(proposal: Proposal) -> int:
     return wrong * (proposal.policy.uncoalesced_factor - 1)
 
 
-TASTE: tuple[Rule, ...] = (
+PROFITABILITY: tuple[Rule, ...] = (
     Rule("P01", "not too many tensors", _size),
     Rule("P02", "not too many operations", _operations),
     Rule("P03", "not far apart", _distance),
@@ -415,7 +415,7 @@ TASTE: tuple[Rule, ...] = (
 )
 
 
-_ALL = (*LEGALITY, *TASTE)
+_ALL = (*LEGALITY, *PROFITABILITY)
 
 
 def judge(proposal: Proposal) -> tuple[str, Refusal] | None:

@@ -10,15 +10,15 @@ from ferrite_ir.language.graph import Computed, Reduction, Scan, Update
 LONGEST = 60
 
 
-def kernel_name(strategy: str, body: Iterable[Computed]) -> str:
-    """Returns an identifier such as ``persistent_softmax_mul``: the strategy, then the source operations in order."""
+def kernel_name(form: str, body: Iterable[Computed]) -> str:
+    """Returns an identifier such as ``persistent_softmax_mul``: the form, then the source operations in order."""
     words: dict[str, None] = {}
     for definition in body:
         ops = [_short(origin.op) for origin in definition.origins]
         words.update(dict.fromkeys(op for op in ops if op))
         if not definition.origins:
             words[_kind(definition)] = None
-    name = strategy
+    name = form
     for word in words:
         if len(name) + 1 + len(word) > LONGEST:
             break

@@ -69,7 +69,7 @@ def build_kernel(
     dependences: Dependences,
     graph: Graph,
     stored: frozenset[str],
-    strategy: str,
+    form: str,
     policy: Policy,
     layouts: Layouts,
 ) -> Kernel:
@@ -99,9 +99,9 @@ def build_kernel(
     params = _params(body, reads, kept, graph, dependences)
     if cluster.runs and len(layout.axes) > 2:
         raise Misfit("rows that a program takes one after the other lie on two axes")
-    name = kernel_name(strategy, body)
+    name = kernel_name(form, body)
     axes, runs, inner = layout.axes, cluster.runs, cluster.inner
-    return Kernel(name, strategy, axes, tuple(body), homes, kept, params, runs=runs, inner=inner)
+    return Kernel(name, form, axes, tuple(body), homes, kept, params, runs=runs, inner=inner)
 
 
 def _layout_key(
@@ -426,7 +426,7 @@ def _params(
 ) -> tuple[Param, ...]:
     updates = {definition.result.name: definition for definition in body if isinstance(definition, Update)}
     read_storages = {dependences.storage[name] for name in reads} if updates else set()
-    told = {definition.status for definition in body if isinstance(definition, LookBackScan)}
+    told = {definition.workspace for definition in body if isinstance(definition, LookBackScan)}
     params = [replace(p, access="atomic") if p.name in told else p for p in (_read_param(n, graph) for n in reads)]
     for name in stored:
         access = "write"

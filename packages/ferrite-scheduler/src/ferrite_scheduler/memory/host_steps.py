@@ -213,10 +213,10 @@ def _item(plan: _Plan, host: str, tensor: TensorType) -> str:
 
 def _in_place(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[str]) -> dict[str, str]:
     """Returns for results that may overwrite an operand which dies in this kernel the host name of that operand."""
-    if not spare or kernel.strategy not in ("pointwise", "persistent", "looped", "cooperative"):
+    if not spare or kernel.form not in ("pointwise", "persistent", "looped", "cooperative"):
         return {}
     reads = _read_addresses(plan, kernel)
-    if kernel.strategy in ("looped", "cooperative"):
+    if kernel.form in ("looped", "cooperative"):
         fresh = [param for param in fresh if _is_stored_last(kernel, param.name)]
     defined = {result.name: place for place, d in enumerate(kernel.body) for result in d.results}
     branch = kernel.branch_of

@@ -44,15 +44,15 @@ class RowResult(Loop):
 class LookBackScan(Scan):
     """A scan of which every program computes one part of a line, and waits for those before it; see `long_scans`.
 
-    In a graph it is the `Scan` that it looks like, of ``where(true, operand, status)``: that is how it reads the status
-    through which programs tell each other.
+    In a graph it is the `Scan` that it looks like, of ``where(true, operand, workspace)``: that is how it reads the
+    workspace through which programs tell each other.
 
     Attributes:
-        status: the value, kept from launch to launch, through which they do.
+        workspace: the value, kept from launch to launch, through which they do.
         points: length of a part, a power of two.
     """
 
-    status: str = ""
+    workspace: str = ""
     points: int = 0
 
     @property

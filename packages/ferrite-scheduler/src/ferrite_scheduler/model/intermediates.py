@@ -37,20 +37,20 @@ KEPT = "ferrite.kept"
 """The call that stands for a buffer which is kept from launch to launch: to the host it is a step, `schedule.Keep`."""
 
 
-def status_of(
+def workspace_of(
     result: Value, words: int, types: dict[str, TensorType], device: str = "", *, is_kept: bool = False
 ) -> tuple[Value, Extern]:
     """Returns what programs that make a result tell each other through, and the call that fills it with zeros.
 
     Args:
         result: what they make.
-        words: elements (i64) of the status.
-        types: of all values; the status is entered.
+        words: elements (i64) of the workspace.
+        types: of all values; the workspace is entered.
         device: of the graph, for results that do not name theirs.
         is_kept: whether it is filled once only, and each launch finds what the one before has left.
     """
-    status = new_value(f"{result.name}_status", TensorType(I64, (words,), device=result.type.device), types)
+    workspace = new_value(f"{result.name}_workspace", TensorType(I64, (words,), device=result.type.device), types)
     if is_kept:
-        return status, Extern((status,), KEPT, (status.type.shape,), ())
+        return workspace, Extern((workspace,), KEPT, (workspace.type.shape,), ())
     kwargs = (("dtype", Tag("dtype", "i64")), ("device", Tag("device", result.type.device or device)))
-    return status, Extern((status,), "aten.zeros.default", (status.type.shape,), kwargs)
+    return workspace, Extern((workspace,), "aten.zeros.default", (workspace.type.shape,), kwargs)

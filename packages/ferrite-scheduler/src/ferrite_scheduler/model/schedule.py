@@ -38,7 +38,7 @@ from .annotations import ColumnReduction, as_reduction
 Conditions: TypeAlias = "tuple[tuple[Size, int], ...]"
 """Sizes, each with what it is at most."""
 
-STRATEGIES = ("pointwise", "persistent", "looped", "cooperative", "scan", "sort")
+FORMS = ("pointwise", "persistent", "looped", "cooperative", "scan", "sort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Kernel:
 
     Attributes:
         name: readable, from the ops inside; not unique.
-        strategy: one of `STRATEGIES`. ``persistent`` holds the whole reduction axis in one tile, ``looped`` walks it in
+        form: one of `FORMS`. ``persistent`` holds the whole reduction axis in one tile, ``looped`` walks it in
             blocks once per dependent reduction, ``cooperative`` has a program for each block, and they wait for each
             other, ``scan`` and ``sort`` run along the reduction axis, which their definitions name ``along``.
         axes: grid axes from ``z``/``y`` to ``x``, then the reduction axis if there is one.
@@ -120,7 +120,7 @@ class Kernel:
             two; 0 in others.
         columns: how many positions of ``x`` each of them takes, where reductions are over some of these, too; see
             `register_norms`. 0 elsewhere.
-        status: the param through which they tell each other, zeros or kept from launch to launch; "" in others.
+        workspace: the param through which they tell each other, zeros or kept from launch to launch; "" in others.
         prefetch_distance: how many parts of a line, or images, further on programs that wait for others ask for what is
             read there; 0 where they do not; see `prefetches`.
         backwards: whether the programs that begin first take the end of the grid.
@@ -129,7 +129,7 @@ class Kernel:
     """
 
     name: str
-    strategy: str
+    form: str
     axes: tuple[Axis, ...]
     body: tuple[Computed, ...]
     homes: dict[str, tuple[Index, ...]] = field(hash=False)
@@ -143,7 +143,7 @@ class Kernel:
     skip_guard: tuple[Conditions, ...] = ()
     points: int = 0
     columns: int = 0
-    status: str = ""
+    workspace: str = ""
     prefetch_distance: int = 0
     backwards: bool = False
 

@@ -27,7 +27,7 @@ from ferrite_scheduler.analysis.dependences import Dependences, make_node
 from ferrite_scheduler.analysis.traffic import live_tiles
 from ferrite_scheduler.kernels.kernel_names import kernel_name
 from ferrite_scheduler.memory.host_steps import Work
-from ferrite_scheduler.model.intermediates import status_of
+from ferrite_scheduler.model.intermediates import workspace_of
 from ferrite_scheduler.model.schedule import Kernel, Param
 from ferrite_scheduler.model.target import Policy, Target
 
@@ -50,13 +50,7 @@ MOST_SHARE = 8
 
 def as_cooperative(kernel: Kernel, cluster: Cluster, target: Target, policy: Policy) -> Kernel:
     """Returns a looped kernel as one whose programs share rows, or as it is where that does not pay or cannot be."""
-    if (
-        not policy.cooperate
-        or kernel.strategy != "looped"
-        or kernel.runs
-        or kernel.inner
-        or cluster.kinds != {"reduction"}
-    ):
+    if not policy.cooperate or kernel.form != "looped" or kernel.runs or kernel.inner or cluster.kinds != {"reduction"}:
         return kernel
     reduction = kernel.reduction
     if reduction is None or not all(is_static(axis.size) for axis in kernel.axes) or live_tiles(cluster) > MOST_LIVE:
@@ -79,7 +73,7 @@ def as_cooperative(kernel: Kernel, cluster: Cluster, target: Target, policy: Pol
     held = int(reduction.size) * sum(types[name] for name in again) * (COLUMNS if is_column else 1)
     if held < policy.cooperative_minimum:
         return kernel
-    return replace(kernel, name=kernel_name("cooperative", kernel.body), strategy="cooperative", points=points)
+    return replace(kernel, name=kernel_name("cooperative", kernel.body), form="cooperative", points=points)
 
 
 def _read_again(kernel: Kernel, stored: Sequence[str]) -> frozenset[str]:
@@ -135,36 +129,36 @@ def _elements_read(definitions: Sequence[Computed], makers: dict[str, Computed],
 def with_workspaces(
     work: Sequence[Work], graph: Graph, dependences: Dependences
 ) -> tuple[list[Work], Graph, Dependences]:
-    """Returns work in which each cooperative kernel has a status through which its programs tell each other.
+    """Returns work in which each cooperative kernel has a workspace through which its programs tell each other.
 
     It is a call before the kernel that fills it with zeros: a counter, one for each row, then a word for each component
     of a state, each row and each block of it. That of images is filled once and kept.
     """
-    if not any(isinstance(item, Kernel) and item.strategy == "cooperative" for item in work):
+    if not any(isinstance(item, Kernel) and item.form == "cooperative" for item in work):
         return list(work), graph, dependences
     types = {name: value.type for name, value in graph.values.items()}
     storage, readers = dict(dependences.storage), dict(dependences.readers)
     found: list[Work] = []
     calls: list[Extern] = []
     for item in work:
-        if not isinstance(item, Kernel) or item.strategy != "cooperative":
+        if not isinstance(item, Kernel) or item.form != "cooperative":
             found.append(item)
             continue
         result = next(value for definition in item.body for value in definition.results)
-        status, call = status_of(result, _words(item), types, graph.device, is_kept=item.columns > 0)
+        workspace, call = workspace_of(result, _words(item), types, graph.device, is_kept=item.columns > 0)
         number = len(graph.definitions) + len(calls)
         calls.append(call)
-        storage[status.name] = status.name
-        readers[status.name] = [number]
+        storage[workspace.name] = workspace.name
+        readers[workspace.name] = [number]
         found.append(make_node(number, call, types, {}))
-        params = (*item.params, Param(status.name, status.type, "atomic"))
-        found.append(replace(item, params=params, status=status.name))
+        params = (*item.params, Param(workspace.name, workspace.type, "atomic"))
+        found.append(replace(item, params=params, workspace=workspace.name))
     graph = replace(graph, definitions=(*calls, *graph.definitions))
     return found, graph, replace(dependences, storage=storage, readers=readers)
 
 
 def _words(kernel: Kernel) -> int:
-    """Returns the words of a cooperative kernel's status: a counter, one for each group of rows, states."""
+    """Returns the words of a cooperative kernel's workspace: a counter, one for each group of rows, states."""
     if kernel.columns:
         return words_of_images(kernel)
     rows = math.prod(int(axis.size) for axis in kernel.grid)

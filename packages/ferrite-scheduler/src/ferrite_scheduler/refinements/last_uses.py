@@ -70,7 +70,7 @@ def _with_marks(
         dependences: of the graph.
         target: the device.
     """
-    if kernel.strategy != "pointwise":
+    if kernel.form != "pointwise":
         return kernel
     points = hint(product(axis.size for axis in kernel.axes))
     loads = {load for definition in kernel.body for load in loads_of(definition)}
@@ -115,7 +115,7 @@ def _passing(work: Sequence[Work], target: Target) -> Iterator[Work]:
 def _writes_in_passing(kernel: Kernel) -> bool:
     """Returns whether other things should stay in the cache: rows that are read again, words that programs wait for."""
     waits = any(isinstance(definition, LookBackScan) for definition in kernel.body)
-    return waits or (kernel.strategy == "looped" and _reads_again(kernel))
+    return waits or (kernel.form == "looped" and _reads_again(kernel))
 
 
 def _reads_again(kernel: Kernel) -> bool:

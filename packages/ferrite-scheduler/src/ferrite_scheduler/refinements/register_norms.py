@@ -5,7 +5,7 @@ parts, one combines the parts and the channels of each group and says what every
 reads the images again. As one kernel they read them once: a program holds some places of a block of channels, publishes
 their moments for each group, waits for those of all other places of its groups, and goes on with what it holds.
 
-The kernel has strategy ``cooperative``: images on ``y``, groups and their channels on ``x``, places on the reduction
+The kernel has the form ``cooperative``: images on ``y``, groups and their channels on ``x``, places on the reduction
 axis. Its reduction is over the channels of a group and the places. See decision 0023.
 """
 
@@ -127,15 +127,15 @@ def _norm_of(place: int, item: Work, work: Sequence[Work], dependences: Dependen
     return _Norm((place, second, third), item, groups, points, kept)
 
 
-def _is_plain(kernel: Kernel, strategies: Sequence[str]) -> bool:
-    """Returns whether a kernel of one of these strategies only reads and writes, the same for all sizes."""
+def _is_plain(kernel: Kernel, forms: Sequence[str]) -> bool:
+    """Returns whether a kernel of one of these forms only reads and writes, the same for all sizes."""
     nodes = postorder(body for definition in kernel.body for body in bodies_of(definition))
-    is_special = bool(kernel.runs or kernel.branches or kernel.skip_guard or kernel.points or kernel.status)
+    is_special = bool(kernel.runs or kernel.branches or kernel.skip_guard or kernel.points or kernel.workspace)
     is_special |= any(node.op in OPAQUE for node in nodes)
     accesses = {param.access for param in kernel.params}
     has_loops = all(isinstance(definition, (Reduction, Loop)) for definition in kernel.body)
     is_known = all(is_static(axis.size) for axis in kernel.axes)
-    return kernel.strategy in strategies and not is_special and has_loops and is_known and accesses <= {"read", "write"}
+    return kernel.form in forms and not is_special and has_loops and is_known and accesses <= {"read", "write"}
 
 
 def _reduces_moments(definition: Computed) -> bool:
@@ -440,7 +440,7 @@ def slots_of(members: int, channels: int) -> int:
 
 
 def words_of_images(kernel: Kernel) -> int:
-    """Returns the words of the status of such a kernel: a counter, then one for each image, group, block and part."""
+    """Returns the words of such a kernel's workspace: a counter, then one for each image, group, block and part."""
     x = kernel.axes[-2]
     images = math.prod(int(axis.size) for axis in kernel.axes[:-2])
     groups, members = (int(dim.size) for dim in x.dims)

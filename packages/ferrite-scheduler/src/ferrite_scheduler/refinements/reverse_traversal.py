@@ -23,7 +23,7 @@ from ferrite_scheduler.model.target import Policy, Target
 from .last_uses import storages_of
 
 TURNING = ("pointwise", "persistent")
-"""Strategies whose programs take a small part of memory each, and may begin in any order. Those that loop take long
+"""Forms whose programs take a small part of memory each, and may begin in any order. Those that loop take long
 parts, all at once."""
 
 
@@ -62,7 +62,7 @@ def _finds_more_backwards(
 
     What it only writes nobody has touched before.
     """
-    if kernel.strategy not in TURNING or kernel.runs:
+    if kernel.form not in TURNING or kernel.runs:
         return False
     balance = 0
     for storage in (name for name, size in storages.items() if name in touched and size > target.l2_bytes):

@@ -14,7 +14,7 @@ from ferrite_ir.language.index import constant
 from ferrite_ir.language.scalar import Scalar, apply, cast, const, load
 from ferrite_scheduler.analysis.dependences import make_node
 from ferrite_scheduler.model.annotations import LookBackScan
-from ferrite_scheduler.model.intermediates import status_of
+from ferrite_scheduler.model.intermediates import workspace_of
 from ferrite_scheduler.model.target import Policy
 
 from .long_scans import is_strided
@@ -24,7 +24,7 @@ LOOK_BACK_GROUP = 512
 HALF_BYTES, POINTS_OF_HALVES = 2, 2
 """Bytes of elements that wait two in a register, and how many times as many of them a program takes."""
 SUMMED = (F32, F64, I32, I64)
-"""Types of what is summed: a word of the status holds 32 bits of it."""
+"""Types of what is summed: a word of the workspace holds 32 bits of it."""
 
 
 def looks_back(scan: Scan, types: dict[str, TensorType], policy: Policy) -> bool:
@@ -35,18 +35,20 @@ def looks_back(scan: Scan, types: dict[str, TensorType], policy: Policy) -> bool
 
 
 def look_back_scan(scan: Scan, types: dict[str, TensorType], policy: Policy) -> tuple[Definition, ...]:
-    """Returns a scan whose programs wait for each other, after the status through which they do.
+    """Returns a scan whose programs wait for each other, after the workspace through which they do.
 
-    The status is a call, so that nothing computes it where it is read.
+    The workspace is a call, so that nothing computes it where it is read.
     """
     result, dtype = scan.results[0], scan.bodies[0].dtype
     length, lines = int(scan.along.size), math.prod(int(dim.size) for dim in scan.dims) // int(scan.along.size)
     points = policy.look_back_points * (POINTS_OF_HALVES if sums_halves(scan.bodies[0]) else 1)
     parts = -(-length // points)
     words = lines * (parts + -(-parts // LOOK_BACK_GROUP)) * (dtype.bits // 32)
-    status, kept = status_of(result, 1 + words, types, is_kept=True)
-    body = apply("where", const(True, BOOL), scan.bodies[0], cast(load(status.name, [constant(0)], I64), dtype))
-    marked = LookBackScan(scan.results, scan.combine, scan.dims, scan.along, (body,), scan.origins, status.name, points)
+    workspace, kept = workspace_of(result, 1 + words, types, is_kept=True)
+    body = apply("where", const(True, BOOL), scan.bodies[0], cast(load(workspace.name, [constant(0)], I64), dtype))
+    marked = LookBackScan(
+        scan.results, scan.combine, scan.dims, scan.along, (body,), scan.origins, workspace.name, points
+    )
     return kept, marked
 
 

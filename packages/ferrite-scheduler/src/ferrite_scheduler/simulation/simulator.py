@@ -310,7 +310,7 @@ def _refresh(run: _Run, definition: Computed, full: dict[Dim, int]) -> None:
 
     A pass computes each of them once.
     """
-    if run.kernel.strategy != "looped":
+    if run.kernel.form != "looped":
         return
     number = run.kernel.pass_of[definition.results[0].name]
     place = tuple(full.get(dim) for dim in run.reduction_dims)

@@ -32,13 +32,13 @@ OTHERWISE = "otherwise"
 class KernelLine:
     """One kernel of a graph.
 
-    Its name and family, how often a call launches it, and the torch ops (with source lines) it computes. Where a launch
+    Its name and form, how often a call launches it, and the torch ops (with source lines) it computes. Where a launch
     chooses among kernels by the sizes of the call, ``condition`` says when it takes this one: ``otherwise`` marks the
     one that is left, followed by when there is a launch at all, where that depends on sizes too.
     """
 
     name: str
-    family: str
+    form: str
     launches: int
     origin: tuple[str, ...]
     condition: str = ""
@@ -47,7 +47,7 @@ class KernelLine:
         times = f" x{self.launches}" if self.launches > 1 else ""
         when = self.condition if self.condition.startswith(OTHERWISE) else f"if {self.condition}"
         when = f"{when}: " if self.condition else ""
-        return f"kernel {self.name}{times} [{self.family}]: {when}{', '.join(self.origin)}"
+        return f"kernel {self.name}{times} [{self.form}]: {when}{', '.join(self.origin)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ def explain_graph(record: CompiledGraph) -> GraphExplanation:
     kernels = tuple(
         KernelLine(
             spec["name"],
-            spec["family"],
+            spec["form"],
             launches[spec["id"]],
             tuple(told.get(origin, origin) for origin in spec.get("origin", ())),
             "; ".join(conditions.get(spec["id"], ())),

@@ -142,7 +142,7 @@ def is_noncoalesced(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
     Threads that take neighbouring columns would read as many pieces of memory at once as there are groups of them; a
     few columns of one group, with all of their rows, are one piece.
     """
-    if flat.kernel.strategy != "persistent" or contiguous_axis(flat, accesses) != "x":
+    if flat.kernel.form != "persistent" or contiguous_axis(flat, accesses) != "x":
         return False
     run = shortest_run(flat, accesses)
     return run is not None and run < FEW_NEIGHBOURS and run % 2 == 1

@@ -34,13 +34,7 @@ ACCESS_BYTES = 8
 def has_row_per_thread(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
     """Returns whether a kernel holds short rows, one behind the other, that begin where nothing is aligned."""
     space, reduction = flat.space, flat.space.reduction
-    if (
-        flat.kernel.strategy != "persistent"
-        or space.order != ("x", "r")
-        or space.parts
-        or space.runs
-        or reduction is None
-    ):
+    if flat.kernel.form != "persistent" or space.order != ("x", "r") or space.parts or space.runs or reduction is None:
         return False
     if (
         not is_static(reduction.size)

@@ -240,7 +240,7 @@ def persistent_block(kernel: Kernel, longest: int) -> int | None:
     size = reduction.size
     if not sizes.is_static(size):
         return None
-    if size <= 1 or kernel.strategy == "persistent" or (kernel.strategy in ("scan", "sort") and size <= longest):
+    if size <= 1 or kernel.form == "persistent" or (kernel.form in ("scan", "sort") and size <= longest):
         return next_power_of_two(size)
     return None
 
@@ -249,7 +249,7 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     """Returns a kernel's space; ``order`` says how tiles lie, slowest axis first (by default what is reduced last)."""
     is_across = order is not None and order[-1] == "x"
     shared = next((d for d in kernel.body if isinstance(d, LookBackScan)), None)
-    longest = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else kernel.tile
+    longest = LONGEST_COLUMN if is_across and kernel.form == "scan" else kernel.tile
     points = shared.points if shared else kernel.points
     reduction_block = points or persistent_block(kernel, longest)
     has_reduction = kernel.reduction is not None
@@ -263,8 +263,8 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
         if kernel.inner and axis.name in REDUCTION_AXES:
             texts.append(_whole_axis(axis.name, int(size)))
         elif axis.is_reduction:
-            is_held = kernel.strategy == "persistent" and not sizes.is_static(size)
-            generous = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else FREE_BLOCK["reduction"]
+            is_held = kernel.form == "persistent" and not sizes.is_static(size)
+            generous = LONGEST_COLUMN if is_across and kernel.form == "scan" else FREE_BLOCK["reduction"]
             generous = PRODUCT_POINTS if on_tensor_cores else generous
             if points:
                 masked = not sizes.is_static(size) or size % points != 0
@@ -290,7 +290,7 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     tiled = tuple(axis.name for axis in texts if axis.tiled)
     if order is not None:
         tiled = tuple(name for name in order if name in tiled)
-    loops = has_reduction and reduction_block is None and kernel.strategy != "persistent"
+    loops = has_reduction and reduction_block is None and kernel.form != "persistent"
     reduction = kernel.reduction
     parts = -(-int(reduction.size) // points) if points and reduction is not None else 0
     return Space(

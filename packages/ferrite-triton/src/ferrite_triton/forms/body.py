@@ -62,7 +62,7 @@ class KernelBody:
         # Stores into memory that is also read wait until every load beside them has been written. Others of a pointwise
         # kernel wait so that the loads are under way together: the compiler moves no load before a store.
         self._waits = overwrites_operands(flat)
-        self._most_waiting = MOST_WAITING if flat.kernel.strategy == "pointwise" else 0
+        self._most_waiting = MOST_WAITING if flat.kernel.form == "pointwise" else 0
         self._waiting: list[Callable[[], None]] = []
 
     def write(self) -> None:

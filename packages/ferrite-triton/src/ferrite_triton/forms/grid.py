@@ -33,7 +33,7 @@ def place_program(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
     """Writes where a program is in the grid, the x blocks run fastest; ``dtype`` is that of addresses."""
     space = flat.space
     if flat.kernel.columns:
-        place_images(builder, space, Name(flat.param_of(flat.kernel.status).text), dtype)
+        place_images(builder, space, Name(flat.param_of(flat.kernel.workspace).text), dtype)
     elif look_back_scans(flat):
         place_part(builder, flat, dtype)
     else:
@@ -74,9 +74,9 @@ def _number_of_program(builder: Builder, flat: FlatKernel, dtype: DType) -> Expr
     """Returns the number of a program; of those that share rows, that of its rows."""
     space, own = flat.space, converted(ProgramId(0), I32, dtype)
     if space.parts:
-        status = Name(flat.param_of(flat.kernel.status).text)
+        workspace = Name(flat.param_of(flat.kernel.workspace).text)
         function = "ticket_in_order" if holds_only_halves(flat) else "take_ticket"
-        ticket = builder.call("ticket", function, (status, ProgramCount(0)), TileType(I32), NO_AXES).expression
+        ticket = builder.call("ticket", function, (workspace, ProgramCount(0)), TileType(I32), NO_AXES).expression
         program = builder.let("program", converted(ticket, I32, dtype), NO_AXES).expression
         parts = Literal(space.parts, dtype)
         builder.let("member", remainder(program, parts), NO_AXES)
@@ -133,7 +133,7 @@ def place_part(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
     space, (scan, *_) = flat.space, look_back_scans(flat)
     grid = [axis for axis in space.grid if axis.size != 1]
     count = math.prod(int(axis.size) for axis in grid)
-    operands = (Name(flat.param_of(scan.status).text), Constant(count * space.parts))
+    operands = (Name(flat.param_of(scan.workspace).text), Constant(count * space.parts))
     program = builder.let("program", Call("ticket_in_order", operands, (TileType(I32),)), NO_AXES).expression
     line = builder.let("line", remainder(program, Literal(count, I32)), NO_AXES).expression
     part = builder.let("part", quotient(program, Literal(count, I32)), NO_AXES).expression

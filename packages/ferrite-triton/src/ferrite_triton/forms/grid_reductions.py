@@ -27,7 +27,7 @@ eight, so that some load while others wait. Two elements of two bytes wait in a 
 
 @dataclass(frozen=True, slots=True)
 class GridReductions:
-    """Writes the reductions of one kernel, whose states are words of its status."""
+    """Writes the reductions of one kernel, whose states are words of its workspace."""
 
     flat: FlatKernel
     builder: Builder
@@ -52,7 +52,7 @@ class GridReductions:
             own[definition.results[0].name] = states[0]
             places.append(states_at)
         group = add(Literal(1, self._index), Name("group"))
-        barrier = Call("grid_barrier", (Offset(self._status, group), Constant(self.flat.space.parts)))
+        barrier = Call("grid_barrier", (Offset(self._workspace, group), Constant(self.flat.space.parts)))
         self.builder.do(barrier, axes)
         for definition, states_at in zip(definitions, places, strict=True):
             lanes_ = [
@@ -85,8 +85,8 @@ class GridReductions:
         return self.evaluator.index_dtype
 
     @property
-    def _status(self) -> Name:
-        return Name(self.flat.param_of(self.flat.kernel.status).text)
+    def _workspace(self) -> Name:
+        return Name(self.flat.param_of(self.flat.kernel.workspace).text)
 
     @property
     def _rows(self) -> int:
@@ -118,7 +118,7 @@ class GridReductions:
             if axis.size != 1:
                 position = self.builder.position(axis.name)
                 row = position if row is None else add(mul(row, self._number(int(axis.size))), position)
-        first: Expression = Offset(self._status, self._number(1 + self._rows))
+        first: Expression = Offset(self._workspace, self._number(1 + self._rows))
         if row is not None:
             first = Offset(first, mul(row, self._number(space.parts)))
         words = self.builder.let("words", first, R).expression

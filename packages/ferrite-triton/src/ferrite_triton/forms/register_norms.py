@@ -55,7 +55,7 @@ def registers_of(flat: FlatKernel) -> int:
     return REGISTERS_OF_HALVES if holds_only_halves(flat) else REGISTERS
 
 
-def place_program(builder: Builder, space: Space, status: Expression, dtype: DType) -> None:
+def place_program(builder: Builder, space: Space, workspace: Expression, dtype: DType) -> None:
     """Writes where a program is: the parts of a block of channels lie one after the other.
 
     Where a block begins is hidden from the compiler, but for being a multiple of `CHANNELS`: so no thread reads more
@@ -71,7 +71,7 @@ def place_program(builder: Builder, space: Space, status: Expression, dtype: DTy
     def number(value: int) -> Literal:
         return Literal(value, dtype)
 
-    drawn = builder.call("ticket", "ticket_in_order", (status, ProgramCount(0)), TileType(I32), NO_AXES).expression
+    drawn = builder.call("ticket", "ticket_in_order", (workspace, ProgramCount(0)), TileType(I32), NO_AXES).expression
     program = builder.let("program", converted(drawn, I32, dtype), NO_AXES).expression
     parts = number(space.parts)
     builder.let("member", remainder(program, parts), NO_AXES)
@@ -275,7 +275,7 @@ class RegisterNorms:
     def _words(self) -> Expression:
         """Returns where the words of an image begin, behind the counter."""
         dtype = self.evaluator.index_dtype
-        first = Offset(Name(self.flat.param_of(self.flat.kernel.status).text), Literal(1, dtype))
+        first = Offset(Name(self.flat.param_of(self.flat.kernel.workspace).text), Literal(1, dtype))
         words = self._columns // self._members * self._spans * self.flat.space.parts
         if self.flat.space.axis("y") is None:
             return first

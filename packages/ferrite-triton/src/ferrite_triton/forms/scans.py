@@ -208,7 +208,7 @@ class Scans:
 
     def _write_epoch(self, scan: LookBackScan, axes: Axes) -> None:
         """Writes the mark of what programs tell each other in this launch; it comes while elements do."""
-        operands = (self._status(scan), Name("line"), Name("part"), Constant(self.space.parts))
+        operands = (self._workspace(scan), Name("line"), Name("part"), Constant(self.space.parts))
         call = Call("part_epoch", operands, (TileType(I64),))
         self.builder.let("mark", call, axes)
 
@@ -216,14 +216,14 @@ class Scans:
         """Writes requests of what later programs will read, where a program's own elements are on their way already."""
         ask_for_part(self.flat, self.evaluator.addresses, scan.operand, scan.points, wide=self.wide)
 
-    def _status(self, scan: LookBackScan) -> Expression:
-        return Name(self.reductions.param_text(scan.status))
+    def _workspace(self, scan: LookBackScan) -> Expression:
+        return Name(self.reductions.param_text(scan.workspace))
 
     def _told(self, scan: LookBackScan, total: Tile) -> tuple[Expression, ...]:
-        """Returns what programs tell and ask each other with: a status, a part of a line, and what it comes to."""
+        """Returns what programs tell and ask each other with: a workspace, a part of a line, and what it comes to."""
         lines = math.prod(int(axis.size) for axis in self.space.grid)
         where_ = (Name("line"), Constant(lines), Name("part"), Constant(self.space.parts))
-        return (self._status(scan), *where_, total.expression, Name("mark"))
+        return (self._workspace(scan), *where_, total.expression, Name("mark"))
 
     def _summed(self, scan: LookBackScan, axes: Axes) -> Tile:
         """Returns what is added up, zero past the end."""

@@ -31,7 +31,7 @@ def without_names(kernel: Kernel) -> Kernel:
         homes={renaming.name(name): tuple(map(renaming.index, home)) for name, home in kernel.homes.items()},
         stored=tuple(map(renaming.name, kernel.stored)),
         params=tuple(replace(param, name=renaming.name(param.name)) for param in kernel.params),
-        status=renaming.name(kernel.status),
+        workspace=renaming.name(kernel.workspace),
     )
 
 
@@ -53,7 +53,7 @@ class _Renaming:
             case Contract() as contract:
                 return replace(contract, result=results[0])
             case LookBackScan() as scan:
-                return replace(scan, results=results, status=self.name(scan.status))
+                return replace(scan, results=results, workspace=self.name(scan.workspace))
             case (Loop() | Reduction() | Scan() | Sort()) as changed:
                 return replace(changed, results=results)
         raise AssertionError(f"kernels do not hold {type(definition).__name__}")

@@ -29,7 +29,7 @@ class KernelSpec:
 
     name: str
     source: str
-    family: str
+    form: str
     params: tuple[dict[str, Any], ...]
     axes: tuple[dict[str, Any], ...]
     blocks: dict[str, int]
@@ -55,7 +55,7 @@ class KernelSpec:
             "format": FORMAT,
             "name": self.name,
             "source": self.source,
-            "family": self.family,
+            "form": self.form,
             "params": [dict(param) for param in self.params],
             "axes": [dict(axis) for axis in self.axes],
             "blocks": dict(self.blocks),

@@ -116,7 +116,7 @@ class Template:
         return KernelSpec(
             name=full,
             source=text,
-            family="template",
+            form="template",
             params=(*tensors, *numbers),
             axes=(),
             blocks={},
