@@ -21,9 +21,9 @@ pytest.importorskip("triton")
 HAND_WRITTEN = Path(__file__).parents[2] / "packages" / "ferrite-triton" / "tests" / "hand_written.py"
 
 
-def load_by_hand() -> ModuleType:
+def load_hand_written() -> ModuleType:
     """Returns the module that makes schedules by hand; it lives with the tests of the package."""
-    name = "ferrite_triton_by_hand"
+    name = "ferrite_triton_hand_written"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, HAND_WRITTEN)
         assert spec is not None
@@ -37,7 +37,7 @@ def emit(text: str, form: str = "pointwise", **options: Any) -> Any:
     """Returns the program of a graph that is one kernel."""
     from ferrite_triton import emit_program
 
-    return emit_program(load_by_hand().schedule_text(text, form, **options))
+    return emit_program(load_hand_written().schedule_text(text, form, **options))
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def calls_in(host) -> list[str]:
     return [name for name in host.__code__.co_names if name.startswith(("_run", "_plans", "_aten", "_empty"))]
 
 
-def heavier(host) -> Later:
+def large_fallback(host) -> Later:
     return host.__globals__[LARGE_FALLBACK]
 
 
@@ -104,7 +104,7 @@ def test_small_calls_are_one_sequence_on_one_allocation() -> None:
     host = steady(layers(), given(5))
     assert calls_in(host) == ["_empty", "_plans0"]
     check(host)
-    assert heavier(host)._host is None
+    assert large_fallback(host)._host is None
 
 
 def test_larger_calls_allocate_one_by_one_and_yet_larger_ones_free_early(monkeypatch) -> None:
@@ -115,10 +115,10 @@ def test_larger_calls_allocate_one_by_one_and_yet_larger_ones_free_early(monkeyp
     host = steady(layers(), given(5))
     assert host.__code__.co_names == small
     check(host)
-    middle = heavier(host)._host
+    middle = large_fallback(host)._host
     assert middle is not None, "for 32 rows"
     assert calls_in(middle) == ["_empty", "_plans0"]
-    sized = heavier(middle)._host
+    sized = large_fallback(middle)._host
     assert sized is not None, "for 33"
     assert calls_in(sized) == calls_in(middle), "all that dies is small at 33 rows"
 
@@ -136,8 +136,8 @@ def test_calls_that_are_larger_by_far_free_what_is_large_early(monkeypatch) -> N
         for _ in range(2):
             x, w, _ = inputs = given(n)
             assert torch.equal(host(list(inputs))[0], expected(x, w)), n
-        while LARGE_FALLBACK in found.__globals__ and heavier(found)._host is not None:
-            found, level = heavier(found)._host, level + 1
+        while LARGE_FALLBACK in found.__globals__ and large_fallback(found)._host is not None:
+            found, level = large_fallback(found)._host, level + 1
         return level, len([name for name in calls_in(found) if name.startswith("_plans")])
 
     assert starts(2) == (1, 1)
@@ -158,18 +158,18 @@ def test_what_is_held_by_others_does_not_make_a_call_large(monkeypatch) -> None:
     host = steady(mapping, inputs)
     (found,) = host(list(inputs))
     assert torch.equal(found, expected(expected(x, w, 1), v, 2))
-    middle = heavier(host)._host
+    middle = large_fallback(host)._host
     assert calls_in(middle) == ["_empty", "_plans0"]
-    assert heavier(middle)._host is None
+    assert large_fallback(middle)._host is None
 
 
 def test_each_call_goes_where_its_sizes_belong(monkeypatch) -> None:
     monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_ARENA", 3 * 2 * (31 * K * 4 + 512))
     host = steady(layers(), given(5))
     host(given(31))
-    assert heavier(host)._host is None
+    assert large_fallback(host)._host is None
     host(given(32))
-    assert heavier(host)._host is not None
+    assert large_fallback(host)._host is not None
     x, w, _ = inputs = given(31)
     assert torch.equal(host(list(inputs))[0], expected(x, w))
 

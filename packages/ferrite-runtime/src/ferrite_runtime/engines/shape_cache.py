@@ -1,4 +1,4 @@
-"""Sizes that come again: host functions in which they are numbers, as they are in a program of known sizes.
+"""Shape-specialisation cache: host functions written for sizes that recur, as numbers, as in a static program.
 
 The host function for all sizes computes them, looks up what is prepared for their buckets, and does not know what is
 large. A program that meets the same sizes again and again (training with a few lengths, padded batches) gets functions

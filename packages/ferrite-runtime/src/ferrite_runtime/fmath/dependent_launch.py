@@ -1,4 +1,4 @@
-"""How a kernel begins that may have been started before what comes before it has ended; see `fmath`."""
+"""Programmatic dependent launch: how a kernel begins that may start before its predecessors end; see `fmath`."""
 
 from __future__ import annotations
 

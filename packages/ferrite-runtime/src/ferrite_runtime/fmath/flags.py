@@ -1,8 +1,10 @@
-"""Words through which programs tell each other values: 32 bits and an epoch above them.
+"""Flagged words: 32 bits of a value and one bit above them that says that the value is there.
 
-Whoever sees the epoch sees the value. A word is i64. The epoch is a flag, where words are zero when a kernel starts.
-Where they are what the launch before has left, it is the one that they do not have then: the flag, or none. So nobody
-has to make them zero, if every launch publishes the same words; each program finds the epoch in a word of its own.
+Whoever sees the bit sees the value. A word is i64. Where words are zero when a kernel starts, the bit is a flag. Where
+they are what the launch before has left, it is an *epoch*: the value of the bit that they do not have then. So words
+are never cleared, if every launch publishes the same ones; each program finds the epoch in a word of its own.
+
+    launch 1 publishes [1|value]    launch 2 publishes [0|value], and waits while it sees a 1
 """
 
 from __future__ import annotations

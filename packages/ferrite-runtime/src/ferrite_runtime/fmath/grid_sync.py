@@ -1,4 +1,4 @@
-"""States that the programs of a row publish for each other, each of one block of the row, and where they meet.
+"""Grid barrier: states that programs publish for each other, each of one block of a row, and where they wait.
 
 A state is a float in a word of the workspace, with its flag (see `flags`). Programs wait at a counter, by atomics, one
 thread each: by plain loads, of which every thread does its own, an H200 took 6 to 23 % longer for the same kernels.

@@ -1,4 +1,4 @@
-"""Moments of groups of columns, of which each of many programs holds some rows of a block; see `fmath`.
+"""Partial moments: means and variances of groups of columns, from programs that hold some rows each; see `fmath`.
 
 A program adds up what it holds of each column, then the columns of each group, and publishes a mean and a sum of
 squared distances from it in one word. The sum, which is not negative, has a sign there: that of a launch is the other

@@ -1,4 +1,4 @@
-"""Rows of a matrix listed by where they go, as device functions; `segmented_reductions` combines them.
+"""Binning: rows of a matrix listed by their destination, as device functions for `segmented_reductions`.
 
 Which row goes to which *place* is only known when the kernels run. Each place has a list of a fixed ``capacity``. A row
 counts itself at its place, and how many came before it is where its number is written; programs come in any order, and

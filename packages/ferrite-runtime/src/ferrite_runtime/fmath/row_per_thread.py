@@ -1,4 +1,4 @@
-"""Loads of short rows of which each thread gets one of its own, as device functions; see `fmath`.
+"""Row per thread: loads of short rows of which each thread gets one, as device functions; see `fmath`.
 
 The compiler gives neighbouring elements to neighbouring threads, so of a tile of rows a thread has a few elements of
 each. Where it cannot tell which elements are neighbours it goes by the order of the tile's dims: up to Triton 3.6 the

@@ -1,4 +1,4 @@
-"""Rows combined into the places where they go, each place's in their own order, as a device function.
+"""Segmented reduction: rows combined into their destinations, each in their own order, as a device function.
 
 `row_bins` has listed them. A program combines the lists of a few places in registers and stores each place once. Of
 long places it takes chunks, if there are any, before that: it finds the rows of a chunk by the runs of the place.

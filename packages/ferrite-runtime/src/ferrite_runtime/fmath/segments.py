@@ -1,4 +1,4 @@
-"""Rows of a tile combined into rows of memory, where rows that go to one place follow each other; see `fmath`.
+"""Segments of a tile: sorted rows combined first with each other, then into rows of memory; see `fmath`.
 
 Each function takes the first element's pointer, offsets and values of full extent, the places and whether a place ends
 with a row (one column), a mask (or None), and the axis along which rows follow each other.

@@ -1,4 +1,4 @@
-"""Rows of one warp that go to one place, found by its threads together, as device functions; see `row_bins`.
+"""Warp match: rows of one warp with one destination, found by its threads together; see `row_bins`.
 
 Each thread must have rows of its own: tiles have at least one for each thread. In a block of instructions each line is
 for one row of each thread of a warp, so that a lane's number means the same from its first instruction to its last.

@@ -1,4 +1,4 @@
-"""Variables of the host function that die while launches wait: their memory is given back when these are started."""
+"""Deferred release: memory of values that die while launches wait is given back when these are started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels whose programs wait for each other, in an interpreter that runs one program after the other.
+"""Grid barriers in an interpreter that runs one program after the other.
 
 They are run twice. In the first round a program is left where it would begin to wait: it has published what others
 wait for, and has stored nothing. In the second round everything that programs wait for is there.

@@ -1,4 +1,4 @@
-"""Rows of one warp that go to one place, in the interpreter: as threads would find them, a row for each."""
+"""Warp match in the interpreter: rows of one warp with one destination, as threads would find them."""
 
 from __future__ import annotations
 

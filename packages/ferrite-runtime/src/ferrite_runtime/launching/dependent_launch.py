@@ -1,4 +1,4 @@
-"""Which kernels start before those before them have ended (programmatic dependent launch; decision 0014).
+"""Programmatic dependent launch: which kernels start before those before them have ended; see decision 0014.
 
 The programs of a dependent launch are placed where the kernel before leaves room, and stay there once that one has
 ended. Where there are enough for every multiprocessor to get as many as it can hold, or one less, that is where they

@@ -1,4 +1,4 @@
-"""How a kernel with a reduction axis walks it: one persistent tile, or blocks."""
+"""Kernel forms: whether a kernel holds its reduction axis in one persistent tile, or loops over blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digit algebra: integer functions of one flat position that are sums of its mixed-radix digits.
+"""Mixed-radix access maps: integer functions of one flat position that are sums of its digits.
 
 A *digit* ``(step, extent, coefficient)`` stands for ``coefficient * ((p // step) % extent)``. A tuple of digits,
 sorted by step and with neighbours that

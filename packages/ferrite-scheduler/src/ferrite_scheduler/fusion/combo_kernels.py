@@ -1,4 +1,4 @@
-"""Independent definitions of one kernel get programs of their own.
+"""Horizontal fusion (combo kernels): independent definitions of one kernel get programs of their own.
 
 An optimiser's step over a list of tensors is one kernel, so that it is launched once. Were a program to take one tensor
 after the other, it would have a param for each of them and hold what all need. So the grid is a range of programs for

@@ -173,7 +173,7 @@ def _runs(proposal: Proposal) -> Refusal | None:
     if owner.updated or guest.updated:
         return refuse("a kernel with column reductions updates nothing in place")
     if "row" not in (owner.direction, guest.direction):
-        return refuse("column reductions ride with what runs along rows")
+        return refuse("partial column reductions are fused into what runs along rows")
     if all(cluster.columns == len(cluster.members) for cluster in (owner, guest)):
         return None  # as long as nothing else joins them, they are kernels over columns
     if not _stays_persistent(proposal):
@@ -295,7 +295,7 @@ LEGALITY: tuple[Rule, ...] = (
     Rule("F06", "scans and sorts keep pointwise company", _company),
     Rule("F07", "reductions run in one direction", _directions),
     Rule("F08", "no in-place update under a repeated read", _looped_updates),
-    Rule("F10", "column reductions ride with rows that fit in a tile", _runs),
+    Rule("F10", "partial column reductions are fused into kernels whose rows fit in a tile", _runs),
     Rule("F11", "blocks of rows are reduced with rows that fit in a tile", _blocks),
     Rule("F12", "contractions keep company with what reads their results", _contractions),
     Rule("F13", "stages of reductions in two forms keep to themselves", _stages),

@@ -1,4 +1,4 @@
-"""sub-buffers: short-lived buffers that lie in a part of another one which holds nothing at that time.
+"""Sub-buffer allocation: short-lived buffers lie in a part of another one which holds nothing at that time.
 
 A large result that is made piece by piece, each piece computed elsewhere and then stored where it belongs, has
 sub-buffer for the pieces itself, in its rows that come later; and the rows of an operand that the last piece does not

@@ -1,4 +1,4 @@
-"""Definitions that say more than those of the graph: how the scheduler wants them laid out."""
+"""Annotations: definitions that say more than those of the graph, namely how the scheduler wants them laid out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions that several programs do together, each of which holds one block of the reduction axis.
+"""Grid-cooperative reductions: several programs hold one block each of a long reduction axis.
 
 A looped kernel reads a row for its reductions, then again for what it computes of each element with their results. Of
 long rows the programs that run at once hold more than the cache does, so that memory is read twice. Where a row is cut

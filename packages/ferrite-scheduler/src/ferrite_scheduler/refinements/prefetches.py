@@ -1,4 +1,4 @@
-"""How far ahead programs that wait for others ask for what later ones will read, so that memory does not wait, too.
+"""Software prefetch: how far ahead programs that wait for others request what later ones will read.
 
 While a program waits for what others tell it, it reads nothing, and where programs are large, not enough others are
 there that do. So it asks for what is read some way further on to be brought into the cache. How far is a matter of

@@ -1,4 +1,4 @@
-"""Norms of images by one kernel, whose programs hold what they have read until the moments of its groups are known.
+"""Register-resident group norm: one kernel, whose programs hold what they have read until the moments are known.
 
 A group norm of images whose channels lie beside each other is three kernels: one reduces the places of each channel in
 parts, one combines the parts and the channels of each group and says what every channel is to be multiplied by, and one

@@ -1,4 +1,4 @@
-"""Which kernels walk through memory backwards: those that find the end of what they read in the cache.
+"""Reverse traversal for L2 reuse: kernels that find the end of what they read in the cache begin there.
 
 A kernel that makes or reads a tensor larger than the cache leaves the end of it there, since its programs begin in the
 order of their numbers. One that reads the tensor from its beginning then finds nothing of it, and what it brings in

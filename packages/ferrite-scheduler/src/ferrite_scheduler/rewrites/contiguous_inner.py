@@ -1,4 +1,4 @@
-"""Reductions over short contiguous runs are taken apart: first everything else, then the run.
+"""Contiguous inner axes: reductions over short contiguous runs are split, first everything else, then the run.
 
 A group norm of channels-last images reduces, for each group, over places and over the few channels of the group. Its
 operands lie together for those few elements only, but the groups lie side by side: a reduction over the places alone,

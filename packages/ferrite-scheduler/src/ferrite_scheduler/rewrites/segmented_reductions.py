@@ -1,4 +1,4 @@
-"""Rows of a matrix that are combined into the rows of another get kernels that own places, not atomic instructions.
+"""Segmented reductions: rows combined into those of another matrix by programs that own destinations, not atomics.
 
 Such an update needs, with atomics, a copy of its target in 32 bits, one addition in the cache for each element, and a
 pass that rounds. The call ``ferrite.reduce_segments`` stands for the kernels of `ferrite_runtime.fmath.row_bins`

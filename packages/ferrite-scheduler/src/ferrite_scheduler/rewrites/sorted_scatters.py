@@ -1,4 +1,4 @@
-"""Rows that many others are combined into: those that meet are brought together first, and combined in registers.
+"""Sort-based scatter: where many rows are combined into few, they are sorted first and combined in registers.
 
 Adding half a million rows into four thousand places takes an atomic instruction for each element, and the cache, where
 these are done, is what all of them wait for. In the order of their places most rows meet the one before: a program

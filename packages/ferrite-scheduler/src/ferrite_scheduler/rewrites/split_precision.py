@@ -1,4 +1,4 @@
-"""Products of few rows of float32 with weights of eight bits: each row is cut in three parts of a half type.
+"""Split precision (bf16x3): rows of float32 are multiplied with weights of eight bits in three bfloat16 parts.
 
 Weights of eight bits are exact in bfloat16, and so is each of three parts of a float32 number: its first eight bits,
 the next eight, and the rest. So every product of a weight and a part on tensor cores is exact, and sums are carried in

@@ -1,4 +1,4 @@
-"""Sums over rows of symbolic lengths whose operand is zero past the end, because what is read there is.
+"""Neutral padding: sums over rows of symbolic length need no mask where the operand is zero past the end.
 
 Of a row of a known length the compiler knows which lanes lie past the end. Of others none: a sum would choose between
 its operand and zero for each element, although a masked load may as well give zero for nothing.

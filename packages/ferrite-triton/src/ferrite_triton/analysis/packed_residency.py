@@ -1,4 +1,4 @@
-"""Elements of two bytes that wait as they came, two in a register, in kernels whose programs share rows."""
+"""Packed residency: 16-bit elements wait two in a register, in kernels whose programs share rows."""
 
 from __future__ import annotations
 

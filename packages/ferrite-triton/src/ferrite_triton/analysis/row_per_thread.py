@@ -1,4 +1,4 @@
-"""Short rows of odd sizes, each of which a thread goes through by itself.
+"""Row per thread: short rows of odd sizes, each of which one thread goes through by itself.
 
 The compiler spreads a tile over threads so that neighbouring elements belong to neighbouring threads. Of a row of 33
 elements each of 32 threads has one or two then, which they reduce in five exchanges, and all of them compute what is

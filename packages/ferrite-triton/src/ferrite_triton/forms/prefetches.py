@@ -1,4 +1,4 @@
-"""Lines that ask for what later programs will read, in kernels whose programs wait for others; see decision 0026."""
+"""Software prefetch of what later programs will read, in kernels whose programs wait for others; see decision 0026."""
 
 from __future__ import annotations
 

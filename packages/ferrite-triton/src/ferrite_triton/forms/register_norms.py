@@ -1,4 +1,4 @@
-"""Kernels that normalise images, whose programs hold what they have read until the moments of its groups are known."""
+"""Register-resident group norm: programs hold what they have read until the moments of its groups are known."""
 
 from __future__ import annotations
 
