@@ -6,7 +6,7 @@ Needs no GPU: kernels are launched on one that does nothing (`idle_gpu.py`), lib
 are narrow. "Call" is all that a program pays: dynamo's guards, AOTAutograd, ours, and library calls. "Program" is ours
 alone, with the library calls, of all graphs of a call. "Changing" takes other sizes from call to call, which come
 again; "unprepared" is the same without the functions that are written for such sizes
-(`ferrite_runtime.engines.shape_cache`), as it is where sizes do not come again. All are microseconds of this thread's
+(`ferrite_runtime.engines.shape_cache`), as it is where sizes do not recur. All are microseconds of this thread's
 processor time, the least of several batches.
 """
 

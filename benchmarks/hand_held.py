@@ -1,4 +1,4 @@
-"""A group norm written by hand that reads its images once and holds them, as they came, until their moments are known.
+"""A group norm written by hand that reads its images once and holds them, packed, until their moments are known.
 
 Of 16 images of 4096 points and 320 channels, which lie together, in 32 groups; `held_cases.py` calls it. Results lie as
 the images do, where those of torch on a GPU lie point by point, so that the compiler's kernel transposes. Moments are

@@ -142,7 +142,7 @@ def four_sums(a, b, c, d, e, f, g, h):
 
 @triton.jit
 def _scan_quarter(y, pair, before):
-    """Stores the running sums of pairs, which have waited as they came."""
+    """Stores the running sums of pairs, which have stayed packed."""
     low, high = halves_of(fmath.opaque_value(pair))
     running = tl.cumsum(low + high, 0) + before
     tl.store(y, pair_of(running - high, running), cache_modifier=".cs")

@@ -1,4 +1,4 @@
-"""Sizes and numbers that only a run tells: one graph for every value, and an error where one is not what was asked."""
+"""Data-dependent sizes and numbers: one graph for every value, and an error where one is not what was asked."""
 
 from __future__ import annotations
 
@@ -476,4 +476,4 @@ def test_a_truth_that_leaves_a_graph_is_refused_with_its_line() -> None:
     torch.testing.assert_close(called(torch.ones(3)), torch.full((3,), 2.0))
     (reason,) = ferrite_torch.statistics()["fallbacks"]
     line = broken.__code__.co_firstlineno + 2
-    assert reason == f"ge ({__file__}:{line}): a graph that returns whether k >= 2, which only a run tells"
+    assert reason == f"ge ({__file__}:{line}): a graph that returns whether k >= 2, which depends on data"

@@ -117,7 +117,7 @@ def test_what_is_malformed_is_refused_by_field(steps: list, path: str, reason: s
 def test_no_graph_holds_what_only_a_run_tells() -> None:
     reasons = list(obstacles(Program.from_mapping(found(check(["le", "u0", 3])))))
     assert reasons == [
-        "step 0 has results of a size that only a run tells",
+        "step 0 has results of a data-dependent size",
         "step 1 checks sizes, which may change",
     ]
 

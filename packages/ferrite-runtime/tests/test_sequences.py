@@ -76,7 +76,7 @@ def steady(mapping: dict, inputs: list):
 
 
 def usual(host):
-    """Returns the function for sizes that do not come again."""
+    """Returns the function for sizes that do not recur."""
     return host.__globals__["_specialise"].usual if "_specialise" in host.__globals__ else host
 
 

@@ -1,4 +1,4 @@
-"""Sizes that come again: functions written for them compute the same, and there are only so many."""
+"""Recurring sizes: functions written for them compute the same, and there are only so many."""
 
 from __future__ import annotations
 

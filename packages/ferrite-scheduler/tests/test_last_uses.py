@@ -55,7 +55,7 @@ def test_of_what_does_not_fit_a_part_is_there_still() -> None:
 )
 def test_large_results_that_nothing_reads_leave_the_rest_its_place(text: str, expected: list[list[str]]) -> None:
     kernels = check(text, CACHE).kernels
-    assert [[param.name for param in kernel.params if param.is_passing] for kernel in kernels] == expected
+    assert [[param.name for param in kernel.params if param.is_streaming] for kernel in kernels] == expected
 
 
 def test_what_moves_between_the_readers_counts() -> None:
@@ -101,4 +101,4 @@ def test_what_does_not_fit_beside_rows_that_wait_is_written_in_passing(
     count: int, output: str, policy: Policy, expected: list[str]
 ) -> None:
     (kernel,) = check(ROWS.format(n=count, output=output), CACHE, policy).kernels
-    assert [param.name for param in kernel.params if param.is_passing] == expected
+    assert [param.name for param in kernel.params if param.is_streaming] == expected

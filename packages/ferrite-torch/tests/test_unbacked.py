@@ -1,4 +1,4 @@
-"""Sizes that only a run tells: conditions on them, what binds them in a lowered graph, and the private parts."""
+"""Data-dependent sizes: conditions on them, what binds them in a lowered graph, and the private parts."""
 
 from __future__ import annotations
 

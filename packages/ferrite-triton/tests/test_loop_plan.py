@@ -95,7 +95,7 @@ def test_bytes_beside_wider_elements_are_read_in_pieces_as_long_as_theirs(
 def test_what_is_written_in_passing_says_so() -> None:
     found = schedule_text(SOFTMAX, "looped")
     (kernel,) = found.kernels
-    passing = tuple(replace(param, is_passing=param.access == "write") for param in kernel.params)
+    passing = tuple(replace(param, is_streaming=param.access == "write") for param in kernel.params)
     found = replace(found, kernels=(replace(kernel, params=passing),))
     source = emit_program(found).kernels[0].source
     assert re.findall(r"tl.store\(.*?(, cache_modifier.*)?\)\n", source) == [', cache_modifier=".cs"']

@@ -266,7 +266,7 @@ def factors(size: Symbolic) -> tuple[int, tuple[tuple[Symbolic, int], ...]]:
     """Returns ``(number, ((factor, power), …))``: a size as a number times powers of irreducible polynomials.
 
     Floor quotients, minima and maxima count as indeterminates. The factorisation is unique but for the order, and for
-    signs: factors are not negative at their hint, and where only a run tells, the number is not. Sums are factored by
+    signs: factors are not negative at their hint, and where it depends on data, the number is not. Sums are factored by
     SymPy.
     """
     parts: list[tuple[Any, int]]

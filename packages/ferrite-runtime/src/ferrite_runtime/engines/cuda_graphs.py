@@ -60,7 +60,7 @@ def obstacles(program: Program) -> Iterator[str]:
             case Extern(target) if is_captured(target):
                 yield f"step {position} calls {target}, whose functions may decide on the host"
             case Extern(binds=binds) if binds:
-                yield f"step {position} has results of a size that only a run tells"
+                yield f"step {position} has results of a data-dependent size"
             case Let(name):
                 yield f"step {position} computes the size {name}, which may change"
     for output in program.outputs:

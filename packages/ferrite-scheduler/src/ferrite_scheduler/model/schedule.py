@@ -74,7 +74,7 @@ class Param:
 
     ``host_scalar`` marks a 0-d tensor that lies on the CPU and is passed by value. ``is_last`` says that the tensor, or
     a part of it, is in the cache, that each of its elements is read once here, and none of them ever after.
-    ``is_passing`` says that what is written would only drive out of the cache what the kernel is still to read.
+    ``is_streaming`` says that what is written would only drive out of the cache what the kernel is still to read.
     """
 
     name: str
@@ -82,10 +82,10 @@ class Param:
     access: str
     host_scalar: bool = False
     is_last: bool = False
-    is_passing: bool = False
+    is_streaming: bool = False
 
     def __str__(self) -> str:
-        mark = " for the last time" if self.is_last else " in passing" if self.is_passing else ""
+        mark = " for the last time" if self.is_last else " streaming" if self.is_streaming else ""
         return f"{self.access} {self.name}: {type_text(self.type)}{mark}"
 
 

@@ -3,10 +3,11 @@
 A norm over images reads them for its statistics, then again to apply these. What fits in the cache is still there the
 second time, and of larger images a part, unless what is read and written meanwhile has taken its place. So the second
 kernel says of each line that it reads that nobody needs it any more, and what comes in takes the place of lines that
-are done with. Large results that no kernel of the graph reads are stored in passing, so that they take no other place.
+are done with. Large results that no kernel of the graph reads are stored with streaming stores, so that they take no
+other place.
 
 A looped kernel finds its rows there when it reads them again. Results that do not fit in the cache anyway are gone when
-the next kernel wants them; stored in passing, they leave the rows their place.
+the next kernel wants them; stored with streaming stores, they leave the rows their place.
 """
 
 from __future__ import annotations
@@ -86,11 +87,11 @@ def _with_marks(
     if not any(param.is_last for param in marked):
         return kernel
 
-    def is_passing(param: Param) -> bool:
+    def is_streaming(param: Param) -> bool:
         return param.access == "write" and dependences.storage[param.name] in untouched and _is_large(param, target)
 
     return replace(
-        kernel, params=tuple(replace(param, is_passing=True) if is_passing(param) else param for param in marked)
+        kernel, params=tuple(replace(param, is_streaming=True) if is_streaming(param) else param for param in marked)
     )
 
 
@@ -99,20 +100,20 @@ def _is_large(param: Param, target: Target) -> bool:
 
 
 def _passing(work: Sequence[Work], target: Target) -> Iterator[Work]:
-    """Yields the work, with the params marked that looped kernels write in passing."""
+    """Yields the work, with the params marked that looped kernels write with streaming stores."""
     for item in work:
-        if not isinstance(item, Kernel) or not _writes_in_passing(item):
+        if not isinstance(item, Kernel) or not _streams_results(item):
             yield item
             continue
         large = {
             param for param in item.params if param.access == "write" and storage_bytes(param.type) > target.l2_bytes
         }
         yield replace(
-            item, params=tuple(replace(param, is_passing=True) if param in large else param for param in item.params)
+            item, params=tuple(replace(param, is_streaming=True) if param in large else param for param in item.params)
         )
 
 
-def _writes_in_passing(kernel: Kernel) -> bool:
+def _streams_results(kernel: Kernel) -> bool:
     """Returns whether other things should stay in the cache: rows that are read again, words that programs wait for."""
     waits = any(isinstance(definition, LookBackScan) for definition in kernel.body)
     return waits or (kernel.form == "looped" and _reads_again(kernel))

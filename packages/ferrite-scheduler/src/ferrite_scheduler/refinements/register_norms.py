@@ -220,14 +220,14 @@ def _merged(norm: _Norm, target: Target) -> Kernel | None:
 
 
 def _params(norm: _Norm) -> tuple[Param, ...]:
-    """Returns what one kernel reads and writes in the place of three; results are stored in passing."""
+    """Returns what one kernel reads and writes in the place of three; results are stored with streaming stores."""
     made = {*norm.parts.stored, *norm.groups.stored}
     params: dict[str, Param] = {}
     for kernel in (norm.parts, norm.groups, norm.points):
         params |= {p.name: p for p in kernel.params if p.access == "read" and p.name not in made | params.keys()}
     params |= {p.name: p for p in norm.groups.params if p.name in norm.kept}
     written = (p for p in norm.points.params if p.access == "write")
-    return (*params.values(), *(replace(param, is_passing=True) for param in written))
+    return (*params.values(), *(replace(param, is_streaming=True) for param in written))
 
 
 def _over(loop: Loop, places: Places, order: Sequence[Dim]) -> Loop:

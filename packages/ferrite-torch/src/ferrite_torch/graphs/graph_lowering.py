@@ -63,7 +63,7 @@ from ferrite_torch.torch_private.symbolic_shapes import (
 )
 
 NO_LOWERING = "no lowering"
-ONLY_A_RUN_TELLS = "only a run tells its sizes"
+DATA_DEPENDENT = "its sizes depend on data"
 CALLED_BY_LOWERING = "called by a lowering"
 PRODUCTS = frozenset(("aten.mm.default", "aten.addmm.default", "aten.mm.out", "aten.addmm.out"))
 """Library calls that count where a lowering makes them; the others that lowerings make only allocate."""
@@ -153,7 +153,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
             such results are computed, and share no storage.
 
     Raises:
-        Unsupported: the graph as a whole cannot be compiled: control flow, numbers that only a run tells and
+        Unsupported: the graph as a whole cannot be compiled: control flow, data-dependent numbers and
             that sizes cannot hold, arguments that are no tensors.
         CompileError: a lowering failed, and ``strict``.
         NeedsNumber: a lowering needs the value of a symbolic size; `symbolic_sizes.settled` fixes it.
@@ -335,7 +335,7 @@ class _Walk:
             except (Undecided, NeedsNumber) as need:
                 if not depends_on_data(need.sizes, environment_of(node)):
                     raise
-                reason = ONLY_A_RUN_TELLS
+                reason = DATA_DEPENDENT
             except Exception as error:  # noqa: BLE001  # a defect of a lowering, of whatever kind
                 reason = self._defect(error, node)
         self.externs.append((name, reason or NO_LOWERING))
@@ -388,7 +388,7 @@ class _Walk:
     def _defect(self, error: Exception, node: torch.fx.Node) -> str:
         sizes = _sizes_of_node(node)
         if depends_on_data(sizes, environment_of(node)):
-            return ONLY_A_RUN_TELLS
+            return DATA_DEPENDENT
         if sizes:
             kind = f"its lowering takes no symbolic size ({type(error).__name__}: {error})"
             raise NeedsNumber(origins_of(node)[0].told, kind, sizes) from error
@@ -410,7 +410,7 @@ class _Walk:
         if not is_made_on(self.builder.device, node) and not is_number_for(self.builder.device, node):
             return OTHER_DEVICE
         if unbacked_bindings(node) and str(node.target) not in BINDING_VIEWS:
-            return ONLY_A_RUN_TELLS
+            return DATA_DEPENDENT
         if any(tensor.device and tensor.ndim for tensor in tensors_in([*args, *kwargs.values()])):
             return OTHER_DEVICE
         return None

@@ -20,7 +20,7 @@ class GraphNumbers:
     """The numbers of one graph that is being lowered.
 
     Attributes:
-        floats: what reads the floats that only a run tells, by the names of their symbols.
+        floats: what reads the data-dependent floats, by the names of their symbols.
     """
 
     def __init__(self, builder: Builder, run_time: RunTimeSizes) -> None:
@@ -40,7 +40,7 @@ class GraphNumbers:
         return self.number(node, fake)
 
     def number(self, node: torch.fx.Node, fake: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
-        """Returns a number of the graph; one that only a run tells, and that has no form, fails where it is used."""
+        """Returns a number of the graph; one that depends on data, and that has no form, fails where it is used."""
         try:
             if isinstance(fake, torch.SymInt):
                 return size_of(fake)
@@ -70,7 +70,7 @@ def fixed_float(node: torch.fx.Node, fake: torch.SymFloat) -> float:
         Unsupported: it has none yet.
     """
     if is_unbacked_number(fake):
-        raise unsupported(node, f"a library call or a result takes {fake}, which only a run tells")
+        raise unsupported(node, f"a library call or a result takes {fake}, which depends on data")
     record_specialisation(origins_of(node)[0].told if node.op == "call_function" else node.name, "a symbolic float")
     return float(fake)
 

@@ -106,7 +106,7 @@ class GraphOutputs:
                 self.values.append(None)
             elif isinstance(result, NeedsNumber):
                 truth = named(result.reason, names)
-                raise unsupported(item, f"a graph that returns {truth}, which only a run tells")
+                raise unsupported(item, f"a graph that returns {truth}, which depends on data")
             else:
                 self.values.append(_plain_output(plain_value(item, result)))
 

@@ -1,4 +1,4 @@
-"""Sizes and numbers that only a run tells (torch calls them unbacked): what binds each, and what is asked of them.
+"""Data-dependent sizes and numbers (torch calls them unbacked): what binds each, and what is asked of them.
 
 A library call whose result has such an extent binds it, ``item`` binds the number that it reads, and a slice binds the
 length that it computes: the walk over a graph calls `RunTimeSizes.bind` after each node. Conditions, of the user's
@@ -53,7 +53,7 @@ ASSERTIONS = frozenset(
 """Ops that ask something of a number, and compute nothing."""
 READS = "aten._local_scalar_dense.default"
 BINDING_VIEWS = frozenset(("aten.slice.Tensor", "aten.select.int"))
-"""Views whose extents, offsets and conditions follow from numbers that only a run tells."""
+"""Views whose extents, offsets and conditions follow from data-dependent numbers."""
 
 
 def has_unbacked(module: torch.fx.GraphModule) -> bool:
@@ -83,7 +83,7 @@ class _Asked:
 
 
 class RunTimeSizes:
-    """The sizes that only a run tells of one graph that is being lowered."""
+    """The data-dependent sizes of one graph that is being lowered."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
@@ -248,7 +248,7 @@ class RunTimeSizes:
     # --- the checks -------------------------------------------------------------------------------------------------
 
     def checked(self, graph: Graph, names: Mapping[str, str]) -> Graph:
-        """Returns a graph with its checks: those of conditions, and of the ranges of what only a run tells.
+        """Returns a graph with its checks: those of conditions, and of the ranges of what depends on data.
 
         ``names`` are what the user's program calls symbols.
         """

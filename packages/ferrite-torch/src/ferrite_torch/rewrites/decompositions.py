@@ -259,7 +259,7 @@ def _zeros_laid_out_alike(x: torch.Tensor) -> torch.Tensor:
 
 
 def _unless_only_a_run_tells(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Returns a decomposition that leaves an op whole where its operand has an extent that only a run tells.
+    """Returns a decomposition that leaves an op whole where its operand has a data-dependent extent.
 
     The pieces ask whether there is a greatest element, or add one that is none.
     """

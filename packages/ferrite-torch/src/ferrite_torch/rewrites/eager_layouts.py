@@ -171,7 +171,7 @@ def indexed_on_cpu(result: torch.Tensor, args: Sequence[Any]) -> Order:
     """Returns the order of what indices that are tensors take of one: a ``TensorIterator`` over it and the indices.
 
     The axes that indices replace do not count in the tensor, nor the others in the indices. Fake tensors leave the
-    indices out. Masks have one axis each, which says nothing, and how long it is only a run tells.
+    indices out. Masks have one axis each, which says nothing, and how long it is depends on data.
     """
     source, indices = args[0], args[1]
     places = [place for place, index in enumerate(indices) if index is not None]

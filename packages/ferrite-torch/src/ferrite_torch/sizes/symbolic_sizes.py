@@ -169,7 +169,7 @@ def note_inputs(fakes: Iterable[Any]) -> None:
 def steps_of(tensor: torch.Tensor) -> tuple[Size, ...]:
     """Returns the strides of a fake tensor.
 
-    Torch counts an extent that only a run tells as at least 1 in strides: ``max(1, u0)``. What is laid out by them has
+    Torch counts a data-dependent extent as at least 1 in strides: ``max(1, u0)``. What is laid out by them has
     no elements where that makes a difference, so here they are products of extents, as all strides are.
     """
     return tuple(_step(stride) for stride in tensor.stride())
@@ -190,7 +190,7 @@ def input_names(environment: Any) -> dict[str, str]:
 
 
 def depends_on_data(involved: Iterable[Size], environment: Any) -> bool:
-    """Returns whether only a run tells some of these sizes."""
+    """Returns whether some of these sizes depend on data."""
     known = _symbols.get(environment, {}) if environment is not None else {}
     names = {symbol.name for size in involved for symbol in size_polynomials.symbols_in(size)}
     return any(is_unbacked(known[name], environment) for name in names if name in known)
@@ -444,7 +444,7 @@ def _specialise(need: NeedsNumber, fakes: Iterable[Any]) -> None:
     fixed = 0
     for symbol in symbols:
         if symbol.name not in known:
-            raise Unsupported(f"{need.where}: {need.reason}, which only a run tells")
+            raise Unsupported(f"{need.where}: {need.reason}, which depends on data")
         if is_unbacked(known[symbol.name], environment):
             teller = _tellers.get(environment, {}).get(symbol.name, "")
             told = f" ({symbol.name} comes from {teller})" if teller else ""

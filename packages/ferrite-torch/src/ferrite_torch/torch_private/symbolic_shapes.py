@@ -256,7 +256,7 @@ def _path_steps(path: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def current_symbol(symbol: Any, environment: Any) -> Any:
-    """Returns a symbol that only a run tells under the name that it has now."""
+    """Returns an unbacked symbol under the name that it has now."""
     return (getattr(environment, "unbacked_renamings", None) or {}).get(symbol, symbol)
 
 
@@ -267,7 +267,7 @@ def replaced_symbol(symbol: Any, environment: Any) -> Any:
 
 
 def without_least_extents(expression: Any, environment: Any) -> Any:
-    """Returns a stride with ``Max(1, u0)`` as ``u0``, for extents that only a run tells."""
+    """Returns a stride with ``Max(1, u0)`` as ``u0``, for data-dependent extents."""
 
     def is_least(part: Any) -> bool:
         if type(part).__name__ != "Max" or 1 not in part.args:
@@ -315,7 +315,7 @@ def symbol_source(symbol: Any, environment: Any) -> str:
 
 
 def is_unbacked(symbol: Any, environment: Any) -> bool:
-    """Returns whether only a run tells the value of a symbol."""
+    """Returns whether the value of a symbol depends on data."""
     from torch.utils._sympy.symbol import SymT, symbol_is_type
 
     return bool(symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)))

@@ -2,7 +2,7 @@
 
 A check is a function of the op's arguments, by their names in its schema, and yields ``(holds, message)`` pairs, the
 message in the words of torch. Sizes may be symbolic: what is compared becomes a condition of the compiled graph. A size
-that only a run tells is not compared (see `watching`).
+that depends on data is not compared (see `watching`).
 """
 
 from __future__ import annotations

@@ -134,12 +134,12 @@ class ScalarValues:
 
     @property
     def is_rough(self) -> bool:
-        """Whether everything that is stored is rounded to two bytes, and made of elements that wait as they came."""
+        """Whether everything that is stored is rounded to two bytes, and made of elements that stay packed."""
         stored = [self._flat.param_of(name).dtype for name in self._flat.kernel.stored]
         return bool(self._waiting) and all(dtype.is_narrow_float for dtype in stored)
 
     def renew(self) -> bool:
-        """Has everything be made again, when it is next needed, of elements that wait as they came.
+        """Has everything be made again, when it is next needed, of elements that stay packed.
 
         Returns whether there are any: elements of two bytes that a program of a cooperative kernel holds.
         """

@@ -36,7 +36,7 @@ class Stores:
             raise ScheduleMismatch(
                 f"kernel {self._flat.kernel.name} stores {name} in one place for all of {lost}, along which it varies"
             )
-        cache = "streaming" if param.param.is_passing else ""
+        cache = "streaming" if param.param.is_streaming else ""
         # Which lanes there are is known here: the next piece of a program may have others.
         access = self._evaluator.addresses.access(place, conditions, tile.axes)
         return lambda: self._store(param, access, tile, cache)

@@ -1,4 +1,4 @@
-"""Softmax over an axis whose length only a run tells.
+"""Softmax over an axis of data-dependent length.
 
 Where the length is known torch takes it apart before autograd; its greatest element is then that of at least one. Here
 the axis may be empty, and the reduction over it has a value all the same.

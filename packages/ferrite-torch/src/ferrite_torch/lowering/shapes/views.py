@@ -121,7 +121,7 @@ def from_front(index: Any, size: Size) -> Size:
 
 
 def _counted_from_front(place: Size, size: Size) -> Size:
-    """Returns ``place + size`` where a position is negative, else the position, also where only a run tells which."""
+    """Returns ``place + size`` where a position is negative, else the position, also where data decide which."""
     if is_provably_at_most(0, place):
         return place
     if is_provably_at_most(place, -1):
