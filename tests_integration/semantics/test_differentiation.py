@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +15,7 @@ from torch._vmap_internals import _vmap
 from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
-from against_eager import assert_worked, compiled, compiled_or_eager, observed_work, own_only, own_statistics
+from against_eager import assert_worked, compiled, compiled_or_eager, devices, observed_work, own_only, own_statistics
 
 Function = Callable[..., Tensor]
 
@@ -212,3 +213,23 @@ def test_transforms_inside_are_compiled(name: str) -> None:
         found = compiled(TRANSFORMED[name], fullgraph=True)(x)
     torch.testing.assert_close(found, TRANSFORMED[name](x))
     assert_worked(work)
+
+
+# --- where a derivative does not exist --------------------------------------------------------------------------------
+
+_ACTIVATION_NAMES = """
+    celu elu hardshrink hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish relu relu6 selu silu softplus
+    softshrink softsign tanhshrink
+"""
+ACTIVATIONS = _ACTIVATION_NAMES.split()
+EDGES = [math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 3.0, -3.0, 6.0]
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_gradients_of_activations_at_their_edges(name: str, device: str) -> None:
+    activation = getattr(F, name)
+    x = torch.tensor(EDGES, device=device, requires_grad=True)
+    seed = torch.arange(1.0, len(EDGES) + 1, device=device)
+    wanted, found = (torch.autograd.grad(function(x), x, seed) for function in (activation, compiled(activation)))
+    torch.testing.assert_close(found, wanted, equal_nan=True)

@@ -15,7 +15,8 @@ from ferrite_torch.torch_private.operators import Overload
 _WHOLE = """
     upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
     _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d
-    _upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa multilabel_margin_loss_forward
+    _upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa multilabel_margin_loss_forward softshrink
+    hardshrink
 """
 
 
@@ -25,7 +26,8 @@ def keeping_ops_whole() -> Iterator[None]:
 
     torch takes these apart in Python before autograd looks at them; no table of decompositions changes that, only the
     functions that it entered for these dispatch keys, which exporting a model sets aside in the same way. The gradients
-    of the pieces of a resampling are scatters, and the pieces of the multilabel loss count targets that are none. The
+    of the pieces of a resampling are scatters, the pieces of the multilabel loss count targets that are none, and those of
+    ``softshrink`` have no gradient at NaN. The
     forms that take a size or scales for all axes (``vec``) become the others: what torch's library has in the place
     takes no symbolic size.
     """
