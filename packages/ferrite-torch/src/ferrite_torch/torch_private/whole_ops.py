@@ -26,10 +26,9 @@ def keeping_ops_whole() -> Iterator[None]:
 
     torch takes these apart in Python before autograd looks at them; no table of decompositions changes that, only the
     functions that it entered for these dispatch keys, which exporting a model sets aside in the same way. The gradients
-    of the pieces of a resampling are scatters, the pieces of the multilabel loss count targets that are none, and those of
-    ``softshrink`` have no gradient at NaN. The
-    forms that take a size or scales for all axes (``vec``) become the others: what torch's library has in the place
-    takes no symbolic size.
+    of the pieces of a resampling are scatters, the pieces of the multilabel loss count targets that are none, and those
+    of ``softshrink`` have no gradient at NaN. The forms that take a size or scales for all axes (``vec``) become the
+    others: what torch's library has in the place takes no symbolic size.
     """
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
     packets = (getattr(torch.ops.aten, name, None) for name in _WHOLE.split())
