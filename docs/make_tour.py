@@ -140,11 +140,26 @@ prints.
         [      ferrite_torch     ][ferrite_ir][ferrite_scheduler][ferrite_triton][ferrite_runtime]
 ```
 
+Each stage names the modules that it passes. [README.md](README.md) says where something new belongs.
+
 ## 1. Captured (ferrite_torch)
 
-Dynamo records what the function does, AOTAutograd makes it functional and takes apart the ops that have no lowering:
+Dynamo records what the function does, AOTAutograd makes it functional and decomposes ops. Softmax is one of them: the
+partitioner can then recompute its pieces in a backward, where it would save the result of the whole op:
 
 @FX@
+
+| module | does |
+|---|---|
+| `backend.py` | is what `torch.compile` calls with dynamo's graph |
+| `rewrites/attention_patterns.py` and others | rewrite dynamo's graph; nothing here |
+| `torch_private/aot.py` | calls AOTAutograd, which traces once more, with |
+| `validation/observing.py` | checks of each op that eager makes and fake tensors do not |
+| `rewrites/decompositions.py` | the decompositions of ops that have no lowering |
+| `lowering/recomputation.py` | the list of ops that are decomposed although they have one, such as `_softmax` |
+| `capture/joint_graphs.py` | in training: edits the joint graph before it is partitioned into forward and backward |
+| `pipeline.py` | calls everything that follows, for each functional graph |
+| `cache/graph_key.py`, `cache/artifact.py` | look the graph up in the store; if it is there, stage 6 is next |
 
 ## 2. Lowered (ferrite_torch)
 
@@ -154,6 +169,12 @@ stored, in the open:
 
 @LOWERED@
 
+| module | does |
+|---|---|
+| `graphs/graph_lowering.py` | goes through the nodes, and looks each op up in the table `LOWERINGS` |
+| `pointwise/table.py`, `reductions/reductions.py`, `shapes/casts.py` in `lowering/` | the lowerings of these ops |
+| `lowering/builder.py` | makes the definitions |
+
 ## 3. Simplified (ferrite_ir)
 
 Passes inline, fold constants, remove what is computed twice and what nobody reads. The rounding to `bf16` between the
@@ -161,6 +182,8 @@ two ops of the model is gone: what is computed in one kernel is computed in `f32
 graph, whose fingerprint is `@FINGERPRINT@…`:
 
 @GRAPH@
+
+`passes/pipeline.py` has the list of passes, each a module of `passes/`; here `inline` does all the work.
 
 ## 4. Scheduled (ferrite_scheduler)
 
@@ -172,6 +195,18 @@ persistent: both reductions and the result are one pass over memory:
 Ask why two definitions are together, or not:
 
 @WHY@
+
+| module | does |
+|---|---|
+| `pipeline.py` | calls the others in this order |
+| `rewrites/` | change algorithms before fusion, as `split_reductions` does; nothing here |
+| `analysis/dependences.py`, `analysis/mixed_radix.py` | find what each definition reads and writes |
+| `fusion/greedy.py`, `fusion/rules.py` | try pairs of definitions, and allow or refuse each |
+| `fusion/execution_order.py` | orders kernels |
+| `analysis/kernel_forms.py` | chooses the kernel form: `persistent` |
+| `kernels/loop_nests.py`, `kernels/tiling.py`, `kernels/kernel_names.py` | make the kernel: axes, tiling, name |
+| `refinements/` | improve whole kernels, as `grid_reductions` for long rows; nothing here |
+| `memory/host_steps.py` | allocates, launches and frees |
 
 ## 5. Emitted (ferrite_triton)
 
@@ -193,6 +228,17 @@ And the launch plan, also data:
 
 @STEPS@
 
+| module | does |
+|---|---|
+| `program.py` | goes through the schedule; equal kernels are written once |
+| `kernels.py` | makes the tile program, the text and the spec of one kernel |
+| `analysis/space.py`, `analysis/flat.py` | the axes of the kernel, and its definitions over positions on them |
+| `forms/body.py`, with `reductions.py`, `scalar_values.py`, `addresses.py` | write the statements of the tile program |
+| `tile/passes/unused.py` | removes dead code |
+| `printing/kernel.py`, `printing/spellings.py` | print Triton |
+| `facts/kernel_facts.py`, `host/spec.py` | make the spec |
+| `host/steps.py` | makes the launch plan |
+
 ## 6. Run (ferrite_runtime)
 
 Loading turns the plan into one flat function, checked and bound once:
@@ -203,6 +249,19 @@ On a GPU the kernel compiles in a worker process while the next graph is being t
 interpreter:
 
 @RESULT@
+
+| module | does |
+|---|---|
+| `loading/loaded_program.py` | takes the program, chooses the engine |
+| `formats/program.py`, `formats/kernel_spec.py` | read and check the JSON |
+| `engines/cuda_engine.py`, `engines/interpreter_engine.py` | run programs on NVIDIA GPUs, and on the CPU |
+| `policies/candidates.py` | chooses block sizes and warps; `tuning/` measures if asked |
+| `compilation/compiler.py` | finds the binary in the store, or has `worker_pool.py` compile it |
+| `host/host_function.py` | writes the function above |
+| `launching/` | starts the kernel: `native_launcher.py`, or `prepared_launch.py` without it |
+
+Back in `ferrite_torch`, `cache/artifact_loading.py` makes of the loaded program the function that AOTAutograd calls,
+with the wrappers in `calls/` where strides or shared memory require them.
 
 ## Stopping, reading, resuming
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -257,6 +258,84 @@ def test_links_between_pages_lead_somewhere():
         local = [target for target in targets if "://" not in target]
         broken += [f"{page.relative_to(ROOT)} -> {each}" for each in local if not (page.parent / each).exists()]
     assert not broken
+
+
+ABSENT = {
+    # What modules were called, in changelogs.
+    "ferrite_ir.graph", "ferrite_runtime.spec", "ferrite_scheduler.simulate", "ferrite_torch.lower",
+    "ferrite/devices",  # below the user's configuration folder
+    "benchmark-results/", ".nox/dev",  # made by commands that the page names
+    "v1/", "/tmp", "s0//2", "//",  # a folder of old stores, the system's, a quotient, an operator
+}  # fmt: skip
+"""What pages name that is not in this tree, and need not be."""
+
+
+def pages() -> list[Path]:
+    return [path for path in tracked_files() if path.suffix == ".md"]
+
+
+def is_defined(dotted: str) -> bool:
+    """Returns whether a dotted name is a folder, a module, or a name that one of them has."""
+    first, *rest = dotted.split(".")
+    place = next(package.folder / "src" / first for package in PACKAGES if package.import_name == first)
+    while rest and ((place / rest[0]).is_dir() or (place / f"{rest[0]}.py").is_file()):
+        folder, name = place, rest.pop(0)
+        place = folder / name if (folder / name).is_dir() else folder / f"{name}.py"
+        if place.is_file():
+            break
+    if not rest:
+        return True
+    names = set()
+    for node in ast.walk(ast.parse(text_of(place if place.is_file() else place / "__init__.py"))):
+        match node:
+            case ast.FunctionDef() | ast.ClassDef():
+                names.add(node.name)
+            case ast.Name(ctx=ast.Store()):
+                names.add(node.id)
+            case ast.alias():
+                names.add(node.asname or node.name)
+            case ast.Constant(value=str() as text):  # names that a package imports when they are first used
+                names.add(text)
+    return rest[0] in names
+
+
+def test_modules_that_pages_name_exist():
+    packages = "|".join(package.import_name for package in PACKAGES)
+    dotted = re.compile(rf"(?<![\w./-])((?:{packages})(?:\.[a-zA-Z_]\w*)+)")
+    named = {(page.relative_to(ROOT), each) for page in pages() for each in dotted.findall(text_of(page))}
+    assert not sorted((str(page), each) for page, each in named if each not in ABSENT and not is_defined(each))
+
+
+def test_files_that_pages_name_exist():
+    """A page names a file or folder by its path, or by the end of it where that is enough."""
+    files = [path.relative_to(ROOT) for path in tracked_files()]
+    ends = {each.as_posix() for path in files for each in (path, *path.parents)}
+    ends |= {end.split("/", skip)[-1] for end in ends for skip in range(1, end.count("/") + 1)}
+    path_like = re.compile(r"[\w.~*-]*(?:/[\w.*-]*)+|[\w*-]+\.(?:py|md|toml|h|c)")
+    missing = set()
+    for page in pages():
+        for quoted in re.findall(r"`([^`\s]+)`", text_of(page)):
+            if not path_like.fullmatch(quoted) or quoted.startswith("~") or quoted in ABSENT:
+                continue
+            wanted = quoted.rstrip("/")
+            if (
+                wanted not in ends
+                and not any(fnmatch(end, wanted) for end in ends)
+                and not (page.parent / wanted).exists()
+            ):
+                missing.add((str(page.relative_to(ROOT)), quoted))
+    assert not sorted(missing)
+
+
+def test_rules_of_fusion_that_pages_name_exist():
+    """The scheduler's README lists the rules that the code has, and no page names another."""
+    folder = NOXFILE.PACKAGES["scheduler"].folder
+    fusion = "".join(map(text_of, (folder / "src" / "ferrite_scheduler" / "fusion").glob("*.py")))
+    numbers = set(re.findall(r'"([FP]\d\d)"', fusion))
+    assert numbers
+    rows = [line for line in text_of(folder / "README.md").splitlines() if line.startswith("| ")]
+    assert numbers == set(re.findall(r"\b[FP]\d\d\b", "\n".join(row.split("|")[1] for row in rows)))
+    assert not places(re.compile(rf"\b(?!{'|'.join(sorted(numbers))})[FP]\d\d\b"), pages())
 
 
 def test_decisions_are_numbered_and_listed():

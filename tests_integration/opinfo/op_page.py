@@ -50,9 +50,9 @@ is written by `tests_integration/opinfo/op_page.py` from the table beside it, op
 
 Measured with {where}. To measure it again:
 `python tests_integration/opinfo/run.py --device cuda --out table.jsonl`. Of each operator up to eight of the database's
-calls at each dtype are held against eager, with float64 (or more digits) as the measure of both. The law: no further
-from it than twice eager's own distance, plus what rounding the result explains, for tensors as wholes and for each
-element; integers are equal.
+calls at each dtype are compared with eager, with float64 (or more digits) as the measure of both. The criterion: no
+further from it than twice eager's own distance, plus what rounding the result explains, for tensors as wholes and for
+each element; integers are equal.
 
 ## In figures
 

@@ -1,7 +1,7 @@
 """Passes over graphs: frozen dataclasses with ``run(graph) -> graph``, and the pipeline that the compiler uses.
 
 In comes a graph, out goes one that computes the same, the same object where nothing changed. ferrite-torch runs
-`PIPELINE` on what it has lowered.
+`PIPELINE` on what it has lowered. A new pass is a module here and an entry of `PASSES` in `pipeline`.
 """
 
 from __future__ import annotations

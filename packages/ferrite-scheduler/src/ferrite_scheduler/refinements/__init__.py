@@ -1,5 +1,5 @@
-"""Changes of kernels after fusion: in comes work in order, out goes the same work, made better for the device.
+"""Changes of kernels after fusion: in come kernels and calls in order, out go the same, made faster on the device.
 
-`ferrite_scheduler.pipeline` calls them between fusion and memory: multi-versioning, single-read norms, cooperation of
-programs, reverse traversal, last uses, prefetch.
+`ferrite_scheduler.pipeline` calls them between fusion and memory: multi-versioning, register-resident norms,
+grid-cooperative reductions, reverse traversal, eviction hints at last uses, prefetch.
 """

@@ -1,4 +1,5 @@
-"""Ops and gradients written in torch's own ops: tensors come in, tensors go out, and tracing sees plain ops.
+"""Decompositions of ops, and of gradients, that torch decomposes before it asks the table of `rewrites.decompositions`.
 
-`torch_private.whole_ops` puts them in the place of torch's formulas.
+Tensors come in, tensors go out, and tracing sees the ops in between. `torch_private.whole_ops` puts them in the place
+of torch's formulas while AOTAutograd traces.
 """

@@ -1,7 +1,7 @@
-"""Which aten ops are taken apart before lowering.
+"""Which aten ops are decomposed before lowering.
 
-An op that has a lowering is never taken apart: the lowering table decides. The rest of torch's core table applies, plus
-ops of `EXTRA`, less those of `KEPT`, which are better off as one library call.
+An op that has a lowering is not decomposed, unless `lowering.recomputation` lists it. Of all others those in torch's
+core table are, plus those of `EXTRA`, less those of `KEPT`, which are faster as one library call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ops of a graph, looked at while AOTAutograd finds out what it does: before anything is taken apart."""
+"""The ops of a graph are checked one by one while AOTAutograd traces it for the first time, before decompositions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of checks: for an op, what its kernels in torch ask of their arguments beyond what tensors without data do.
+"""The table of checks: for an op, what its kernels in torch ask of their arguments beyond what fake tensors do.
 
 A check is a function of the op's arguments, by their names in its schema, and yields ``(holds, message)`` pairs, the
 message in the words of torch. Sizes may be symbolic: what is compared becomes a condition of the compiled graph. A size

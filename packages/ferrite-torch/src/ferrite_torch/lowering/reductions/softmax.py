@@ -1,7 +1,7 @@
 """Softmax over an axis of data-dependent length.
 
-Where the length is known torch takes it apart before autograd; its greatest element is then that of at least one. Here
-the axis may be empty, and the reduction over it has a value all the same.
+Where the length is known torch's decomposition applies, which takes a maximum of at least one element. Here the axis
+may be empty, and the reduction over it has a value all the same.
 """
 
 from __future__ import annotations
