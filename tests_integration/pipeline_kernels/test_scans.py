@@ -152,3 +152,47 @@ def test_products_stay_finite_where_exponents_cancel(run: Run, dtype: str, *, is
     expected = x.double().cumprod(0 if is_column else 1)
     torch.testing.assert_close(found.double(), expected, rtol=1e-2, atol=0)
     assert torch.equal(found.signbit(), expected.signbit())
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", ["f32", "i64"])
+@pytest.mark.parametrize("combine", SCANS)
+@pytest.mark.parametrize("form", ["scan", "looped", "columns"])
+def test_scan_from_the_end(run: Run, combine: str, dtype: str, size: int, form: str) -> None:
+    if combine == "logaddexp" and dtype != "f32":
+        pytest.skip("a scan of floats")
+    x = sample(dtype, size)
+    if combine == "prod" and dtype == "f32":
+        x = 1 + x * 1e-3
+    expected = SCANS[combine](x.flip(1)).flip(1)
+    shape, domain, at = f"3, {size}", f"d0 < 3, r0 < {size}", "d0, r0"
+    if form == "columns":
+        x, expected, shape, domain, at = x.T.contiguous(), expected.T, f"{size}, 3", f"r0 < {size}, d0 < 3", "r0, d0"
+    text = (
+        f"graph @f(x: {dtype}[{shape}]) -> (y) on cpu {{\n"
+        f"  y: {dtype}[{shape}] = scan reverse {combine} [{domain}] along r0 x[{at}]\n}}"
+    )
+    (found,) = run(text, x, form="looped" if form == "looped" else "scan")
+    tolerance = 1e-3 if dtype == "f32" else 0
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("form", ["scan", "looped"])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("rises", [False, True])
+def test_the_last_of_equal_values_is_told(run: Run, form: str, size: int, *, reverse: bool, rises: bool) -> None:
+    """Whether positions grow in the direction of the scan or not."""
+    x = (sample("f32", size) * 2).round()
+    if size > 40:
+        x[1, [20, 40]] = float("nan")
+    place = "r0" if rises != reverse else f"{size - 1} - r0"
+    text = f"""graph @f(x: f32[3, {size}]) -> (v, i) on cpu {{
+  v: f32[3, {size}], i: i64[3, {size}] =
+    scan {"reverse " * reverse}cummax [d0 < 3, r0 < {size}] along r0 (x[d0, r0], index.i64({place}))
+}}"""
+    value, index = run(text, x, form=form)
+    expected = x.flip(1).cummax(1) if reverse else x.cummax(1)
+    values, indices = (each.flip(1) if reverse else each for each in expected)
+    torch.testing.assert_close(value, values, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(index, indices if rises else size - 1 - indices)

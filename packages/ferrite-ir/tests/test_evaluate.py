@@ -64,6 +64,12 @@ def test_scans() -> None:
     assert run(text, [1, 3, 2, 3]) == [[1.0, 3.0, 3.0, 3.0], [0, 1, 1, 3]]
 
 
+def test_scans_from_the_end() -> None:
+    assert run(body("y: f32[4] = scan reverse sum [i < 4] along i x[i]"), [1, 2, 3, 4]) == [[10.0, 9.0, 7.0, 4.0]]
+    text = body("y: f32[4], p: i64[4] = scan reverse cummax [i < 4] along i (x[i], index.i64(i))", outputs="y, p")
+    assert run(text, [1, 3, 2, 3]) == [[3.0, 3.0, 3.0, 3.0], [1, 1, 3, 3]]
+
+
 def test_sorts_are_stable_and_put_nan_last() -> None:
     text = body("y: f32[4], p: i64[4] = sort [i < 4] along i x[i]", outputs="p")
     assert run(text, [math.nan, 2, 1, 2]) == [[2, 1, 3, 0]]

@@ -156,7 +156,8 @@ class Maker:
     def scan(self) -> None:
         dims = (Dim("d0", 4), Dim("d1", 6))
         value = Value(self.name(), TensorType(F32, (4, 6)))
-        self.add(Scan((value,), self.pick(["sum", "max"]), dims, self.pick(dims), (self.scalar(dims, F32, 2),)))
+        combine, along, reverse = self.pick(["sum", "max"]), self.pick(dims), self.pick([False, True])
+        self.add(Scan((value,), combine, dims, along, (self.scalar(dims, F32, 2),), reverse))
 
     def sort(self) -> None:
         dims = (Dim("d0", 6),)

@@ -157,7 +157,8 @@ class Builder:
         dims = self.dims(shape)
         value = Value(self.name(), TensorType(F32, shape))
         along = self.rng.choice(dims)
-        self.definitions.append(Scan((value,), "sum", dims, along, (self.scalar(dims, 1),)))
+        reverse = self.rng.random() < 0.5
+        self.definitions.append(Scan((value,), "sum", dims, along, (self.scalar(dims, 1),), reverse))
         self.alive[value.name] = value.type
 
     def add_update(self) -> None:

@@ -48,6 +48,31 @@ def test_parts_compute_what_one_scan_computes(combine: str, length: int) -> None
     assert (kernel_of(found, local.results[0].name) is kernel_of(found, "s")) == (length == 32)
 
 
+@pytest.mark.parametrize("length", [32, 29])
+@pytest.mark.parametrize("combine", SCANS)
+def test_parts_of_a_scan_from_the_end(combine: str, length: int) -> None:
+    text = SCANS[combine].format(n=length).replace("scan", "scan reverse")
+    text = text.replace("index.i64(r)", f"index.i64({length - 1} - r)")
+    found = check(f"graph @f(x: f32[{length}, 3]) -> (s) {{\n{text}\n}}", EAGER_TO_SPLIT, POLICY)
+    scans = [d for d in found.graph.definitions if isinstance(d, Scan)]
+    assert [scan.reverse for scan in scans] == [True, True]
+
+
+def test_falling_positions_are_not_cut() -> None:
+    text = SCANS["cummax"].format(n=32).replace("scan", "scan reverse")
+    found = check(f"graph @f(x: f32[32, 3]) -> (s) {{\n{text}\n}}", EAGER_TO_SPLIT, POLICY)
+    assert len(found.kernels) == 1
+
+
+def test_scans_of_two_directions_do_not_share_a_kernel() -> None:
+    one = "a: f32[8, 64] = scan sum [i < 8, j < 64] along j x[i, j]"
+    other = "b: f32[8, 64] = scan reverse sum [i < 8, j < 64] along j x[i, j]"
+    text = "graph @f(x: f32[8, 64]) -> (a, b) {{\n{0}\n{1}\n}}"
+    assert len(check(text.format(one, other)).kernels) == 2
+    one = "a: f32[8, 64] = scan reverse sum [i < 8, j < 64] along j neg(x[i, j])"
+    assert len(check(text.format(one, other)).kernels) == 1
+
+
 def test_nan_and_ties_across_parts() -> None:
     nan = float("nan")
     line = [1.0, 3.0, 3.0, 2.0, 3.0, nan, 5.0, nan]

@@ -39,6 +39,7 @@ GRAPHS = {
   y: f32[3, 70] = loop [d0 < 3, r0 < 70] mul(x[d0, r0], m[d0])""",
     ),
     "scan": ("scan", "y: f32[3, 70] = scan sum [d0 < 3, r0 < 70] along r0 x[d0, r0]"),
+    "scan from the end": ("scan", "y: f32[3, 70] = scan reverse sum [d0 < 3, r0 < 70] along r0 x[d0, r0]"),
 }
 
 

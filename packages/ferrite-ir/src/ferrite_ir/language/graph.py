@@ -188,13 +188,17 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Inclusive associative scan along the dim ``along`` (one of ``dims``)."""
+    """Inclusive associative scan along the dim ``along`` (one of ``dims``).
+
+    With ``reverse`` the points are taken from the last one to the first: each result combines its point and all after.
+    """
 
     results: tuple[Value, ...]
     combine: str
     dims: tuple[Dim, ...]
     along: Dim
     bodies: tuple[Scalar, ...]
+    reverse: bool = False
     origins: Origins = field(default=(), compare=False)
 
 

@@ -6,6 +6,7 @@ In comes a graph, out goes one that computes the same, the same object where not
 
 from __future__ import annotations
 
+from .align_scans import AlignScans
 from .cse import Cse
 from .dce import Dce
 from .fold_constants import FoldConstants
@@ -20,6 +21,7 @@ from .unroll import Unroll
 __all__ = [
     "PASSES",
     "PIPELINE",
+    "AlignScans",
     "Cse",
     "Dce",
     "FoldConstants",

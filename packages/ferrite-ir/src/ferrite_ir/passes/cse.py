@@ -153,7 +153,7 @@ def _key(definition: Definition, storage: Storage, position: int) -> Hashable:
         case Reduction():
             what = (definition.combine, definition.dims, definition.reduction_dims)
         case Scan():
-            what = (definition.combine, definition.dims, definition.along)
+            what = (definition.combine, definition.dims, definition.along, definition.reverse)
         case Sort():
             what = (definition.dims, definition.along, definition.descending, definition.top)
         case Contract():

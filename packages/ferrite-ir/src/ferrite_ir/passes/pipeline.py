@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 from ferrite_ir.language.graph import Graph, Module
 
+from .align_scans import AlignScans
 from .cse import Cse
 from .dce import Dce
 from .fold_constants import FoldConstants
@@ -30,7 +31,8 @@ class Pass(Protocol):
 
 
 PASSES: dict[str, type[Any]] = {
-    pass_.name: pass_ for pass_ in (Simplify, FoldConstants, Cse, RoundStored, Inline, Pick, Unroll, Dce, Narrow)
+    pass_.name: pass_
+    for pass_ in (Simplify, FoldConstants, Cse, RoundStored, Inline, AlignScans, Pick, Unroll, Dce, Narrow)
 }
 
 
@@ -70,7 +72,9 @@ class Pipeline:
         return ",".join(map(pass_text, self.passes))
 
 
-PIPELINE = Pipeline((Simplify(), Cse(), Dce(), RoundStored(), Inline(), Pick(), Unroll(), Narrow(), Cse(), Dce()))
+PIPELINE = Pipeline(
+    (Simplify(), Cse(), Dce(), RoundStored(), Inline(), AlignScans(), Pick(), Unroll(), Narrow(), Cse(), Dce())
+)
 """The passes between lowering and scheduling."""
 
 

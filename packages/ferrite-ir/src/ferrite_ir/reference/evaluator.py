@@ -222,7 +222,8 @@ class Evaluator:
         tensors = [self.allocate(value) for value in scan.results]
         for line in self.points(others):
             state: State | None = None
-            for point in self.points([scan.along], line.dims):
+            points = list(self.points([scan.along], line.dims))
+            for point in reversed(points) if scan.reverse else points:
                 new = lift(scan.combine, tuple(point.scalar(body) for body in scan.bodies))
                 state = new if state is None else merge(scan.combine, state, new)
                 for tensor, value in zip(tensors, state, strict=True):

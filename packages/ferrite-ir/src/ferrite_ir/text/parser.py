@@ -411,10 +411,11 @@ class _GraphReader:
 
     def read_scan(self, results: Results) -> Scan:
         """Returns the rest of a scan."""
+        reverse = self.words.accept("reverse")
         combine = self._read_combine()
         dims = self._read_plain_domain()
         along = self._read_along(dims)
-        return Scan(self._named(results), combine, dims, along, self._read_bodies(self._scope(dims)))
+        return Scan(self._named(results), combine, dims, along, self._read_bodies(self._scope(dims)), reverse)
 
     def read_sort(self, results: Results) -> Sort:
         """Returns the rest of a sort."""

@@ -269,7 +269,8 @@ def _reduction(reduction: Reduction, values: Mapping[str, Value]) -> str:
 
 
 def _scan(scan: Scan, values: Mapping[str, Value]) -> str:
-    return _body(f"scan {scan.combine} {_domain(scan.dims)} along {spelled(scan.along.name)}", scan.bodies)
+    words = ["scan"] + ["reverse"] * scan.reverse + [scan.combine]
+    return _body(f"{' '.join(words)} {_domain(scan.dims)} along {spelled(scan.along.name)}", scan.bodies)
 
 
 def _sort(sort: Sort, values: Mapping[str, Value]) -> str:

@@ -35,6 +35,7 @@ KEYWORDS = frozenset(
         "none",
         "on",
         "reduce",
+        "reverse",
         "scan",
         "size",
         "sort",

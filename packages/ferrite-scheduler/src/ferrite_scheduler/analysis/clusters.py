@@ -56,7 +56,8 @@ class Cluster:
         made_bytes: for each name defined, the bytes of writing it (0 for an update, which always writes).
         updated: for each storage updated in place, the access of the update and its node.
         loads, stores: numbers of tensors it reads from memory and, as far as is known yet, must write.
-        kinds: the reduction-level algorithms inside: "reduction", "scan", "look back", "sort", "contract".
+        kinds: the reduction-level algorithms inside: "reduction", "scan", "look back", "sort", "contract"; "reverse"
+            beside a scan from the end.
         device: of the results.
         ops: scalar operations.
         first, last: smallest and largest node number.
@@ -210,9 +211,10 @@ def _tally_all(owner: Cluster, guest: Cluster, placement: Placement | None = Non
 
 def _kinds(definition: Computed) -> frozenset[str]:
     match definition:
-        case LookBackScan():
-            return frozenset(("look back",))
-        case Reduction() | Scan() | Sort() | Contract():
+        case Scan():
+            kind = "look back" if isinstance(definition, LookBackScan) else "scan"
+            return frozenset((kind, "reverse") if definition.reverse else (kind,))
+        case Reduction() | Sort() | Contract():
             return frozenset((type(definition).__name__.lower(),))
     return frozenset()
 

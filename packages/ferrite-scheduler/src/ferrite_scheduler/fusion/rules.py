@@ -90,7 +90,7 @@ def _company(proposal: Proposal) -> Refusal | None:
     kinds = proposal.kinds
     if not kinds & WHOLE_REDUCTIONS:
         return None
-    if kinds == {"scan"} and proposal.first.kinds == proposal.second.kinds:
+    if kinds <= {"scan", "reverse"} and proposal.first.kinds == proposal.second.kinds:
         return None
     if proposal.first.kinds and proposal.second.kinds:
         return refuse("a scan or sort shares a kernel only with pointwise definitions")

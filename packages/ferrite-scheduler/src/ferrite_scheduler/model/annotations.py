@@ -90,7 +90,7 @@ class SortedScatter(Update):
 
 def as_scan(scan: LookBackScan) -> Scan:
     """Returns the same scan without the mark."""
-    return Scan(scan.results, scan.combine, scan.dims, scan.along, scan.bodies, scan.origins)
+    return Scan(scan.results, scan.combine, scan.dims, scan.along, scan.bodies, scan.reverse, scan.origins)
 
 
 def as_column_reduction(reduction: Reduction, whole: Reduction) -> ColumnReduction:

@@ -24,6 +24,7 @@ from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.analysis.dependences import Node, make_node
 from ferrite_scheduler.analysis.neutral_elements import neutral_state
 from ferrite_scheduler.model.intermediates import fresh_dim, partial_value
+from ferrite_scheduler.model.scan_positions import positions_rise
 from ferrite_scheduler.model.target import Policy, Target
 
 SHORTEST_PART = 1024
@@ -48,8 +49,11 @@ class Parts:
 
 
 def parts_of(scan: Scan, types: dict[str, TensorType], target: Target, policy: Policy) -> Parts | None:
-    """Returns how to cut the lines of a scan, or None if one kernel is as good, or a size is symbolic."""
-    if not all(is_static(dim.size) for dim in scan.dims):
+    """Returns how to cut the lines of a scan, or None if one kernel is as good, or a size is symbolic.
+
+    Of equal values in different parts the one of the highest position is the last; a scan with others is not cut.
+    """
+    if not all(is_static(dim.size) for dim in scan.dims) or (len(scan.bodies) > 1 and not positions_rise(scan)):
         return None
     node = make_node(0, scan, types, {})
     length = int(scan.along.size)
@@ -93,17 +97,19 @@ def split_scan(scan: Scan, parts: Parts, types: dict[str, TensorType]) -> tuple[
     before = _values(scan, "before", outer, types)
     inner = (*scan.dims[:place], part, point, *scan.dims[place + 1 :])
     own = _values(scan, "own", inner, types)
-    local = Scan(own, scan.combine, inner, point, bodies, scan.origins)
+    local = Scan(own, scan.combine, inner, point, bodies, scan.reverse, scan.origins)
     continued = _continued(scan, parts, place, before, own)
     if scan.combine in IN_ORDER:
-        ends = [*(dim.index for dim in outer[: place + 1]), constant(parts.points - 1)]
+        end = 0 if scan.reverse else parts.points - 1
+        ends = [*(dim.index for dim in outer[: place + 1]), constant(end)]
         ends += [dim.index for dim in outer[place + 1 :]]
         last = tuple(load(value.name, ends, value.type.dtype) for value in own)
-        return local, Scan(before, scan.combine, outer, part, last, scan.origins), continued
+        return local, Scan(before, scan.combine, outer, part, last, scan.reverse, scan.origins), continued
     reduction = Reduction(
         totals, _REDUCTIONS.get(scan.combine, scan.combine), outer, (point,), _reduced(bodies), scan.origins
     )
-    running = Scan(before, scan.combine, outer, part, _reduced(_at(totals, outer)), scan.origins)
+    turned = _reduced(_at(totals, outer))
+    running = Scan(before, scan.combine, outer, part, turned, scan.reverse, scan.origins)
     return reduction, running, local, continued
 
 
@@ -148,14 +154,15 @@ def _continued(scan: Scan, parts: Parts, place: int, before: tuple[Value, ...], 
     """Returns the scanned parts, each continued from the end of the one before it."""
     along = scan.along.index
     number, within = floordiv(along, parts.points), mod(along, parts.points)
+    earlier = number + 1 if scan.reverse else number - 1
     rest = [dim.index for dim in scan.dims]
     here = tuple(
         load(value.name, [*rest[:place], number, within, *rest[place + 1 :]], value.type.dtype) for value in own
     )
-    ended = tuple(
-        load(value.name, [*rest[:place], number - 1, *rest[place + 1 :]], value.type.dtype) for value in before
-    )
+    ended = tuple(load(value.name, [*rest[:place], earlier, *rest[place + 1 :]], value.type.dtype) for value in before)
     follows = apply("ge", index_value(number, I64), const(1, I64))
+    if scan.reverse:
+        follows = apply("lt", index_value(number, I64), const(parts.count - 1, I64))
     bodies = tuple(
         apply("masked", follows, joined, alone)
         for joined, alone in zip(MERGES[scan.combine](ended, here), here, strict=True)

@@ -46,9 +46,8 @@ def look_back_scan(scan: Scan, types: dict[str, TensorType], policy: Policy) -> 
     words = lines * (parts + -(-parts // LOOK_BACK_GROUP)) * (dtype.bits // 32)
     workspace, kept = workspace_of(result, 1 + words, types, is_kept=True)
     body = apply("where", const(True, BOOL), scan.bodies[0], cast(load(workspace.name, [constant(0)], I64), dtype))
-    marked = LookBackScan(
-        scan.results, scan.combine, scan.dims, scan.along, (body,), scan.origins, workspace.name, points
-    )
+    own = (scan.results, scan.combine, scan.dims, scan.along, (body,), scan.reverse, scan.origins)
+    marked = LookBackScan(*own, workspace.name, points)
     return kept, marked
 
 

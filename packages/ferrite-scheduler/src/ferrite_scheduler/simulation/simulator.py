@@ -375,7 +375,8 @@ def _column_reduction(run: _Run, reduction: ColumnReduction, grid: dict[Dim, int
 
 def _scan(run: _Run, scan: Scan, grid: dict[Dim, int]) -> None:
     total: State | None = None
-    for full, state in list(_states(run, scan, grid)):
+    states = list(_states(run, scan, grid))
+    for full, state in reversed(states) if scan.reverse else states:
         total = state if total is None else merge(scan.combine, total, state)
         point = Point(run.memory(), full, run.symbols)
         for result, value in zip(scan.results, total, strict=True):

@@ -224,7 +224,7 @@ class Builder:
         if 0 in shape:
             self._allocated(*results)
         else:
-            self.definitions.append(Scan(results, combine, dims, dims[along], operands, self._origins))
+            self.definitions.append(Scan(results, combine, dims, dims[along], operands, origins=self._origins))
         return tuple(map(whole_tensor, results))
 
     def sort(

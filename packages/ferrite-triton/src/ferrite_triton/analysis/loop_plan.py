@@ -121,8 +121,10 @@ def goes_backwards(flat: FlatKernel, passes: Passes) -> list[bool]:
     """Returns for each loop whether it begins with the last block of the reduction axis.
 
     One that reads again what takes more of the cache than a program's share finds the end there, not the beginning.
-    Scans go on from block to block.
+    Scans go on from block to block, in their direction.
     """
+    if any(isinstance(definition, Scan) and definition.reverse for definition in flat.definitions):
+        return [True] * len(passes.loops)
     axis, found = flat.space.reduction, [False] * len(passes.loops)
     if axis is None or flat.space.order[-1:] != ("r",):
         return found

@@ -25,7 +25,14 @@ from ferrite_triton.forms.builder import Builder, Place, Tile
 from ferrite_triton.forms.contractions import open_product
 from ferrite_triton.forms.grid_reductions import GridReductions
 from ferrite_triton.forms.indices import index_dtype, run_atom
-from ferrite_triton.forms.positions import QUARTET, number_quartets, place_axis, place_misaligned, positions_from
+from ferrite_triton.forms.positions import (
+    QUARTET,
+    block_of_line,
+    number_quartets,
+    place_axis,
+    place_misaligned,
+    positions_from,
+)
 from ferrite_triton.forms.reductions import R, Reductions
 from ferrite_triton.forms.register_norms import RegisterNorms
 from ferrite_triton.forms.scalar_values import ScalarValues
@@ -195,8 +202,9 @@ class KernelBody:
         dtype = self._dtype
 
         def place(piece: int) -> None:
-            part = converted(Name("part"), I32, dtype)
-            number = add(mul(part, Literal(space.pieces, dtype)), Literal(piece, dtype))
+            block = converted(block_of_line(scan), I32, dtype)
+            own = space.pieces - 1 - piece if scan.reverse else piece
+            number = add(mul(block, Literal(space.pieces, dtype)), Literal(own, dtype))
             start = mul(number, block_size("RBLOCK", dtype))
             place_axis(self._builder, space, reduction, positions_from(start, "RBLOCK", dtype))
 

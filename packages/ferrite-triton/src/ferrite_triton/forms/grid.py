@@ -11,7 +11,7 @@ from ferrite_triton.analysis.packed_residency import holds_only_halves
 from ferrite_triton.analysis.space import NO_AXES, POSITION, KernelAxis, Space
 from ferrite_triton.forms.body import branch_axis
 from ferrite_triton.forms.builder import Builder, Place
-from ferrite_triton.forms.positions import QUARTET, number_quartets, place_axis, positions_from
+from ferrite_triton.forms.positions import QUARTET, block_of_line, number_quartets, place_axis, positions_from
 from ferrite_triton.forms.register_norms import place_program as place_images
 from ferrite_triton.forms.scans import look_back_scans
 from ferrite_triton.tile.build import add, apply, block_size, converted, lanes, mul, quotient, remainder, sub
@@ -147,7 +147,9 @@ def place_part(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
     reduction = space.reduction
     if reduction is None:
         raise AssertionError("a scan without a reduction axis")
+    if scan.reverse:
+        builder.let("block", sub(Literal(space.parts - 1, I32), part), NO_AXES)
     if space.pieces > 1:
         return  # the body says where each piece lies
-    first = mul(converted(part, I32, dtype), block_size("RBLOCK", dtype))
+    first = mul(converted(block_of_line(scan), I32, dtype), block_size("RBLOCK", dtype))
     place_axis(builder, space, reduction, positions_from(first, "RBLOCK", dtype))

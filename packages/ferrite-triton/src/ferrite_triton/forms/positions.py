@@ -6,10 +6,17 @@ from dataclasses import replace
 
 from ferrite_ir.language.dtypes import I32, DType
 from ferrite_ir.language.sizes import is_static
+from ferrite_scheduler.model.annotations import LookBackScan
 from ferrite_triton.analysis.space import KernelAxis, Space
 from ferrite_triton.forms.builder import Builder, Place
 from ferrite_triton.tile.build import add, apply, block_size, both, converted, either, lanes, sub
-from ferrite_triton.tile.language import Expression, Literal
+from ferrite_triton.tile.language import Expression, Literal, Name
+
+
+def block_of_line(scan: LookBackScan) -> Name:
+    """Returns where along its line a program's part of it lies: parts are counted in the direction of the scan."""
+    return Name("block" if scan.reverse else "part")
+
 
 QUARTET = 4
 """Random numbers that come from one draw."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ferrite_ir.language.dtypes import I32, I64
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import is_static
+from ferrite_scheduler.model.annotations import LookBackScan
 from ferrite_triton.analysis.flat import FlatKernel, computed_nodes, memory_loads
 from ferrite_triton.analysis.rows import step_along
 from ferrite_triton.analysis.space import flat_dim
 from ferrite_triton.forms.addresses import Addresses
 from ferrite_triton.forms.builder import Builder
+from ferrite_triton.forms.positions import block_of_line
 from ferrite_triton.tile.build import add, apply, converted, literal, mul, remainder
 from ferrite_triton.tile.language import Literal, Name
 
@@ -17,7 +21,7 @@ ASKED = 16
 """Bytes of which requests are multiples."""
 
 
-def ask_for_part(flat: FlatKernel, addresses: Addresses, operand: Scalar, points: int, *, wide: bool) -> None:
+def ask_for_part(flat: FlatKernel, addresses: Addresses, scan: LookBackScan, *, wide: bool) -> None:
     """Writes that programs ask for the first half of a later part of their line, of all operands that lie in a row.
 
     Half of it is enough to keep memory at work, and takes less of the cache. The last part may be shorter; nobody asks
@@ -26,19 +30,22 @@ def ask_for_part(flat: FlatKernel, addresses: Addresses, operand: Scalar, points
     Args:
         flat: a kernel that scans lines in parts.
         addresses: writes the request.
-        operand: what is scanned.
-        points: of a part.
+        scan: what scans them.
         wide: whether addresses have 64 bits.
     """
+    operand, points = scan.operand, scan.points
     reduction, prefetch_distance = flat.space.reduction, flat.kernel.prefetch_distance
     whole = 0 if reduction is None else int(reduction.size) // points
     if reduction is None or not 0 < prefetch_distance < whole:
         return
     if any(node.op == "masked" for node in computed_nodes(flat, (operand,))):
         return  # what is read under a condition may not exist
-    dtype, part = I64 if wide else I32, Name("part")
-    later = mul(add(converted(part, I32, dtype), Literal(prefetch_distance, dtype)), Literal(points, dtype))
-    exists = apply("lt", add(part, Literal(prefetch_distance, I32)), Literal(whole, I32))
+    dtype, block = I64 if wide else I32, block_of_line(scan)
+    distance = Literal(-prefetch_distance if scan.reverse else prefetch_distance, I32)
+    later = mul(add(converted(block, I32, dtype), replace(distance, dtype=dtype)), Literal(points, dtype))
+    exists = apply("lt", add(block, distance), Literal(whole, I32))
+    if scan.reverse:
+        exists = apply("ge", block, Literal(prefetch_distance, I32))
     for load in memory_loads(flat, (operand,)):
         offset, size = flat.offset(load.source, load.indices), points * load.dtype.bytes // 2
         if not offset.is_indirect and step_along(offset, "r") == 1 and size % ASKED == 0:

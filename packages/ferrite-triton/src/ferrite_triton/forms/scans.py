@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from ferrite_ir.language.dtypes import BOOL, F32, I32, I64, DType
 from ferrite_ir.language.graph import Loop, Scan, bodies_of
 from ferrite_ir.language.ops import RANDOM
-from ferrite_ir.language.scalar import Scalar, postorder
+from ferrite_ir.language.scalar import Number, Scalar, postorder
 from ferrite_ir.language.sizes import is_provably_at_most
 from ferrite_scheduler.model.annotations import LookBackScan
+from ferrite_scheduler.model.scan_positions import positions_rise
 from ferrite_scheduler.rewrites.look_back import HALF_BYTES, sums_halves
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.rows import varies_along_reduction
@@ -78,9 +79,9 @@ class Scans:
         axes = R.union(self.space.order)
         wide = tuple(self.reductions.full(self._widen(tile), axes) for tile in tiles)
         if definition.combine in PAIRED_SCANS:
-            results = self._paired(definition.combine, wide, axes)
+            results = self._paired(definition, wide, axes)
         else:
-            results = (self._simple(definition.combine, wide[0], axes),)
+            results = (self._simple(definition, wide[0], axes),)
         return tuple(self._as(body.dtype, result) for result, body in zip(results, definition.bodies, strict=True))
 
     def _hold(self, prefix: str, expression: Expression, like: Tile) -> Tile:
@@ -91,29 +92,34 @@ class Scans:
             return tile
         return self._hold("cast", Cast(tile.expression, I32 if tile.dtype is BOOL else F32), tile)
 
-    def _simple(self, combine: str, tile: Tile, axes: Axes) -> Tile:
-        dtype = tile.dtype
-        values = self.reductions.full(tile, axes)
+    def _filled(self, scan: Scan, tile: Tile, axes: Axes, nothing: Number) -> Tile:
+        """Returns a tile of full extent. A scan from the end begins with the lanes past it: they hold ``nothing``."""
+        return self.reductions.full(tile, axes, nothing if scan.reverse else None)
+
+    def _simple(self, scan: Scan, tile: Tile, axes: Axes) -> Tile:
+        dtype, combine = tile.dtype, scan.combine
+        values = self._filled(scan, tile, axes, neutral_of(combine, dtype))
         if self.space.serial:
-            return self._serial(combine, values, axes)
-        block = self.builder.hold("scan", TileScan((values.expression,), combine, self.space.reduction_position), axes)
+            return self._serial(scan, values, axes)
+        scanned = TileScan((values.expression,), combine, self.space.reduction_position, scan.reverse)
+        block = self.builder.hold("scan", scanned, axes)
         if not self.space.loops:
             return block
         carry = self.reductions.carry(axes - R, neutral_of(combine, dtype), dtype)
         result = self._hold("scan", step(combine, dtype, carry.expression, block.expression), block)
         line = _Line(self.space.reduction_position, Block("RBLOCK"), len(self.space.order), self.reductions.keep)
-        total = self._total(combine, values.expression, block, line)
+        total = self._total(scan, values.expression, block, line)
         self.reductions.follow(carry, step(combine, dtype, carry.expression, total))
         return result
 
-    def _total(self, combine: str, values: Expression, scanned: Tile, line: _Line) -> Expression:
+    def _total(self, scan: Scan, values: Expression, scanned: Tile, line: _Line) -> Expression:
         """Returns what the values along a line of a tile combine to.
 
         A reduction takes them in an order of its own. Where that may go out of range although no prefix does, as a
         product of factors whose exponents cancel, it is the last of what they are ``scanned`` to.
         """
-        if combine not in IN_ORDER:
-            return Reduce((values,), combine, line.axis, line.keep)
+        if scan.combine not in IN_ORDER:
+            return Reduce((values,), scan.combine, line.axis, line.keep)
         lane: Expression = Lanes(line.extent)
         if line.rank > 1:
             lane = Expand(lane, tuple(place for place in range(line.rank) if place != line.axis))
@@ -121,36 +127,40 @@ class Scans:
         end = BlockSize(extent, I32) if isinstance(extent, Block) else Literal(extent, I32)
         # What is added to the last one changes nothing of it, not even the sign of a zero.
         nothing = literal(-0.0 if scanned.dtype.is_float else 0, scanned.dtype)
-        is_last = apply("eq", lane, sub(end, Literal(1, I32)))
+        is_last = apply("eq", lane, Literal(0, I32) if scan.reverse else sub(end, Literal(1, I32)))
         return Reduce((where(is_last, scanned.expression, nothing),), "sum", line.axis, line.keep)
 
-    def _serial(self, combine: str, values: Tile, axes: Axes) -> Tile:
+    def _serial(self, scan: Scan, values: Tile, axes: Axes) -> Tile:
         """Returns the scan of a tile whose threads hold neighbours: theirs first, then one of what each adds up to.
 
         What comes before a thread's share is looked up where its predecessor has it: taking a total away again would
         neither be exact nor hold for infinities.
         """
-        serial, dtype = self.space.serial, values.dtype
+        serial, dtype, combine, reverse = self.space.serial, values.dtype, scan.combine, scan.reverse
         groups = Block("RBLOCK", serial)
         wide = self.space.shape(axes)
         inner = tuple(groups if extent == Block("RBLOCK") else extent for extent in wide)
         held = self._hold("rows", Reshape(values.expression, (serial, *inner)), values).expression
-        own = self._hold("scan", TileScan((held,), combine, 0), values)
+        own = self._hold("scan", TileScan((held,), combine, 0, reverse), values)
         rank, axis = len(self.space.order), self.space.reduction_position
         line = _Line(0, serial, rank + 1, keep=False)
-        total = self._hold("total", self._total(combine, held, own, line), values).expression
-        ended = self._hold("ends", TileScan((total,), combine, axis), values)
+        total = self._hold("total", self._total(scan, held, own, line), values).expression
+        ended = self._hold("ends", TileScan((total,), combine, axis, reverse), values)
         lane = Broadcast(self.space.expand("r", Lanes(groups)), inner)
         positions = self.builder.hold("lane", lane, axes).expression
-        zero, one = Literal(0, I32), Literal(1, I32)
-        earlier = Gather(ended.expression, apply("greater", sub(positions, one), zero), axis)
+        begin: Expression = Literal(0, I32)
+        before: Expression = apply("greater", sub(positions, Literal(1, I32)), begin)
+        if reverse:
+            begin = sub(BlockSize(groups, I32), Literal(1, I32))
+            before = apply("lesser", add(positions, Literal(1, I32)), begin)
+        earlier = Gather(ended.expression, before, axis)
         identity = neutral_of(combine, dtype)
-        is_later = apply("gt", positions, zero)
-        before = self._hold("before", where(is_later, earlier, literal(identity, dtype)), values).expression
+        is_later = apply("lt" if reverse else "gt", positions, begin)
+        start = self._hold("before", where(is_later, earlier, literal(identity, dtype)), values).expression
         carry = self.reductions.carry(axes - R, identity, dtype)
-        joined = Expand(step(combine, dtype, carry.expression, before), (0,))
+        joined = Expand(step(combine, dtype, carry.expression, start), (0,))
         result = self._hold("scan", Reshape(step(combine, dtype, joined, own.expression), wide), values)
-        last = self._total(combine, total, ended, _Line(axis, groups, rank, self.reductions.keep))
+        last = self._total(scan, total, ended, _Line(axis, groups, rank, self.reductions.keep))
         self.reductions.follow(carry, step(combine, dtype, carry.expression, last))
         return result
 
@@ -163,7 +173,7 @@ class Scans:
         total = self._hold("total", Reduce((values.expression,), "sum", 0), values)
         told = self._told(scan, total)
         self.builder.do(Call("publish_part", told), axes)
-        block = self._hold("scan", TileScan((values.expression,), "sum", 0), values)
+        block = self._hold("scan", TileScan((values.expression,), "sum", 0, scan.reverse), values)
         before = self._before(told, total, axes)
         result = self._hold("scan", add(before.expression, block.expression), block)
         return self._as(scan.operand.dtype, result)
@@ -199,7 +209,7 @@ class Scans:
             place(piece)
             self.evaluator.renew_elements(held)
             values = self._summed(scan, axes)
-            block = self._hold("scan", TileScan((values.expression,), "sum", 0), values)
+            block = self._hold("scan", TileScan((values.expression,), "sum", 0, scan.reverse), values)
             result = self._hold("scan", add(before.expression, block.expression), block)
             yield self._as(scan.operand.dtype, result)
             self.builder.forget(R)
@@ -214,7 +224,7 @@ class Scans:
 
     def _ask(self, scan: LookBackScan) -> None:
         """Writes requests of what later programs will read, where a program's own elements are on their way already."""
-        ask_for_part(self.flat, self.evaluator.addresses, scan.operand, scan.points, wide=self.wide)
+        ask_for_part(self.flat, self.evaluator.addresses, scan, wide=self.wide)
 
     def _workspace(self, scan: LookBackScan) -> Expression:
         return Name(self.reductions.param_text(scan.workspace))
@@ -233,19 +243,20 @@ class Scans:
     def _as(self, wanted: DType, tile: Tile) -> Tile:
         return tile if tile.dtype is wanted else self._hold("cast", Cast(tile.expression, wanted), tile)
 
-    def _paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> tuple[Tile, ...]:
+    def _paired(self, scan: Scan, tiles: tuple[Tile, ...], axes: Axes) -> tuple[Tile, ...]:
         """Returns the best values so far, each with the position of the last such value.
 
-        Positions are negated on the way, because the combine lets the lowest win a tie.
+        Positions that rise are negated on the way, because the combine lets the lowest win a tie.
         """
-        function, best = PAIRED_SCANS[combine]
+        function, best = PAIRED_SCANS[scan.combine]
         value, index = tiles
-        values = self.reductions.full(value, axes)
-        backwards = self._hold("at", apply("neg", index.expression), index)
-        positions = self.reductions.full(backwards, axes)
+        values = self._filled(scan, value, axes, neutral_of(best, value.dtype))
+        rises = positions_rise(scan)
+        falling = self._hold("at", apply("neg", index.expression), index) if rises else index
+        positions = self._filled(scan, falling, axes, index.dtype.highest)
         axis = self.space.reduction_position
         pair = values.expression, positions.expression
-        found = self.builder.hold_all(("best", "at"), TileScan(pair, combine, axis), axes)
+        found = self.builder.hold_all(("best", "at"), TileScan(pair, scan.combine, axis, scan.reverse), axes)
         if self.space.loops:
             start = neutral_of(best, value.dtype), index.dtype.highest
             carry = [self.reductions.carry(axes - R, fill, tile.dtype) for fill, tile in zip(start, tiles, strict=True)]
@@ -260,8 +271,7 @@ class Scans:
             found = self.builder.hold_all(("best", "at"), joining, axes)
             for each, tile in zip(carry, self.builder.hold_all(("carry", "carry"), following, axes), strict=True):
                 self.reductions.follow(each, tile.expression)
-        forwards = self._hold("at", apply("neg", found[1].expression), found[1])
-        return found[0], forwards
+        return found[0], self._hold("at", apply("neg", found[1].expression), found[1]) if rises else found[1]
 
 
 PAIRED_SCANS = {"cummax": ("argmax_nan", "max"), "cummin": ("argmin_nan", "min")}

@@ -38,11 +38,12 @@ def reduction_text(combine: str, values: Sequence[str], dtype: DType, axis: int,
     return f"tl.reduce({_state(values)}, {axis}, {FUNCTIONS[name]}{keeps})"
 
 
-def scan_text(combine: str, values: Sequence[str], axis: int) -> str:
-    """Returns the inclusive scan of tiles along an axis."""
+def scan_text(combine: str, values: Sequence[str], axis: int, *, reverse: bool) -> str:
+    """Returns the inclusive scan of tiles along an axis, from its end with ``reverse``."""
+    backwards = ", reverse=True" if reverse else ""
     if combine == "sum":
-        return f"tl.cumsum({values[0]}, {axis})"
-    return f"tl.associative_scan({_state(values)}, {axis}, {FUNCTIONS[combine]})"
+        return f"tl.cumsum({values[0]}, {axis}{backwards})"
+    return f"tl.associative_scan({_state(values)}, {axis}, {FUNCTIONS[combine]}{backwards})"
 
 
 def _state(values: Sequence[str]) -> str:

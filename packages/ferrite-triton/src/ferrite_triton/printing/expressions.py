@@ -294,7 +294,7 @@ def _reduce(part: Reduce, operands: Sequence[Printed], _: Hold) -> Made:
 
 
 def _scan(part: Scan, operands: Sequence[Printed], _: Hold) -> Made:
-    return scan_text(part.combine, [operand.atom for operand in operands], part.axis)
+    return scan_text(part.combine, [operand.atom for operand in operands], part.axis, reverse=part.reverse)
 
 
 def _gather(part: Gather, operands: Sequence[Printed], _: Hold) -> Made:

@@ -366,9 +366,11 @@ def _combine(combine: str, dtypes: tuple[DType, ...], states: Iterator[tuple[Ele
 
 
 def _states(part: Reduce | Scan, operands: list[Tile], through: tuple[int, ...]) -> Iterator[_State]:
-    """Yields the combined states along the axis of a reduction or scan, through a position."""
-    lines = zip(*(_line(tile, through, part.axis) for tile in operands), strict=True)
-    return _combine(part.combine, tuple(tile.type.dtype for tile in operands), lines)
+    """Yields the combined states along the axis of a reduction or scan, through a position, in the scan's order."""
+    lines = list(zip(*(_line(tile, through, part.axis) for tile in operands), strict=True))
+    if isinstance(part, Scan) and part.reverse:
+        lines.reverse()
+    return _combine(part.combine, tuple(tile.type.dtype for tile in operands), iter(lines))
 
 
 def _reduce(part: Reduce, operands: list[Tile], shape: tuple[int, ...]) -> list[list[Element]]:
@@ -386,7 +388,7 @@ def _scan(part: Scan, operands: list[Tile], shape: tuple[int, ...]) -> list[list
     for position in _positions(shape):
         key = (*position[: part.axis], 0, *position[part.axis + 1 :])
         if key not in lines:
-            lines[key] = list(_states(part, operands, key))
+            lines[key] = list(_states(part, operands, key))[:: -1 if part.reverse else 1]
         found.append(lines[key][position[part.axis]])
     return [list(elements) for elements in zip(*found, strict=True)]
 

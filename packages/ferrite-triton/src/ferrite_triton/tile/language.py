@@ -284,12 +284,13 @@ class Reduce(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Scan(Expression):
-    """For each element along an axis, what it and all before it combine to."""
+    """For each element along an axis, what it and all before it combine to; with ``reverse`` it and all behind it."""
 
     WORD: ClassVar[str] = "scan"
     operands: tuple[Expression, ...]
     combine: str
     axis: int
+    reverse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
