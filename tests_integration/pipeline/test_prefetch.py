@@ -89,6 +89,19 @@ def test_scans_ask_for_halves_of_later_parts(name: str, asked: Ranges) -> None:
     assert all(begin <= first < last <= end for first, last in asked)
 
 
+@pytest.mark.parametrize("name", ["one line", "whole parts", "narrow floats"])
+def test_scans_from_the_end_ask_for_parts_before_theirs(name: str, asked: Ranges) -> None:
+    x = ROWS[name]()
+    found = compiled(lambda x: x.flip(0).cumsum(0).flip(0))(x)
+    assert forms() == ["scan"]
+    torch.testing.assert_close(found, x.flip(0).cumsum(0).flip(0), rtol=8e-3, atol=0)
+    points = 8192 if x.dtype is torch.bfloat16 else 4096
+    asking = -(-len(x) // points) - FEW * (128 << 10) // (points * x.element_size())
+    assert asking > 0
+    begins = (x[part * points :].data_ptr() // 16 * 16 for part in range(asking))
+    assert set(asked) == {(begin, begin + points * x.element_size() // 2) for begin in begins}
+
+
 OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
     "what may not be there": lambda x: F.pad(x, (3, 0)).cumsum(0),
     "backwards": lambda x: x.flip(0).cumsum(0),
