@@ -67,9 +67,7 @@ def compile_graph(
     try:
         unwrap_functionalized(module)
         if kind == "inference" and options.layout == "auto":
-            with mode_of(module.graph):
-                if assign_layouts(module.graph):
-                    module.recompile()
+            _choose_layouts(module)
         layouts, traced = changed_layouts(module, inputs if kind == "backward" else ())
         ambient = _Ambient.of(module, kind)
         dynamic = is_symbolic(_placeholder_values(module)) or has_unbacked(module)
@@ -112,6 +110,13 @@ def compile_graph(
     compiled.eager = mark_boxed(by_slices(eager)) if kind == "backward" else eager  # type: ignore[attr-defined]
     compiled.key = key  # type: ignore[attr-defined]
     return compiled
+
+
+def _choose_layouts(module: torch.fx.GraphModule) -> None:
+    """Puts convolutions of a graph without a backward channels-last where they gain; others had theirs put before."""
+    with mode_of(module.graph):
+        if assign_layouts(module.graph):
+            module.recompile()
 
 
 def _only_eager(module: torch.fx.GraphModule, traced: Layouts, changed: Layouts) -> Callable[[list[Any]], Any]:
