@@ -55,8 +55,10 @@ def _enter(
 ) -> None:
     positions = tuple(range(elements)) if isinstance(elements, int) else elements
     steps = jumps if isinstance(jumps, tuple) else positions if jumps else ()
-    for name in names.split():
-        ELEMENTWISE[qualified(name)] = Elementwise(formula, positions, jumps=steps, **options)  # type: ignore[arg-type]
+    for name in map(qualified, names.split()):
+        if name in ELEMENTWISE:
+            raise ValueError(f"{name} has a row in this table already")
+        ELEMENTWISE[name] = Elementwise(formula, positions, jumps=steps, **options)  # type: ignore[arg-type]
 
 
 _SAME_NAME = (
