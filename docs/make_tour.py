@@ -158,7 +158,8 @@ partitioner can then recompute its pieces in a backward, where it would save the
 | `rewrites/decompositions.py` | the decompositions of ops that have no lowering |
 | `lowering/recomputation.py` | the list of ops that are decomposed although they have one, such as `_softmax` |
 | `capture/joint_graphs.py` | in training: edits the joint graph before it is partitioned into forward and backward |
-| `pipeline.py` | calls everything that follows, for each functional graph |
+| `pipeline.py` | looks each functional graph up in the store, or has it compiled, and loads what it has become |
+| `compilation.py` | the calls of what follows: lowering, passes, schedule, program |
 | `cache/graph_key.py`, `cache/artifact.py` | look the graph up in the store; if it is there, stage 6 is next |
 
 ## 2. Lowered (ferrite_torch)

@@ -12,7 +12,7 @@ from torch import Tensor
 import ferrite_runtime
 import ferrite_torch
 from against_eager import own_only
-from ferrite_torch import CompileError, pipeline
+from ferrite_torch import CompileError, compilation
 from ferrite_torch.lowering import registry
 
 pytestmark = own_only("it reads what ferrite says")
@@ -59,7 +59,7 @@ def test_a_layer_that_fails(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any) -> Any:
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr(pipeline, "schedule", fail)
+    monkeypatch.setattr(compilation, "schedule", fail)
     check(doubled, torch.ones(3), said=said, line=1, reason="scheduling failed: ZeroDivisionError: a defect")
 
 
@@ -72,14 +72,14 @@ def test_kernels_that_do_not_compile(said: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_backward_of_a_training_graph(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = pipeline.schedule
+    theirs = compilation.schedule
 
     def fail(graph: Any, *args: Any) -> Any:
         if graph.name == "backward":
             raise ZeroDivisionError("a defect")
         return theirs(graph, *args)
 
-    monkeypatch.setattr(pipeline, "schedule", fail)
+    monkeypatch.setattr(compilation, "schedule", fail)
     x = torch.ones(3, requires_grad=True)
     torch.compile(lambda x: x.sin().exp(), backend="ferrite", options=ANEW)(x).sum().backward()
     (told,) = said()

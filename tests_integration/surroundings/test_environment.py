@@ -61,7 +61,7 @@ ODD = """
 import multiprocessing, os, signal, sys, tempfile, threading, time
 import torch
 import ferrite_torch
-import ferrite_torch.pipeline as pipeline
+import ferrite_torch.compilation as compilation
 from ferrite_runtime import Options, cross_compile
 
 torch.set_num_threads(1)
@@ -87,7 +87,7 @@ def interrupted(call):
         return True
 
 def interrupt(*arguments):
-    pipeline.schedule = theirs
+    compilation.schedule = theirs
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(5)
 
@@ -95,7 +95,7 @@ if __name__ == "__main__":
     folder = tempfile.mkdtemp()
     os.chdir(folder)
     os.rmdir(folder)
-    theirs, pipeline.schedule = pipeline.schedule, interrupt
+    theirs, compilation.schedule = compilation.schedule, interrupt
     check(interrupted(lambda: torch.compile(lambda x: x.sin().cumsum(0), backend="ferrite", options=STRICT)(x)))
     torch.testing.assert_close(compiled(x), scores(x))
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))

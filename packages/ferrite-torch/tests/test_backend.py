@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import ferrite_torch
-from ferrite_torch import pipeline
+from ferrite_torch import compilation
 from ferrite_torch.errors import CompileError, OptionError, Unsupported
 from ferrite_torch.graphs.captured_steps import A_STEP
 
@@ -261,7 +261,7 @@ class TestFallback:
         def fail(*args: Any) -> Any:
             raise ZeroDivisionError("a defect")
 
-        monkeypatch.setattr(pipeline, "schedule", fail)
+        monkeypatch.setattr(compilation, "schedule", fail)
         x = torch.randn(3, requires_grad=True)
         ferrite_torch.compile(lambda x: x.sin())(x).sum().backward()
         torch.testing.assert_close(x.grad, x.detach().cos())
@@ -273,7 +273,7 @@ class TestFallback:
         def fail(*args: Any) -> Any:
             raise ZeroDivisionError("a defect")
 
-        monkeypatch.setattr(pipeline, "schedule", fail)
+        monkeypatch.setattr(compilation, "schedule", fail)
         with pytest.raises(Exception, match="scheduling failed: ZeroDivisionError: a defect"):
             compiled(lambda x: x.sin())(torch.randn(3))
 

@@ -19,7 +19,7 @@ from torch._functorch import config as functorch_config
 
 import ferrite_torch
 from ferrite_runtime import CacheUnwritable, Store, choose_store, save_record
-from ferrite_torch import pipeline
+from ferrite_torch import compilation
 from ferrite_torch.cache import stored_graphs
 from ferrite_torch.cache.artifact import GRAPHS, Artifact, keep_artifact, recall_artifact
 from ferrite_torch.cache.artifact_loading import runtime_options
@@ -99,7 +99,7 @@ class TestAfterAot:
     def test_a_second_compilation_traces_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         first = train()
         assert recalled() == (2, 0)
-        monkeypatch.setattr(pipeline, "lower_module", None)
+        monkeypatch.setattr(compilation, "lower_module", None)
         monkeypatch.setattr(aot, "min_cut", None)
         second = train()
         assert recalled() == (2, 2)
@@ -178,7 +178,7 @@ class TestAfterAot:
     def test_any_sizes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         first = train_all(dynamic=True)
         assert recalled() == (2, 0)
-        monkeypatch.setattr(pipeline, "lower_module", None)
+        monkeypatch.setattr(compilation, "lower_module", None)
         monkeypatch.setattr(aot, "min_cut", None)
         second = train_all(dynamic=True)
         assert recalled() == (2, 2)
@@ -206,7 +206,7 @@ class TestAfterAot:
             assert recalled() == expected
 
     def test_what_a_compilation_decides_holds_where_it_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        lower = pipeline.lower_module
+        lower = compilation.lower_module
 
         def lower_long(module: torch.fx.GraphModule, **named: Any) -> Any:
             values = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
@@ -222,7 +222,7 @@ class TestAfterAot:
             return recalled()
 
         with monkeypatch.context() as patch:
-            patch.setattr(pipeline, "lower_module", lower_long)
+            patch.setattr(compilation, "lower_module", lower_long)
             assert run(8, 20) == (1, 0)
         assert run(9, 30) == (1, 1)
         assert run(9, 5, 6) == (2, 1), "a size that it is not for is compiled"
@@ -316,7 +316,7 @@ class TestAfterAot:
             raise ValueError("as asked")
 
         with monkeypatch.context() as patch:
-            patch.setattr(pipeline, "schedule", fail)
+            patch.setattr(compilation, "schedule", fail)
             x = torch.randn(3)
             torch.testing.assert_close(infer(torch.sin, x, fallback=True), torch.sin(x))
         infer(torch.sin, x, fallback=True)
@@ -436,7 +436,7 @@ class TestBeforeAot:
 
     def test_forward_and_backward(self, monkeypatch: pytest.MonkeyPatch) -> None:
         first = train()
-        monkeypatch.setattr(pipeline, "lower_module", None)
+        monkeypatch.setattr(compilation, "lower_module", None)
         second = train()
         assert recalled() == (4, 2)
         for one, other in zip(first, second, strict=True):

@@ -1,4 +1,4 @@
-"""The five calls: a captured graph becomes a running program, each step a value that prints."""
+"""A captured graph becomes a running program: found in the store, or compiled (`compilation`), then loaded."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from ferrite_ir import PIPELINE, Graph, require_valid
 from ferrite_runtime import Store, choose_store
-from ferrite_scheduler import Policy, Schedule, schedule
+from ferrite_scheduler import Schedule
 from ferrite_torch.cache.artifact import Artifact, content_key, keep_artifact, recall_artifact
 from ferrite_torch.cache.artifact_loading import constants_of, load_artifact, mark_boxed, run_eagerly, runtime_options
 from ferrite_torch.cache.environment import compile_facts, stores_graphs
@@ -20,17 +19,16 @@ from ferrite_torch.calls.captured_calls import bind_captured
 from ferrite_torch.calls.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
 from ferrite_torch.calls.shared_inputs import SharedBase, bases_of
 from ferrite_torch.calls.transformed_calls import by_slices
+from ferrite_torch.compilation import GraphFacts, Phases, compile_for_targets
 from ferrite_torch.devices.placement import graph_device
 from ferrite_torch.devices.targets import target_of
 from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.diagnostics.log_choice import CACHE
-from ferrite_torch.diagnostics.logs import log_graph, log_kernels, log_lowered, log_schedule
+from ferrite_torch.diagnostics.logs import log_kernels
 from ferrite_torch.diagnostics.origins import places_of
-from ferrite_torch.diagnostics.refusals import refuse_fallbacks
-from ferrite_torch.diagnostics.statistics import CompiledGraph, Stopwatch, observer, record_graph
+from ferrite_torch.diagnostics.statistics import CompiledGraph, observer, record_graph
 from ferrite_torch.errors import FerriteError
-from ferrite_torch.graphs.donations import donated_arguments, donated_names, held_arguments, held_names
-from ferrite_torch.graphs.graph_lowering import OTHER_DEVICE, lower_module
+from ferrite_torch.graphs.donations import donated_arguments, held_arguments
 from ferrite_torch.graphs.unbacked_sizes import has_unbacked
 from ferrite_torch.options import Options
 from ferrite_torch.rewrites.convolution_layouts import assign_layouts
@@ -40,7 +38,6 @@ from ferrite_torch.torch_private.aot_metadata import report_strides
 from ferrite_torch.torch_private.fake_tensors import mode_of
 from ferrite_torch.torch_private.graph_positions import positions_of
 from ferrite_torch.torch_private.symbolic_shapes import is_symbolic
-from ferrite_triton import emit_program
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +60,7 @@ def compile_graph(
     Raises:
         FerriteError: some layer refused or failed; the message names ops and source lines where it can.
     """
-    watch = _Phases()
+    watch = Phases()
     try:
         unwrap_functionalized(module)
         if kind == "inference" and options.layout == "auto":
@@ -138,36 +135,13 @@ def _placeholder_values(module: torch.fx.GraphModule) -> list[Any]:
 
 
 def _produce(
-    module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient, watch: _Phases
+    module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient, watch: Phases
 ) -> tuple[Artifact, Mapping[str, str], Schedule]:
     """Returns a graph compiled, what the user's program calls its symbols, and how it was scheduled."""
-    policy = Policy.from_mapping(options.policy)
-    with watch.phase("lower"):
-        lowered = lower_module(
-            module,
-            name=kind,
-            strict=not options.fallback,
-            regenerated=ambient.regenerated,
-            saved=ambient.saved,
-            layouts=layouts,
-            marks=True,
-            extends_products=options.align_matmuls,
-            product_rows=policy.product_rows,
-            wide_product_rows=policy.wide_product_rows,
-        )
-    if options.extern == "error":
-        refuse_fallbacks(lowered.fallbacks, OTHER_DEVICE)
-    with watch.phase("passes"):
-        log_lowered(kind, lowered.graph)
-        graph = _simplified(lowered.graph, options)
-        log_graph(kind, graph)
-    target = target_of(graph.device, options.target)
-    with watch.phase("schedule"):
-        donated, held = donated_names(lowered, ambient.donated), held_names(lowered, ambient.held)
-        plan = schedule(graph, target, policy, donated, held)
-        log_schedule(kind, plan)
-    with watch.phase("emit"):
-        program = emit_program(plan, target).to_mapping()
+    facts = GraphFacts(ambient.regenerated, ambient.saved, ambient.donated, ambient.held, layouts, marks=True)
+    target = target_of(graph_device(module), options.target)
+    compiled = compile_for_targets(module, kind, options, facts, {"": target}, watch)
+    lowered, (program,) = compiled.lowered, compiled.programs
     artifact = Artifact(
         kind=kind,
         program=program,
@@ -180,13 +154,13 @@ def _produce(
         constants=constant_paths(module),
         externs=lowered.externs,
         layouts=layouts,
-        strides=tuple(strides_of(graph.outputs)),
-        changed=changed_outputs(module, graph),
+        strides=tuple(strides_of(compiled.graph.outputs)),
+        changed=changed_outputs(module, compiled.graph),
         donated=tuple(sorted(ambient.donated)),
         captured=tuple((each.target, each.position) for each in lowered.captured),
         places=places_of(module, (each for kernel in program["kernels"] for each in kernel["origin"])),
     )
-    return artifact, lowered.names, plan
+    return artifact, lowered.names, compiled.schedules[0]
 
 
 def _key(module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient) -> str | None:
@@ -231,41 +205,6 @@ class _Ambient:
         """Returns it in a form that prints the same if it is equal."""
         sets = (self.saved, self.donated, self.held)
         return self.tokens, sorted(self.regenerated.items()), *map(sorted, sets), self.bases
-
-
-_PHASE_NAMES = {
-    "lower": "lowering",
-    "passes": "simplifying",
-    "schedule": "scheduling",
-    "emit": "code generation",
-    "load": "loading",
-}
-
-
-class _Phases(Stopwatch):
-    """A stopwatch that knows which phase was entered last, in words for people."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.current = "lowering"
-
-    def phase(self, name: str) -> Any:
-        """Adds the time until the end of the block to a phase."""
-        self.current = _PHASE_NAMES.get(name, "lowering")
-        return super().phase(name)
-
-
-def _simplified(graph: Graph, options: Options) -> Graph:
-    if options.log_graphs:
-        log.warning("as lowered:\n%s", graph)
-    if options.verify:
-        require_valid(graph)
-    graph = PIPELINE.run(graph)
-    if options.log_graphs:
-        log.warning("after the passes:\n%s", graph)
-    if options.verify:
-        require_valid(graph)
-    return graph
 
 
 def _summary(program: Any, seconds: dict[str, float]) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from ferrite_ir import PIPELINE
 from ferrite_runtime import (
     Backward,
     Bundle,
@@ -27,21 +26,21 @@ from ferrite_runtime import Target as GpuTarget
 from ferrite_runtime.compilation.assertions import checked_program
 from ferrite_runtime.formats.target import find_ptx_target, find_target
 from ferrite_runtime.process.option_ranges import BOOL, FUNCTION, MAYBE_MAPPING, Range
-from ferrite_scheduler import Policy, Target, schedule
+from ferrite_scheduler import Target
 from ferrite_torch.capture.model_capture import Captured, capture
+from ferrite_torch.compilation import GraphFacts, Phases, compile_for_targets
 from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.diagnostics.call_checks import check_arguments, check_call
 from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.errors import FerriteError, OptionError, Unsupported
-from ferrite_torch.graphs.donations import held_arguments, held_names
-from ferrite_torch.graphs.graph_lowering import LoweredModule, lower_module
+from ferrite_torch.graphs.donations import held_arguments
+from ferrite_torch.graphs.graph_lowering import LoweredModule
 from ferrite_torch.lowering.recomputation import stays_whole
 from ferrite_torch.options import Options
 from ferrite_torch.rewrites.decompositions import decomposition_table
 from ferrite_torch.torch_private.fake_tensors import is_fake
 from ferrite_torch.torch_private.graph_positions import positions_of
 from ferrite_torch.torch_private.symbolic_shapes import is_data_dependent
-from ferrite_triton import emit_program
 
 CPU = "cpu"
 VERSION = "0.1.0"
@@ -294,34 +293,22 @@ class _Exporter:
 
     def _emit(self, module: torch.fx.GraphModule, kind: str) -> _Emitted:
         """Returns a graph lowered once and emitted for each target, equal programs together."""
-        phase = "lowering"
+        watch = Phases()
         try:
-            policy = Policy.from_mapping(self.options.policy)
-            lowered = lower_module(
-                module,
-                name=kind,
-                device=self.device,
-                strict=not self.options.fallback,
-                extends_products=self.options.align_matmuls,
-                product_rows=policy.product_rows,
-                wide_product_rows=policy.wide_product_rows,
-            ).complete()
+            facts = GraphFacts(held=held_arguments(module, kind, positions_of(module, kind)))
+            targets = {name: scheduler_target(name) for name in self.targets}
+            compiled = compile_for_targets(module, kind, self.options, facts, targets, watch, self.device)
+            lowered = compiled.lowered.complete()
             _refuse_captured(lowered)
-            phase = "simplifying"
-            graph = PIPELINE.run(lowered.graph)
-            held = held_names(lowered, held_arguments(module, kind, positions_of(module, kind)))
             grouped: dict[str, tuple[list[str], Program]] = {}
-            for name in self.targets:
-                phase = f"code generation for {name}"
-                target = scheduler_target(name)
-                mapping = emit_program(schedule(graph, target, policy, held=held), target).to_mapping()
+            for name, mapping in zip(targets, compiled.programs, strict=True):
                 checks = self.options.check_indices and name != CPU
                 program = Program.from_mapping(checked_program(mapping) if checks else mapping)
                 grouped.setdefault(repr(program), ([], program))[0].append(name)
         except FerriteError:
             raise
         except Exception as error:
-            raise translate(error, phase) from error
+            raise translate(error, watch.current) from error
         named = [(() if self.device == CPU else tuple(names), program) for names, program in grouped.values()]
         return _Emitted(lowered, tuple(named))
 

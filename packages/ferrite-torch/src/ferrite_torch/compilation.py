@@ -1,0 +1,151 @@
+"""The calls that the packages are there for: a functional graph becomes a program, each step a value that prints.
+
+    graph    = PIPELINE.run(lower_module(module).graph)     ferrite_ir.Graph
+    schedule = schedule(graph, target, policy)              ferrite_scheduler.Schedule
+    program  = emit_program(schedule, target)               ferrite_triton.Program
+
+The backend loads the program at once (`pipeline`), ``export`` writes those for several targets into a bundle.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ferrite_ir import PIPELINE, Graph, require_valid
+from ferrite_scheduler import Policy, Schedule, Target, schedule
+from ferrite_torch.calls.layouts import Layouts
+from ferrite_torch.diagnostics.logs import log_graph, log_lowered, log_schedule
+from ferrite_torch.diagnostics.refusals import refuse_fallbacks
+from ferrite_torch.diagnostics.statistics import Stopwatch
+from ferrite_torch.graphs.donations import donated_names, held_names
+from ferrite_torch.graphs.graph_lowering import OTHER_DEVICE, LoweredModule, lower_module
+from ferrite_torch.options import Options
+from ferrite_triton import emit_program
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """What is known of a graph beside itself, by the positions of its arguments and results.
+
+    Attributes:
+        regenerated: results that the caller makes anew, each with the argument that it makes them from.
+        saved: results that may lie as they like, because who reads them is told.
+        donated: arguments whose storage the graph may take.
+        held: arguments that others hold after the call.
+        layouts: strides of arguments that lie otherwise than their fakes.
+        marks: the caller marks results as conjugated or negated when they are read.
+    """
+
+    regenerated: Mapping[int, int] = field(default_factory=dict)
+    saved: frozenset[int] = frozenset()
+    donated: frozenset[int] = frozenset()
+    held: frozenset[int] = frozenset()
+    layouts: Layouts = field(default_factory=dict)
+    marks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """What a graph has become: lowered, after the passes, and for each target scheduled and emitted."""
+
+    lowered: LoweredModule
+    graph: Graph
+    schedules: tuple[Schedule, ...]
+    programs: tuple[dict[str, Any], ...]
+
+
+def compile_for_targets(
+    module: torch.fx.GraphModule,
+    kind: str,
+    options: Options,
+    facts: GraphFacts,
+    targets: Mapping[str, Target],
+    watch: Phases,
+    device: str | None = None,
+) -> Compilation:
+    """Returns a graph compiled for each target.
+
+    Args:
+        module: a functional graph of aten ops.
+        kind: ``forward``, ``backward`` or ``inference``; names the programs.
+        options: what the user chose.
+        facts: what is known of the graph beside itself.
+        targets: facts about GPUs, by names for errors.
+        watch: takes the time of each step, and knows which one it is.
+        device: device type of the kernels; None takes it from the graph.
+
+    Raises:
+        FerriteError: some layer refused; others raise what they like, which ``watch.current`` puts a name to.
+    """
+    policy = Policy.from_mapping(options.policy)
+    with watch.phase("lower"):
+        lowered = lower_module(
+            module,
+            name=kind,
+            device=device,
+            strict=not options.fallback,
+            regenerated=facts.regenerated,
+            saved=facts.saved,
+            layouts=facts.layouts,
+            marks=facts.marks,
+            extends_products=options.align_matmuls,
+            product_rows=policy.product_rows,
+            wide_product_rows=policy.wide_product_rows,
+        )
+    if options.extern == "error":
+        refuse_fallbacks(lowered.fallbacks, OTHER_DEVICE)
+    with watch.phase("passes"):
+        log_lowered(kind, lowered.graph)
+        graph = _simplified(lowered.graph, options)
+        log_graph(kind, graph)
+    donated, held = donated_names(lowered, facts.donated), held_names(lowered, facts.held)
+    schedules, programs = [], []
+    for name, target in targets.items():
+        with watch.phase("schedule", name):
+            schedules.append(schedule(graph, target, policy, donated, held))
+            log_schedule(kind, schedules[-1])
+        with watch.phase("emit", name):
+            programs.append(emit_program(schedules[-1], target).to_mapping())
+    return Compilation(lowered, graph, tuple(schedules), tuple(programs))
+
+
+def _simplified(graph: Graph, options: Options) -> Graph:
+    if options.log_graphs:
+        log.warning("as lowered:\n%s", graph)
+    if options.verify:
+        require_valid(graph)
+    graph = PIPELINE.run(graph)
+    if options.log_graphs:
+        log.warning("after the passes:\n%s", graph)
+    if options.verify:
+        require_valid(graph)
+    return graph
+
+
+_PHASE_NAMES = {
+    "lower": "lowering",
+    "passes": "simplifying",
+    "schedule": "scheduling",
+    "emit": "code generation",
+    "load": "loading",
+}
+
+
+class Phases(Stopwatch):
+    """A stopwatch that knows which phase was entered last, in words for people."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.current = "lowering"
+
+    def phase(self, name: str, target: str = "") -> Any:
+        """Adds the time until the end of the block to a phase, which may be one for a target."""
+        self.current = _PHASE_NAMES.get(name, "lowering") + (f" for {target}" if target else "")
+        return super().phase(name)
