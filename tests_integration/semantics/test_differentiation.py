@@ -133,7 +133,7 @@ def test_batched_gradients_of_any_size() -> None:
 @pytest.mark.parametrize("form", ["reverse-mode", "forward-mode"])
 def test_vectorised_jacobian(form: str) -> None:
     x = torch.randn(3, 3)
-    found = torch.autograd.functional.jacobian(compiled_or_eager(smooth), x, vectorize=True, form=form)
+    found = torch.autograd.functional.jacobian(compiled_or_eager(smooth), x, vectorize=True, strategy=form)
     torch.testing.assert_close(found, torch.autograd.functional.jacobian(smooth, x, vectorize=True))
 
 
