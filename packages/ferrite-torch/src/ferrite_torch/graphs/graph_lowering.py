@@ -16,7 +16,7 @@ import torch
 from ferrite_ir.language import index as ix
 from ferrite_ir.language.graph import Extern, Graph
 from ferrite_ir.language.scalar import Scalar
-from ferrite_ir.language.sizes import Size, Symbolic, Undecided, hint, symbols_of
+from ferrite_ir.language.sizes import Size, Symbolic, Undecided, symbols_of
 from ferrite_torch.calls.layouts import Layouts
 from ferrite_torch.calls.lazy_results import LazyResult
 from ferrite_torch.devices.dtypes import dtype_of
@@ -34,6 +34,7 @@ from ferrite_torch.graphs.graph_outputs import GraphOutputs, returned_nodes
 from ferrite_torch.graphs.library_calls import call_library, call_of
 from ferrite_torch.graphs.lifetimes import COPY_BACK, Lifetimes, tensors_in
 from ferrite_torch.graphs.slice_stores import IN_PLACE
+from ferrite_torch.graphs.strided_views import is_inside
 from ferrite_torch.graphs.unbacked_sizes import ASSERTIONS, BINDING_VIEWS, READS, RunTimeSizes
 from ferrite_torch.graphs.write_backs import WriteBacks
 from ferrite_torch.lowering import LOWERINGS
@@ -437,7 +438,7 @@ class _Walk:
         """
         operand = self.results[node.all_input_nodes[0]]
         inputs = [result for each, result in self.results.items() if self._is_input(each)]
-        if not any(operand.value is each.value for each in inputs) and not _is_inside(node):
+        if not any(operand.value is each.value for each in inputs) and not is_inside(node):
             reason = "a view by strides (as_strided) of memory around a tensor, which is not around one computed here"
             raise unsupported(node, reason, "take slices of the tensor that has the memory")
 
@@ -446,27 +447,6 @@ class _Walk:
 
     def _is_input(self, node: Any) -> bool:
         return isinstance(node, torch.fx.Node) and node.op == "placeholder" and isinstance(self.results[node], Tensor)
-
-
-def _is_inside(node: torch.fx.Node) -> bool:
-    """Returns whether the places of a view by strides lie among those of its operand, in the call at hand.
-
-    That they lie in its storage is checked for every call, by a guard of `validation.indexing`.
-    """
-    found: Any = torch.fx.node.map_arg((node.args, node.kwargs), lambda each: each.meta["val"])
-    (fake, *given), kwargs = found
-    size, stride, *rest = given[1:] if target_name(node).startswith("as_strided_scatter") else given
-    offset = rest[0] if rest else kwargs.get("storage_offset")
-    own = fake.storage_offset()
-    start = 0 if offset is None else hint(size_of(offset)) - hint(size_of(own))
-    reach = start + _span(size, stride)
-    return start >= 0 and reach <= _span(fake.shape, fake.stride())
-
-
-def _span(shape: Sequence[Any], strides: Sequence[Any]) -> int:
-    """Returns the distance from the first place of a strided tensor to its last, in the call at hand."""
-    pairs = [(hint(size_of(size)), hint(size_of(step))) for size, step in zip(shape, strides, strict=True)]
-    return sum(max(size - 1, 0) * step for size, step in pairs)
 
 
 def _refuse_layouts(node: torch.fx.Node) -> None:
