@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ferrite_torch
+from ferrite_torch.devices.facts import convolution_precision
 from ferrite_torch.rewrites import convolution_layouts
 from ferrite_torch.rewrites.convolution_layouts import Effect
 
@@ -166,3 +167,17 @@ def test_layouts_are_kept_where_that_is_asked_for(counted: list[int]) -> None:
     assert not counted
     with pytest.raises(ferrite_torch.OptionError, match="layout"):
         ferrite_torch.parse_options(None, {"layout": "best"})
+
+
+def test_graphs_compile_where_convolutions_and_recurrent_nets_differ_in_precision(counted: list[int]) -> None:
+    """Torch's older flag, one for both, raises then when it is read."""
+    before = torch.backends.cudnn.conv.fp32_precision
+    x, weight = torch.randn(2, 8, 5, 5), torch.randn(8, 8, 3, 3)
+    try:
+        torch.backends.cudnn.conv.fp32_precision = "ieee"
+        assert convolution_precision() == "ieee"
+        found = torch.compile(twice, backend="ferrite", options={"fallback": False})(x, weight)
+    finally:
+        torch.backends.cudnn.conv.fp32_precision = before
+    torch.testing.assert_close(found, twice(x, weight), atol=1e-4, rtol=1e-4)
+    assert counted

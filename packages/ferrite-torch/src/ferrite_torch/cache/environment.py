@@ -16,7 +16,7 @@ import ferrite_runtime
 from ferrite_runtime import triton_version
 from ferrite_runtime.process.environment_variables import read_settings
 from ferrite_runtime.tuning.pins import load_pins
-from ferrite_torch.devices.facts import device_facts
+from ferrite_torch.devices.facts import convolution_precision, device_facts
 from ferrite_torch.diagnostics.log_choice import shows_compilation
 from ferrite_torch.errors import OptionError
 from ferrite_torch.options import Options
@@ -84,5 +84,5 @@ def compile_facts(device: str, options: Options) -> list[Any]:
         str(torch.get_default_dtype()),
         torch.are_deterministic_algorithms_enabled(),
         torch.backends.cudnn.enabled,  # these two decide on layouts
-        torch.backends.cudnn.allow_tf32,
+        convolution_precision(),
     ]

@@ -18,6 +18,15 @@ def device_facts(device: str) -> dict[str, Any]:
     return dict(_cuda_facts(torch.cuda.current_device())) if device == "cuda" and torch.cuda.is_available() else {}
 
 
+def convolution_precision() -> str:
+    """Returns what the library's convolutions of float32 compute in: ``tf32``, ``ieee``, or ``none`` for no wish.
+
+    The older name ``cudnn.allow_tf32`` says so too, and raises where convolutions and recurrent nets differ.
+    """
+    cudnn: Any = torch.backends.cudnn
+    return str(cudnn.conv.fp32_precision)
+
+
 @lru_cache(maxsize=1)
 def lacking_types() -> frozenset[torch.dtype]:
     """Returns the types of eight bits that kernels cannot have as elements here.

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from ferrite_torch.devices.facts import convolution_precision
 from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.operators import Overload, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import is_known
@@ -108,7 +109,7 @@ def measured_effect(node: Node) -> Effect:
     groups = node.args[8 if first == 0 else 9]
     if image.device.type != "cuda" or image.dim() not in _FORMATS or not _has_library():
         return Effect.LOSS
-    is_on_tensor_cores = image.dtype in _HALVES or (image.dtype is torch.float32 and torch.backends.cudnn.allow_tf32)
+    is_on_tensor_cores = image.dtype in _HALVES or (image.dtype is torch.float32 and convolution_precision() == "tf32")
     is_depthwise = not is_known(weight.shape[1] != 1) and groups != 1
     if not is_on_tensor_cores or (is_depthwise and image.dim() == 5):
         return Effect.LOSS
