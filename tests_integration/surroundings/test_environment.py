@@ -65,6 +65,7 @@ import ferrite_torch.compilation as compilation
 from ferrite_runtime import Options, cross_compile
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 STRICT = {"fallback": False, "use_cache": True}
 x = torch.randn(3, 4)
 
