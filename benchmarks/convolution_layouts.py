@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
+import statistics
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from kernel_results import geomean
+from kernel_timing import machine_name, time_launches
 
 KINDS = ("bfloat16", "float16", "tf32", "float32")
 MEMORY = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -55,21 +59,10 @@ def drawn(numbers: random.Random) -> dict[str, Any]:
     }
 
 
-def microseconds(call: Any) -> float:
+def microseconds(call: Callable[[], Any]) -> float:
     """Returns the median time of a call on the GPU."""
-    for _ in range(2):
-        call()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(5):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        for _ in range(4):
-            call()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 4 * 1e3)
-    return sorted(times)[2]
+    time_launches(call, 2, "cuda")  # the library chooses a kernel
+    return statistics.median(time_launches(call, 4, "cuda") for _ in range(5)) * 1e3
 
 
 def measured(case: dict[str, Any], kind: str) -> dict[str, float]:
@@ -123,13 +116,12 @@ def main() -> int:
         few = "few channels" if min(row["into"], row["out"]) < 16 else ""
         key = (row["kind"], row["dims"], grouping, "transposed" if row["transposed"] else "", few)
         groups.setdefault(key, []).append(row)
-    print(torch.cuda.get_device_name(), "torch", torch.__version__, "- time row-major over time channels-last:")
+    print(f"{machine_name('cuda')}: time row-major over time channels-last")
     for key, found in sorted(groups.items()):
         text = []
         for suffix in ("", "_backward"):
             ratios = sorted(row[f"nchw{suffix}"] / row[f"nhwc{suffix}"] for row in found)
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            text.append(f"{mean:5.2f} ({ratios[0]:.2f}..{ratios[-1]:.2f})")
+            text.append(f"{geomean(ratios):5.2f} ({ratios[0]:.2f}..{ratios[-1]:.2f})")
         print(f"{' '.join(map(str, key)):45} {len(found):3}  forward {text[0]}  backward {text[1]}")
     return 0
 

@@ -134,10 +134,10 @@ def measure(model: str, mode: str, repeats: int) -> str:
     same = batches[:1] * len(batches)
     static = microseconds(step_of(module, mode, dynamic=False), same, repeats)
     step = step_of(module, mode, dynamic=True)
-    meetings, shape_cache.CALL_THRESHOLD = shape_cache.CALL_THRESHOLD, sys.maxsize
+    threshold, shape_cache.CALL_THRESHOLD = shape_cache.CALL_THRESHOLD, sys.maxsize
     unprepared = microseconds(step, batches, repeats)
-    shape_cache.CALL_THRESHOLD = meetings
-    for batch in batches * meetings:
+    shape_cache.CALL_THRESHOLD = threshold
+    for batch in batches * threshold:
         step(batch)
     dynamic = microseconds(step, same, repeats)
     changing = microseconds(step, batches, repeats)

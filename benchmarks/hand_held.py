@@ -136,7 +136,7 @@ def _combined(words, words_of_others, others, POINTS: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["launches", "patience"])
-def held_images(
+def register_norm(
     x, weight, bias, y, moments, counter, launches, patience, POINTS: tl.constexpr, ORDER: tl.constexpr,
     HELPS: tl.constexpr, WAITS: tl.constexpr
 ):  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hand_cases import Row, distance, launched, normalised_images, ours
-from hand_held import held_images
+from hand_held import register_norm
 
 HELD = (
     *(
@@ -43,7 +43,7 @@ def held(dtype: torch.dtype) -> Iterator[Row]:
 
         def call(x: Tensor, fixed=fixed, launches=launches, sizes=sizes, w=warps, r=registers) -> None:
             given = (_words(x), *fixed, next(launches), *sizes)
-            launched(held_images, 16 * 4096 // sizes[1] * 5, *given, warps=w, registers=r, uses_pdl=True)()
+            launched(register_norm, 16 * 4096 // sizes[1] * 5, *given, warps=w, registers=r, uses_pdl=True)()
 
         def error(call=call, waits=waits) -> float:
             y.zero_()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
-from kernel_results import Result
+from kernel_results import Result, geomean
 
 WORST = 20
 OPPONENT = "inductor"
@@ -35,7 +34,7 @@ def random_figures(results: Sequence[Result], backends: Sequence[str]) -> Iterat
         )
         if not ratios:
             continue
-        mean = math.exp(sum(math.log(ratio) for ratio, *_ in ratios) / len(ratios))
+        mean = geomean(ratio for ratio, *_ in ratios)
         places = [ratios[int(share * (len(ratios) - 1))][0] for share in (0.0, 0.05, 0.25, 0.5, 0.75, 1.0)]
         text = " ".join(f"{place:.2f}" for place in places)
         yield f"{backend} / {OPPONENT}: {mean:.3f} in geometric mean of {len(ratios)}; min 5% 25% 50% 75% max: {text}"

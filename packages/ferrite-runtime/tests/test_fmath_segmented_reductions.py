@@ -211,14 +211,14 @@ def test_rows_that_are_spread_evenly_do_not_meet_often_and_skewed_ones_do(places
     limit = fmath.row_bins._often(part, places)
     generator = torch.Generator().manual_seed(places)
 
-    def meetings(weights: torch.Tensor) -> torch.Tensor:
+    def collisions(weights: torch.Tensor) -> torch.Tensor:
         """How often rows of each part meet others of their warp."""
         drawn = torch.multinomial(weights, part * parts, replacement=True, generator=generator)
         warps = drawn.view(parts, -1, 32)
         return (warps[..., None] == warps[..., None, :]).sum((1, 2, 3)) - part
 
-    assert meetings(torch.ones(places)).max() < limit
-    assert meetings(1.0 / torch.arange(1, places + 1)).min() >= limit
+    assert collisions(torch.ones(places)).max() < limit
+    assert collisions(1.0 / torch.arange(1, places + 1)).min() >= limit
 
 
 def test_shares_that_are_sorted_already_are_left_alone() -> None:

@@ -209,7 +209,7 @@ class Written:
         return self.call([None, None, n])
 
 
-def test_a_function_is_written_after_several_meetings(monkeypatch) -> None:
+def test_a_function_is_written_after_several_calls(monkeypatch) -> None:
     monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 3)
     written = Written()
     assert [written.at(n) for n in (5, 6, 5, 5, 5, 6, 7)] == ["usual"] * 4 + [(5,), "usual", "usual"]

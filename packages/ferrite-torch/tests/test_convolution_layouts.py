@@ -161,6 +161,20 @@ def test_written_inputs_and_results_lie_as_before(
     assert (found.stride(), given.stride()) == (expected.stride(), x.stride())
 
 
+@pytest.mark.usefixtures("counted")
+def test_axes_of_one_element_have_the_strides_of_eager() -> None:
+    def program(x: Tensor, weight: Tensor, narrow: Tensor) -> tuple[Tensor, ...]:
+        y = F.conv2d(x, weight)
+        return F.conv2d(y.relu(), narrow), y.mean((2, 3), keepdim=True), y[:, :1].contiguous()
+
+    given = torch.randn(2, 8, 6, 6), torch.randn(8, 8, 3, 3), torch.randn(1, 8, 3, 3)
+    mine = torch.compile(program, backend="ferrite", options={"fallback": False, "use_cache": False})
+    with torch.no_grad():
+        for found, expected in zip(mine(*given), program(*given), strict=True):
+            torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+            assert found.stride() == expected.stride()
+
+
 def test_layouts_are_kept_where_that_is_asked_for(counted: list[int]) -> None:
     options = {"layout": "keep", "use_cache": False}
     torch.compile(twice, backend="ferrite", options=options)(torch.randn(2, 8, 5, 5), torch.randn(8, 8, 3, 3))

@@ -436,7 +436,7 @@ def _sort(x: Tensor, *, stable: bool, dim: int, descending: bool) -> tuple[Neste
     return [values[place] for place in order], order
 
 
-def _combine_rows(
+def _reduce_segments(
     places: Tensor, source: Tensor, base: Tensor | Number, *, rows: int, mode: str, wraps: bool, **_: int
 ) -> Nested:
     """Returns rows with those of another matrix combined into them; a place that is no row's is none."""
@@ -458,7 +458,7 @@ EXTERNS: dict[str, ExternFunction] = {
     "aten.mm.default": _mm,
     "aten.addmm.default": _addmm,
     "aten.sort.stable": _sort,
-    "ferrite.reduce_segments": _combine_rows,
+    "ferrite.reduce_segments": _reduce_segments,
     "aten.copy_.default": lambda target, source, *_: _copy(target, source),
     "aten.empty_strided.default": lambda shape, strides, dtype, **_: empty(dtype_named(dtype.value), shape, strides),
 }

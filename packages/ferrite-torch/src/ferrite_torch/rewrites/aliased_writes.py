@@ -19,7 +19,7 @@ from ferrite_torch.diagnostics.origins import unsupported, unsupported_graph
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.rewrites.overlapping_targets import is_repeated
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
-from ferrite_torch.torch_private.nodes import example_of, is_in_place_name, target_name
+from ferrite_torch.torch_private.nodes import example_of, is_in_place_name, nodes_of, target_name
 from ferrite_torch.torch_private.operators import Overload, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import is_known
 
@@ -37,7 +37,7 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
     Raises:
         Unsupported: it would not; the message names op and line.
     """
-    for node in _nodes(module):
+    for node in nodes_of(module):
         if target_name(node).partition(".")[0] == _RESIZE:
             raise unsupported(
                 node,
@@ -60,12 +60,6 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
                     "the rest of what they are windows of",
                     "write to a slice of it, or to a clone() of the windows",
                 )
-
-
-def _nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
-    for part in module.modules():
-        if isinstance(part, torch.fx.GraphModule):
-            yield from part.graph.nodes
 
 
 def _destinations(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
@@ -154,7 +148,7 @@ def _is_number(size: int | torch.SymInt) -> bool:
 
 def written_together(module: torch.fx.GraphModule) -> list[list[int]]:
     """Returns the positions of inputs that share a storage to which a captured graph writes, by storage."""
-    fakes = (_fake(destination) for node in _nodes(module) for destination in _destinations(node))
+    fakes = (_fake(destination) for node in nodes_of(module) for destination in _destinations(node))
     written = {storage_key(fake) for fake in fakes if fake is not None}
     groups: defaultdict[int, list[int]] = defaultdict(list)
     for position, node in enumerate(module.graph.find_nodes(op="placeholder")):

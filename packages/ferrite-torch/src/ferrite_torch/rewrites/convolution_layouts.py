@@ -20,27 +20,29 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.fx import Graph, Node
 
 from ferrite_torch.devices.facts import convolution_precision
+from ferrite_torch.rewrites.eager_layouts import iterated
+from ferrite_torch.rewrites.in_place_layouts import is_dense
 from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.operators import Overload, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import is_known
 
 aten = torch.ops.aten
 
+Form: TypeAlias = "torch.memory_format | tuple[int, ...]"
+"""How a copy lies: a memory format, or the order of axes from the outermost to the innermost."""
+
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _HALVES = (torch.float16, torch.bfloat16)
 FEWEST_CHANNELS = 16
 """Channels, in or out, from which on channels-last convolutions are faster on tensor cores.
 
-``benchmarks/convolution_layouts.py`` measures it. On an H100 those of 16 channels and more are 1.5 times as fast
-forward and 1.2 times backward in half types, 1.35 and 1.15 times in TF32; those of fewer channels are between half and
-twice as fast, like grouped ones; those in float32 without tensor cores take 1.2 times as long; depthwise ones in three
-dims ten times.
+``benchmarks/convolution_layouts.py`` measures it, and ``benchmarks/RESULTS.md`` has what it gave.
 """
 
 
@@ -63,7 +65,7 @@ class Assignment:
     """
 
     fakes: dict[Node, Any] = field(default_factory=dict)
-    copies: dict[tuple[Node, Node], torch.memory_format | tuple[int, ...]] = field(default_factory=dict)
+    copies: dict[tuple[Node, Node], Form] = field(default_factory=dict)
     restored: dict[Node, tuple[int, ...]] = field(default_factory=dict)
 
     def seen(self, node: Node) -> Any:
@@ -184,45 +186,21 @@ def _restore(assignment: Assignment, node: Node, operands: list[Node]) -> None:
 def _order_of(node: Node) -> tuple[int, ...]:
     """Returns the order of a tensor's axes in memory before anything was changed, from the outermost."""
     fake = node.meta["val"]
-    if not isinstance(fake, torch.Tensor) or fake.layout is not torch.strided:
+    if not isinstance(fake, torch.Tensor) or fake.layout is not torch.strided or not is_dense(fake):
         raise _Unassignable
-    order = _dense_order(fake)
-    if order is None:
-        raise _Unassignable
-    return order
-
-
-def _dense_order(fake: torch.Tensor) -> tuple[int, ...] | None:
-    left, order, reach = list(range(fake.dim())), [], 1
-    while left:
-        ones = [axis for axis in left if is_known(fake.shape[axis] == 1)]
-        axis = next((axis for axis in reversed(left) if axis in ones), None)
-        if axis is None:
-            axis = next((axis for axis in reversed(left) if is_known(fake.stride(axis) == reach)), None)
-        if axis is None:
-            return None
-        left.remove(axis)
-        order.append(axis)
-        reach = reach * fake.shape[axis]
-    return tuple(reversed(order))
+    return tuple(iterated(fake, [fake]) or ())
 
 
 def _result(assignment: Assignment, node: Node) -> Any:
     def fake_of(operand: Node) -> Any:
         fake = assignment.seen(operand)
         form = assignment.copies.get((node, operand))
-        return fake if form is None else copied(fake, form)
+        for target, rest, named in () if form is None else _copy_calls(form):
+            fake = target(fake, *rest, **named)
+        return fake
 
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), fake_of)
     return node.target(*args, **kwargs)  # type: ignore[operator]
-
-
-def copied(x: torch.Tensor, form: torch.memory_format | tuple[int, ...]) -> torch.Tensor:
-    """Returns a copy of a tensor in a memory format, or with its axes in an order."""
-    if isinstance(form, torch.memory_format):
-        return x.clone(memory_format=form)
-    back = [form.index(axis) for axis in range(x.dim())]
-    return x.permute(form).clone(memory_format=torch.contiguous_format).permute(back)
 
 
 def _lies_otherwise(result: Any, before: Any) -> bool:
@@ -238,7 +216,7 @@ def _lies_otherwise(result: Any, before: Any) -> bool:
 
 _FREE_NAMES = """
     convolution convolution_backward clone _to_copy permute transpose t expand squeeze unsqueeze slice select view
-    _unsafe_view reshape cat constant_pad_nd sum mean amax amin var var_mean std prod any all where getitem
+    _unsafe_view reshape cat constant_pad_nd sum mean amax amin var var_mean std prod any all where
     native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
     native_batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward
     max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward
@@ -248,7 +226,7 @@ _FREE_NAMES = """
     upsample_trilinear3d upsample_trilinear3d_backward copy copy_ alias detach native_dropout native_dropout_backward
     squeeze_dims split split_with_sizes unbind zeros_like ones_like full_like rand_like threshold_backward
     gelu_backward silu_backward hardswish_backward hardtanh_backward hardsigmoid_backward leaky_relu_backward
-    elu_backward _softmax _log_softmax flip index_put sym_size
+    elu_backward _softmax _log_softmax flip index_put
 """
 """Ops whose numbers do not depend on how operands lie, beside those that torch tags as pointwise."""
 _FREE = frozenset(_FREE_NAMES.split())
@@ -288,22 +266,22 @@ def _apply(graph: Graph, assignment: Assignment) -> int:
     return len(made) + len(assignment.restored)
 
 
-def _copy_node(graph: Graph, operand: Node, form: torch.memory_format | tuple[int, ...]) -> Node:
-    calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]
+def _copy_calls(form: Form) -> Iterator[tuple[Overload, tuple[Any, ...], dict[str, Any]]]:
+    """Yields the calls, one of the other's result, that copy a tensor to a memory format or with axes in an order."""
     if isinstance(form, torch.memory_format):
-        calls = [(aten.clone.default, (), {"memory_format": form})]
-    elif form == tuple(range(len(form))):
-        calls = [(aten.clone.default, (), {"memory_format": torch.contiguous_format})]
-    else:
-        back = [form.index(axis) for axis in range(len(form))]
-        contiguous = {"memory_format": torch.contiguous_format}
-        calls = [
-            (aten.permute.default, (list(form),), {}),
-            (aten.clone.default, (), contiguous),
-            (aten.permute.default, (back,), {}),
-        ]
+        yield aten.clone.default, (), {"memory_format": form}
+        return
+    is_moved = form != tuple(range(len(form)))
+    if is_moved:
+        yield aten.permute.default, (list(form),), {}
+    yield aten.clone.default, (), {"memory_format": torch.contiguous_format}
+    if is_moved:
+        yield aten.permute.default, ([form.index(axis) for axis in range(len(form))],), {}
+
+
+def _copy_node(graph: Graph, operand: Node, form: Form) -> Node:
     found = operand
-    for target, rest, named in calls:
+    for target, rest, named in _copy_calls(form):
         below, fake = found, found.meta["val"]
         with graph.inserting_after(below) if below is not operand else nullcontext():
             found = graph.call_function(target, (below, *rest), named)

@@ -14,12 +14,10 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.rewrites.overlapping_targets import PARTS, lies_on_itself
-from ferrite_torch.torch_private.nodes import target_name
+from ferrite_torch.rewrites.overlapping_targets import PARTS, lies_on_itself, written_in_memory
+from ferrite_torch.torch_private.nodes import nodes_of, target_name
 from ferrite_torch.torch_private.operators import Overload
 from ferrite_torch.torch_private.symbolic_shapes import is_known
-
-aten = torch.ops.aten
 
 _READERS = ("as_strided", "storage_offset")
 _KNOWN = frozenset(("torch", "_operator", "math", "builtins"))
@@ -31,8 +29,7 @@ def counts_from_storage(module: torch.nn.Module) -> bool:
 
     Functions of a program's own that are called whole (``torch.compiler.allow_in_graph``) may.
     """
-    graphs = (part.graph for part in module.modules() if isinstance(part, torch.fx.GraphModule))
-    return any(_counts_from_storage(node) for graph in graphs for node in graph.nodes)
+    return any(map(_counts_from_storage, nodes_of(module)))
 
 
 def _counts_from_storage(node: torch.fx.Node) -> bool:
@@ -56,9 +53,4 @@ def called_on_storage(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any
     held = x.untyped_storage().nbytes() // x.element_size()
     if is_known(x.storage_offset() == 0) and is_known(held == x.numel()):
         return NotImplemented
-    written = part(x, *place, **kwargs)
-    memory = aten.as_strided.default(x, [held], [1], 0)
-    memory = aten.as_strided_scatter.default(
-        memory, source.expand(written.shape), written.shape, written.stride(), written.storage_offset()
-    )
-    return aten.as_strided.default(memory, x.shape, x.stride(), x.storage_offset())
+    return written_in_memory(x, source, part(x, *place, **kwargs), 0, held)

@@ -27,7 +27,7 @@ def called_in_layout(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]
     if returning is None or not args or not isinstance(args[0], torch.Tensor):
         return NotImplemented
     written = args[0]
-    if written.layout is not torch.strided or written.is_contiguous() or not _is_dense(written):
+    if written.layout is not torch.strided or written.is_contiguous() or not is_dense(written):
         return NotImplemented
     value = returning(*args, **kwargs)
     is_narrowed = value.dtype is not written.dtype and not value.dtype.is_floating_point  # sums of small integers
@@ -57,7 +57,7 @@ def _returning(op: Overload) -> Overload | None:
     return found if isinstance(found, Overload) else None
 
 
-def _is_dense(x: torch.Tensor) -> bool:
+def is_dense(x: torch.Tensor) -> bool:
     """Returns whether the elements of a tensor fill the memory that they lie in, each with a place of its own."""
     left = [(size, step) for size, step in zip(x.shape, x.stride(), strict=True) if not is_known(size == 1)]
     reach: Any = 1

@@ -44,8 +44,10 @@ def _rule(op: Overload, part: Part) -> Callable[..., Any]:
             return op(x.clone(), source, *args, **kwargs)
         if lies_on_itself(x):
             written = part(x, *args, **kwargs)
-            if is_known(written.storage_offset() >= x.storage_offset()):
-                return _written_in_memory(x, source, written)
+            first = x.storage_offset()
+            if is_known(written.storage_offset() >= first):
+                places = 1 + sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
+                return written_in_memory(x, source, written, first, places)
         return NotImplemented
 
     return decomposed
@@ -86,14 +88,16 @@ def _reaches(size: Any, step: Any, other: Any) -> bool:
     return is_known(step > 0) and is_known(other % step == 0) and is_known(other < size * step)
 
 
-def _written_in_memory(x: torch.Tensor, source: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    """Returns a copy of the memory that ``x`` lies in, seen as ``x``, with a source written to a part of ``x``."""
-    first = x.storage_offset()
-    places = 1 + sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
+def written_in_memory(
+    x: torch.Tensor, source: torch.Tensor, part: torch.Tensor, first: Any, places: Any
+) -> torch.Tensor:
+    """Returns a copy of so many places of a storage, seen as ``x``, with a source written to a part of ``x``.
+
+    The places begin at ``first``; ``part`` is the view of ``x`` that the source goes to.
+    """
     memory = aten.as_strided.default(x, [places], [1], first)
-    source = source.expand(part.shape)
     written = aten.as_strided_scatter.default(
-        memory.clone(), source, part.shape, part.stride(), part.storage_offset() - first
+        memory.clone(), source.expand(part.shape), part.shape, part.stride(), part.storage_offset() - first
     )
-    seen: torch.Tensor = aten.as_strided.default(written, x.shape, x.stride(), 0)
+    seen: torch.Tensor = aten.as_strided.default(written, x.shape, x.stride(), x.storage_offset() - first)
     return seen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from keyword import iskeyword
 from typing import Any
 
@@ -12,6 +12,13 @@ import torch
 def example_of(placeholder: torch.fx.Node) -> Any:
     """Returns the fake input that dynamo traced with: only there are sizes symbolic, the inputs it passes are real."""
     return placeholder.meta.get("example_value", placeholder.meta.get("val"))
+
+
+def nodes_of(module: torch.nn.Module) -> Iterator[torch.fx.Node]:
+    """Yields the nodes of captured graphs, those of checkpoints and branches in them included."""
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            yield from part.graph.nodes
 
 
 def target_name(node: torch.fx.Node) -> str:
