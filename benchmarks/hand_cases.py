@@ -84,8 +84,13 @@ NORM_ELEMENTS = 16 * 320 * 4096
 """Elements of the images of group norms."""
 SHARED: tuple[dict[str, Any], ...] = (
     {},
-    {"cooperate": True},
-    {"cooperate": True, "cooperative_rows": 256, "cooperative_points": 4096, "cooperative_minimum": 1 << 17},
+    {"grid_reductions": True},
+    {
+        "grid_reductions": True,
+        "grid_reduction_rows": 256,
+        "grid_reduction_points": 4096,
+        "grid_reduction_minimum": 1 << 17,
+    },
 )
 """Policies with which rows are read twice, or shared."""
 NARROW = ("in float32", "in halves")

@@ -713,7 +713,7 @@ def test_equal_lists_have_programs_of_their_own(device: str, *, dynamic: bool, i
         from ferrite_torch import compiled_programs
 
         facts = [kernel["facts"] for kernel in compiled_programs()[-1]["kernels"]]
-        assert sorted(fact["branches"] for fact in facts) == [2, 5]
+        assert sorted(fact["parts"] for fact in facts) == [2, 5]
 
 
 @each_device

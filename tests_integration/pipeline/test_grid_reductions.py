@@ -1,4 +1,4 @@
-"""Long rows read once, by programs that hold parts of a row and wait for each other: `Policy.cooperate`."""
+"""Long rows read once, by programs that hold parts of a row and wait for each other: `Policy.grid_reductions`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ POLICY = {
     "persistent_elements_outer": 4,
     "persistent_elements_again": 4,
     "split_minimum": 1 << 30,
-    "cooperate": True,
-    "cooperative_points": 64,
-    "cooperative_rows": 16,
-    "cooperative_minimum": 0,
+    "grid_reductions": True,
+    "grid_reduction_points": 64,
+    "grid_reduction_rows": 16,
+    "grid_reduction_minimum": 0,
 }
 """So that rows of a few hundred elements are long ones."""
 
@@ -33,7 +33,7 @@ def compiled(function: Callable[..., Any], **changes: object) -> Callable[..., A
 
 def check(function: Callable[..., Tensor], *inputs: Tensor, tolerance: float = 2e-6, **changes: object) -> None:
     found = compiled(function, **changes)(*inputs)
-    assert forms() == ["cooperative"]
+    assert forms() == ["grid_reduction"]
     expected = function(*(x.double() for x in inputs))
     assert found.dtype is torch.float32
     torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=True)
@@ -88,7 +88,7 @@ def test_results_may_lie_where_operands_did(device: str) -> None:
     x, y = torch.randn(6, 32, device=device), torch.randn(32, 300, device=device)
     found = compiled(lambda x, y: torch.softmax(x @ y, 1))(x, y)
     program = compiled_programs()[-1]
-    assert forms() == ["cooperative"]
+    assert forms() == ["grid_reduction"]
     (kernel,) = program["kernels"]
     assert [param["access"] for param in kernel["params"]] == ["read", "readwrite", "atomic"]
     (launch,) = (step for step in program["steps"] if step["do"] == "launch")
@@ -131,7 +131,7 @@ def test_shared_rows_of_halves(name: str, dtype: torch.dtype, device: str) -> No
     torch.manual_seed(0)
     x = torch.randn(shape, device=device).to(dtype)
     found = compiled(function)(x)
-    assert forms() == ["cooperative"]
+    assert forms() == ["grid_reduction"]
     assert found.dtype is dtype
     step = torch.finfo(dtype).eps
     torch.testing.assert_close(found.double(), function(x.double()), rtol=2 * step, atol=2 * step)
@@ -142,7 +142,7 @@ def test_halves_beside_floats(device: str) -> None:
     """Of two tensors the narrow one is held as it came."""
     x, factor = torch.randn(5, 300, device=device).bfloat16(), torch.randn(300, device=device)
     found = compiled(lambda x, factor: torch.softmax(x * factor, 1).bfloat16())(x, factor)
-    assert forms() == ["cooperative"]
+    assert forms() == ["grid_reduction"]
     expected = torch.softmax(x.double() * factor.double(), 1)
     torch.testing.assert_close(found.double(), expected, rtol=8e-3, atol=1e-6)
 
@@ -155,7 +155,7 @@ def test_halves_that_are_infinite_or_no_numbers(device: str) -> None:
     x[4, 100:] = -math.inf
     x[5, 64:128] += 95
     found = compiled(lambda x: torch.softmax(x, 1))(x)
-    assert forms() == ["cooperative"]
+    assert forms() == ["grid_reduction"]
     expected = torch.softmax(x.double(), 1)
     torch.testing.assert_close(found.double(), expected, rtol=8e-3, atol=1e-7, equal_nan=True)
 
@@ -169,13 +169,13 @@ def test_what_cannot_share_rows_is_done_as_before() -> None:
         (lambda x: torch.softmax(torch.softmax(x, 1), 1), x),
     ):
         torch.testing.assert_close(compiled(function)(given), function(given))
-        assert "cooperative" not in forms()
+        assert "grid_reduction" not in forms()
 
 
 def test_rows_that_stay_in_the_cache_are_not_shared_by_default() -> None:
     x = torch.randn(5, 300)
-    minimum = Policy().cooperative_minimum
-    found = compiled(lambda x: torch.softmax(x, 1), cooperative_minimum=minimum)(x)
+    minimum = Policy().grid_reduction_minimum
+    found = compiled(lambda x: torch.softmax(x, 1), grid_reduction_minimum=minimum)(x)
     torch.testing.assert_close(found, torch.softmax(x, 1))
     assert forms() == ["looped"]
 
@@ -184,9 +184,9 @@ def test_rows_that_stay_in_the_cache_are_not_shared_by_default() -> None:
 def test_streams_beside_each_other() -> None:
     """Kernels of eight streams wait for their own programs only, and all of them end."""
     x = torch.randn(264, 131072, device="cuda")
-    call = compiled(lambda x: torch.softmax(x, 1), cooperative_points=8192)
+    call = compiled(lambda x: torch.softmax(x, 1), grid_reduction_points=8192)
     expected = call(x)
-    assert forms() == ["cooperative"]
+    assert forms() == ["grid_reduction"]
     streams = [torch.cuda.Stream() for _ in range(8)]
     found = []
     for _ in range(5):
@@ -207,7 +207,7 @@ def test_real_sizes(shape: tuple[int, ...], dim: int) -> None:
     x = torch.randn(shape, device="cuda")
     torch._dynamo.reset()
     found = torch.compile(lambda x: torch.softmax(x, dim), backend="ferrite", dynamic=False)(x)
-    assert forms() == ["cooperative"]
+    assert forms() == ["grid_reduction"]
     torch.testing.assert_close(found, torch.softmax(x.double(), dim).float(), rtol=1e-5, atol=1e-8)
 
 
@@ -219,7 +219,7 @@ def test_real_rows_of_halves(length: int, dtype: torch.dtype) -> None:
     torch._dynamo.reset()
     call = torch.compile(lambda x: torch.softmax(x, 1), backend="ferrite", dynamic=False)
     found = call(x)
-    assert forms() == ["cooperative"]
+    assert forms() == ["grid_reduction"]
     expected = torch.softmax(x.double(), 1)
     torch.testing.assert_close(found.double(), expected, rtol=torch.finfo(dtype).eps, atol=1e-7)
     assert all(torch.equal(call(x), found) for _ in range(20))

@@ -139,7 +139,7 @@ def test_programs_of_an_image_ask_for_all_of_a_later_one(
     weight, bias = torch.randn(channels).to(dtype), torch.randn(channels).to(dtype)
     call = compiled(lambda *a: F.group_norm(a[0], groups, *a[1:]))
     torch.testing.assert_close(call(x, weight, bias), F.group_norm(x, groups, weight, bias), rtol=2e-2, atol=2e-2)
-    assert forms() == ["cooperative"]
+    assert forms() == ["grid_reduction"]
     image = channels * 256 * x.element_size()
     prefetch_distance = (120 << 10) * FEW // image
     assert 0 < prefetch_distance < 18
@@ -157,7 +157,7 @@ def test_images_with_gaps_are_not_asked_for(asked: Ranges) -> None:
     x = torch.randn(18, 128, 16, 16).to(memory_format=torch.channels_last)[:, :64]
     call = compiled(lambda x: F.group_norm(x, 4))
     torch.testing.assert_close(call(x), F.group_norm(x, 4), rtol=1e-4, atol=1e-4)
-    assert forms() == ["cooperative"]
+    assert forms() == ["grid_reduction"]
     assert not asked
 
 

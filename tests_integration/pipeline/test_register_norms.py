@@ -57,7 +57,7 @@ def test_held_images_give_what_eager_gives(name: str, dtype: torch.dtype, device
     shape, groups = SHAPES[name]
     given = (images(shape, device, dtype), *affine(shape[1], device, dtype))
     found = compiled(norm(groups))(*given)
-    assert forms() == ["cooperative"]
+    assert forms() == ["register_norm"]
     assert found.dtype is dtype
     step = torch.finfo(dtype).eps
     expected = norm(groups)(*(t.double() for t in given))
@@ -71,7 +71,7 @@ def test_held_images_give_what_eager_gives(name: str, dtype: torch.dtype, device
 def test_results_lie_either_way(order: torch.memory_format, dtype: torch.dtype, device: str) -> None:
     given = (images((2, 320, 16, 16), device, dtype), *affine(320, device, dtype))
     found = compiled(lambda *given: norm(32)(*given).contiguous(memory_format=order))(*given)
-    assert forms() == ["cooperative"]
+    assert forms() == ["register_norm"]
     assert found.is_contiguous(memory_format=order)
     step = torch.finfo(dtype).eps
     torch.testing.assert_close(found.double(), norm(32)(*(t.double() for t in given)), rtol=16 * step, atol=16 * step)
@@ -87,7 +87,7 @@ def test_what_is_made_of_elements_before_they_are_reduced(device: str) -> None:
         return F.silu(F.group_norm(x + step[:, :, None, None], 8, weight, bias))
 
     found = compiled(function)(x, step, weight, bias)
-    assert forms() == ["cooperative"]
+    assert forms() == ["register_norm"]
     expected = function(*(t.double() for t in (x, step, weight, bias)))
     torch.testing.assert_close(found.double(), expected, rtol=2e-6, atol=4e-6)
 
@@ -101,7 +101,7 @@ def test_what_else_is_read_of_each_element(device: str) -> None:
         return F.group_norm(x, 8, weight, bias) * 2 + other
 
     found = compiled(function)(x, other, weight, bias)
-    assert forms() == ["cooperative"]
+    assert forms() == ["register_norm"]
     expected = function(*(t.double() for t in (x, other, weight, bias)))
     torch.testing.assert_close(found.double(), expected, rtol=2e-6, atol=4e-6)
 
@@ -113,7 +113,7 @@ def test_gradients(dtype: torch.dtype, device: str) -> None:
     given = (images((2, 320, 16, 16), device, dtype), *affine(320, device, dtype))
     leaves = [t.requires_grad_() for t in given]
     result = compiled(norm(32))(*leaves)
-    assert any("cooperative" in [k["form"] for k in program["kernels"]] for program in compiled_programs()[-2:])
+    assert any("register_norm" in [k["form"] for k in program["kernels"]] for program in compiled_programs()[-2:])
     gradient = torch.randn_like(result)
     found = torch.autograd.grad(result, leaves, gradient)
     again = [t.detach().double().requires_grad_() for t in given]
@@ -130,7 +130,7 @@ def test_infinities_and_what_is_no_number_stay_in_their_groups(dtype: torch.dtyp
     x[0, 3, 0, 0], x[0, 40, 7, 9], x[1, 95, 15, 15] = math.nan, math.inf, -math.inf
     x[1, :12] = 1 / 16  # no deviation at all, and no digits lost to what they are multiplied by
     found = compiled(norm(8))(x, weight, bias)
-    assert forms() == ["cooperative"]
+    assert forms() == ["register_norm"]
     expected = norm(8)(x.double(), weight.double(), bias.double())
     assert found.isnan().any()
     step = torch.finfo(dtype).eps
@@ -142,7 +142,7 @@ def test_a_mean_far_above_the_deviation(device: str) -> None:
     """Squares of elements would lose all digits of the deviation; distances from a row of them do not."""
     x, (weight, bias) = images((2, 96, 16, 16), device) + 1e4, affine(96, device)
     found = compiled(norm(8))(x, weight, bias)
-    assert forms() == ["cooperative"]
+    assert forms() == ["register_norm"]
     expected = norm(8)(x.double(), weight.double(), bias.double())
     eager = norm(8)(x, weight, bias).double()
     error, bound = (found.double() - expected).abs().max(), (eager - expected).abs().max()
@@ -166,7 +166,7 @@ def test_results_may_lie_where_images_did(device: str) -> None:
         return F.silu(F.group_norm(F.conv2d(x, kernel), 8, weight, bias))
 
     found = compiled(function)(x, kernel, weight, bias)
-    assert forms() == ["cooperative"]
+    assert forms() == ["register_norm"]
     expected = function(*(t.double() for t in (x, kernel, weight, bias)))
     torch.testing.assert_close(found.double(), expected, rtol=2e-3, atol=2e-3)
 
@@ -178,13 +178,13 @@ def test_results_may_lie_where_images_did(device: str) -> None:
         ((2, 96, 7, 9), 8, {}),  # an odd number of places
         ((2, 96, 16, 16), 96, {}),  # groups of one channel
         ((2, 96, 16, 16), 8, {"hold_images": False}),
-        ((2, 96, 16, 16), 8, {"cooperate": False}),
+        ((2, 96, 16, 16), 8, {"grid_reductions": False}),
     ],
 )
 def test_other_images_are_read_again(shape: Shape, groups: int, changes: dict[str, object]) -> None:
     given = (images(shape, "cpu"), *affine(shape[1], "cpu"))
     found = compiled(norm(groups), **changes)(*given)
-    assert "cooperative" not in forms()
+    assert "register_norm" not in forms()
     torch.testing.assert_close(found, norm(groups)(*given), rtol=1e-5, atol=1e-5)
 
 
@@ -194,7 +194,7 @@ def test_streams_beside_each_other() -> None:
     given = (images((16, 320, 64, 64), "cuda", torch.bfloat16), *affine(320, "cuda", torch.bfloat16))
     call = compiled(norm(32))
     expected = call(*given)
-    assert forms() == ["cooperative"]
+    assert forms() == ["register_norm"]
     streams = [torch.cuda.Stream() for _ in range(4)]
     found = []
     for _ in range(10):
@@ -216,7 +216,7 @@ def test_calls_with_other_images(device: str) -> None:
         x = images((2, 320, 16, 16), device, torch.bfloat16) + number
         expected = norm(32)(x.double(), weight.double(), bias.double())
         torch.testing.assert_close(call(x, weight, bias).double(), expected, rtol=0.125, atol=0.125)
-    assert forms() == ["cooperative"]
+    assert forms() == ["register_norm"]
 
 
 @pytest.mark.gpu
@@ -226,7 +226,7 @@ def test_a_recorded_call_is_replayed_in_any_stream() -> None:
     inputs = [images((4, 320, 32, 32), "cuda", torch.bfloat16) + number for number in range(4)]
     call = compiled(norm(32))
     expected = [call(x, weight, bias) for x in inputs]
-    assert forms() == ["cooperative"]
+    assert forms() == ["register_norm"]
     given, graph = inputs[0].clone(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         result = call(given, weight, bias)
@@ -255,7 +255,7 @@ def test_real_sizes(shape: Shape, groups: int, dtype: torch.dtype) -> None:
     torch._dynamo.reset()
     call = torch.compile(norm(groups), backend="ferrite", dynamic=False)
     found = call(*given)
-    assert forms() == ["cooperative"]
+    assert forms() == ["register_norm"]
     expected = norm(groups)(*(t.double() for t in given))
     step = torch.finfo(dtype).eps
     torch.testing.assert_close(found.double(), expected, rtol=16 * step, atol=16 * step)

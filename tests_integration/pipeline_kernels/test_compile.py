@@ -230,7 +230,7 @@ def test_sums_of_columns_stay_in_registers(compile_sm90: Compile, dtype: str) ->
     }}""")
     program = emit_program(schedule(graph))
     first = program.kernels[0]
-    assert first.facts["run"] == 64
+    assert first.facts.chunk == 64
     binary = compile_sm90(program)[0]
     assert binary.num_warps == 8
     assert binary.registers <= 128
@@ -238,7 +238,7 @@ def test_sums_of_columns_stay_in_registers(compile_sm90: Compile, dtype: str) ->
     assert 2 * binary.shared <= 227 * 1024
 
 
-def test_alike_branches_stay_apart(emit: Emit, compile_sm90: Compile) -> None:
+def test_alike_parts_stay_apart(emit: Emit, compile_sm90: Compile) -> None:
     """One text for all of them would begin with choosing its addresses, in registers that memory then waits for."""
     count = 8
     inputs = ", ".join(f"p{n}: bf16[1048576], g{n}: bf16[1048576]" for n in range(count))
@@ -248,7 +248,7 @@ def test_alike_branches_stay_apart(emit: Emit, compile_sm90: Compile) -> None:
     ]
     results = ", ".join(f"y{n}" for n in range(count))
     text = f"graph @steps({inputs}) -> ({results}) {{\n" + "\n".join(lines) + "\n}"
-    (binary,) = compile_sm90(emit(text, branches=(1,) * count))
+    (binary,) = compile_sm90(emit(text, form=f"combo(parts={'+'.join('1' * count)})"))
     assert loads_of(binary.code) == 2 * count
 
 

@@ -146,13 +146,13 @@ def shared_softmax(rows: int, columns: int, points: int, name: str = "shared_sof
         f"    tl.store(out_ptr + x * {columns} + r, tl.exp(value - highest) / mass, mask)\n"
     )
     params = [tensor("in_ptr"), tensor("out_ptr", access="write"), tensor("status", "i64", "atomic")]
-    facts = {**row_facts(rows, columns, reductions=1), "parts": parts, "registers": 168}
+    facts = {**row_facts(rows, columns, reductions=1), "splits": parts, "registers": 168}
     return spec(
         name,
         body,
         params,
         [grid_axis("x", rows), reduction_axis(columns, max_block=points)],
-        form="cooperative",
+        form="grid_reduction",
         blocks={"RBLOCK": points},
         grid=["mul", ["ceildiv", "x", "XBLOCK"], ["ceildiv", "r", "RBLOCK"]],
         mutated=["status"],
@@ -182,11 +182,11 @@ def shared_means(points: int, parts: int, name: str = "shared_means") -> dict[st
         body,
         params,
         [grid_axis("x", 8), reduction_axis(points * parts, max_block=points)],
-        form="cooperative",
+        form="register_norm",
         blocks={"XBLOCK": 8, "RBLOCK": points},
         grid=["ceildiv", "r", "RBLOCK"],
         mutated=["words"],
-        facts={**row_facts(8, points * parts, reductions=1), "parts": parts, "registers": 56, "threads": 128},
+        facts={**row_facts(8, points * parts, reductions=1), "splits": parts, "registers": 56, "threads": 128},
     )
 
 

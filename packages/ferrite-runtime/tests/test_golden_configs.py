@@ -92,7 +92,7 @@ NOT_MET = {
     "min 8 elements/thread": "no kernel of ours asks for a minimum: vector width is in the first choice of blocks",
     "one element per thread (hints)": "quarter blocks with a warp per 32 elements come out of the descent, if they pay",
     "warps clamp": "warps follow from elements and live values per thread (`Shape.fit`), bounded by the device",
-    "cooperative": (
+    "grid_reduction": (
         "a long reduction that nothing follows is split in two kernels, whose tables are those above; where programs "
         "hold parts of a row and wait for each other the text fixes the parts, and there is one config"
     ),
@@ -156,8 +156,11 @@ def test_no_row_is_beyond_a_grid_of_one_axis(y: int, x: int) -> None:
 def test_forms_without_a_table_have_what_their_writers_and_policies_list(form: str) -> None:
     fixed = {"XBLOCK": 128} if form in ("template", "sort") else {}
     extra = {"configs": [{"blocks": {"XBLOCK": 64}, "num_warps": 2, "num_stages": 1}]} if form == "user" else {}
+    extra |= {"facts": {"threads": 128}} if form == "register_norm" else {}
     kernel = KernelSpec.from_mapping(pointwise("a", size=1 << 20, form=form, blocks=fixed, **extra))
     wider = wider_configs(kernel, H200)
-    assert bool(wider) == (form in ("pointwise", "persistent")), "a looped one needs an axis to reduce"
+    assert bool(wider) == (form in ("pointwise", "combo", "persistent", "row_column")), (
+        "a looped one needs an axis to reduce"
+    )
     if form == "user":
         assert configs(kernel, H200, "full") == kernel.configs

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from ferrite_runtime.devices.descriptors import DeviceFacts, known_devices, typical_device
 from ferrite_runtime.formats.canonical_json import kernel_id
 from ferrite_runtime.formats.config import Config
-from ferrite_runtime.formats.kernel_spec import FORMS, KernelSpec
+from ferrite_runtime.formats.facts import KINDS, ReductionFacts
+from ferrite_runtime.formats.kernel_spec import FORMS, WAIT, KernelSpec
 from ferrite_runtime.formats.target import CROSS_TARGETS, Target
 from ferrite_runtime.policies.blocks import misfit
 from ferrite_runtime.policies.candidates import configs, interpreter_config, next_power_of_two, previous_power_of_two
@@ -53,7 +54,7 @@ def test_products_of_few_rows_fill_the_device() -> None:
         facts = {**mapping["facts"], "product": products}
         axes = [grid_axis("y", 4, max_block=16), *mapping["axes"]]
         params = [tensor("in_ptr", dtype), tensor("out_ptr", access="write")]
-        return first(spec("a", "", params, axes, form="looped", blocks={"YBLOCK": 16}, facts=facts))
+        return first(spec("a", "", params, axes, form="contraction", blocks={"YBLOCK": 16}, facts=facts))
 
     assert of(16384) == Config.of({"XBLOCK": 32, "RBLOCK": 128}, 2, 6)
     assert of(4096) == Config.of({"XBLOCK": 16, "RBLOCK": 256}, 2, 6)
@@ -73,19 +74,19 @@ def test_rows_that_are_multiplied_leave_registers_for_their_sums(
     facts = {**mapping["facts"], "multiplied_rows": rows}
     held = next_power_of_two(rows)
     axes = [grid_axis("y", rows, max_block=held), *mapping["axes"]]
-    kernel = spec("a", "", mapping["params"], axes, form="looped", blocks={"YBLOCK": held}, facts=facts)
+    kernel = spec("a", "", mapping["params"], axes, form="contraction", blocks={"YBLOCK": held}, facts=facts)
     assert first(kernel) == Config.of({"XBLOCK": columns, "RBLOCK": points}, 4)
 
 
-def test_branches_share_the_buffers_and_fill_the_device_together() -> None:
+def test_parts_share_the_buffers_and_fill_the_device_together() -> None:
     def of(size: int, **facts: int) -> Config:
-        mapping = pointwise("a", size=size)
-        return first(spec("a", "", mapping["params"], mapping["axes"], facts={**mapping["facts"], **facts}))
+        mapping, form = pointwise("a", size=size), "combo" if "parts" in facts else "pointwise"
+        return first(spec("a", "", mapping["params"], mapping["axes"], form=form, facts={**mapping["facts"], **facts}))
 
     assert of(1 << 21, loads=24, stores=18) == Config.of({"XBLOCK": 512}, 4)
-    assert of(1 << 21, loads=24, stores=18, branches=6) == Config.of({"XBLOCK": 512}, 4)
-    assert of(1 << 21, loads=18, stores=18, branches=6) == Config.of({"XBLOCK": 1024}, 4)
-    assert of(1 << 18) == of(1 << 15, branches=8) == Config.of({"XBLOCK": 512}, 4)
+    assert of(1 << 21, loads=24, stores=18, parts=6) == Config.of({"XBLOCK": 512}, 4)
+    assert of(1 << 21, loads=18, stores=18, parts=6) == Config.of({"XBLOCK": 1024}, 4)
+    assert of(1 << 18) == of(1 << 15, parts=8) == Config.of({"XBLOCK": 512}, 4)
 
 
 @pytest.mark.parametrize(
@@ -488,8 +489,8 @@ def test_columns_are_scanned_in_lines_with_several_rows_to_a_thread() -> None:
 
 def in_runs(rows: int, columns: int) -> dict:
     mapping = row_softmax(rows, columns)
-    facts = {**mapping["facts"], "run": 64, "live_values": 6}
-    return spec("runs", "", mapping["params"], mapping["axes"], form="persistent", facts=facts)
+    facts = {**mapping["facts"], "chunk": 64, "live_values": 6}
+    return spec("chunks", "", mapping["params"], mapping["axes"], form="row_column", facts=facts)
 
 
 def test_rows_taken_one_after_the_other_need_few_threads() -> None:
@@ -503,7 +504,7 @@ def test_rows_are_read_in_whole_steps(columns: int, warps: int) -> None:
     halves = [{**param, "dtype": "bf16"} for param in row_softmax(65536, columns)["params"]]
     for mapping in (in_runs(65536, columns), row_softmax(65536, columns)):
         facts = {**mapping["facts"], "element_bytes": 2, "live_values": 3}
-        narrow = spec("rows", "", halves, mapping["axes"], form="persistent", facts=facts)
+        narrow = spec("rows", "", halves, mapping["axes"], form=mapping["form"], facts=facts)
         chosen = first(narrow)
         assert (chosen.block("XBLOCK"), chosen.num_warps) == (1, warps)
 
@@ -592,10 +593,17 @@ def test_template_takes_what_its_facts_say() -> None:
 
 @pytest.mark.parametrize(("target", "warps"), [("sm_90", 4), ("gfx942", 2)])
 def test_programs_that_hold_images_have_so_many_threads_as_ask_for_words(target: str, warps: int) -> None:
-    facts = {"parts": 16, "pieces": 8, "registers": 56, "threads": 128, "contiguous_axis": "x", "element_bytes": 2}
+    facts = {
+        "splits": 16,
+        "register_tiles": 8,
+        "registers": 56,
+        "threads": 128,
+        "contiguous_axis": "x",
+        "element_bytes": 2,
+    }
     axes = [grid_axis("x", 320, max_block=32), reduction_axis(4096, max_block=32)]
     blocks = {"XBLOCK": 32, "RBLOCK": 32}
-    held = spec("held", "", [tensor("a", "bf16")], axes, form="cooperative", blocks=blocks, facts=facts)
+    held = spec("held", "", [tensor("a", "bf16")], axes, form="register_norm", blocks=blocks, facts=facts)
     (found,) = configs(KernelSpec.from_mapping(held), typical_device(Target.parse(target)), "max")
     assert found.num_warps == warps
 
@@ -621,19 +629,22 @@ def specs(draw) -> KernelSpec:
         for name in names
     ]
     fixed = {}
-    if form not in ("pointwise", "template"):
+    if form not in ("pointwise", "combo", "template"):
         size = draw(st.integers(1, 1 << 16))
         axes.append(reduction_axis(size))
-        if form in ("persistent", "sort"):
+        if form in ("persistent", "row_column", "sort"):
             fixed = {"RBLOCK": next_power_of_two(size)}
-        elif form == "cooperative":
+        elif form in WAIT:
             fixed = {"RBLOCK": draw(st.sampled_from([64, 8192]))}
     facts = {
         "element_bytes": draw(st.sampled_from([1, 2, 4, 8])),
         "contiguous_axis": draw(st.sampled_from(["x", "y", "r", None])),
         "loads": draw(st.integers(0, 20)),
-        "live_values": draw(st.integers(1, 8)),
     }
+    if issubclass(KINDS[form], ReductionFacts):
+        facts["live_values"] = draw(st.integers(1, 8))
+    if form == "register_norm":
+        facts["threads"] = 128
     return KernelSpec.from_mapping(spec("k", "", [tensor("a")], axes, form=form, facts=facts, blocks=fixed))
 
 

@@ -53,8 +53,8 @@ def test_few_programs_do_not_fill_the_device() -> None:
 
 def test_programs_of_a_scan_wait_for_each_other() -> None:
     """A sum along 64 million halves was measured at 94 microseconds, 27 of which its bytes do not explain."""
-    scan = row_softmax(8192, 8192) | {"form": "scan", "blocks": {"RBLOCK": 8192}}
-    alone, together = with_facts(scan, bytes=1 << 28), with_facts(scan, bytes=1 << 28, parts=8192)
+    rows = row_softmax(8192, 8192) | {"blocks": {"RBLOCK": 8192}}
+    alone, together = (with_facts(rows | {"form": form}, bytes=1 << 28) for form in ("scan", "look_back"))
     waits = predict(together, H200).seconds - predict(alone, H200).seconds
     assert waits == pytest.approx(27e-6, rel=0.1)
     assert predict(together, H200).memory == predict(alone, H200).memory

@@ -74,7 +74,17 @@ def change(mapping: dict, path: str, value: object) -> dict:
         ("grid", 1.5, SpecError, r"^grid: 1.5 is not an expression"),
         ("mutated", ["n"], SpecError, r"^mutated: 'n' is not a tensor param"),
         ("index_width", 16, SpecError, r"^index_width: 16"),
-        ("facts", {"loads": [1]}, SpecError, r"^facts\.loads: a fact is a number"),
+        ("facts", {"loads": [1]}, SpecError, r"^facts\.loads: an integer is needed"),
+        ("facts", {"loads": 1.5}, SpecError, r"^facts\.loads: an integer is needed"),
+        ("facts", {"bytes": -1}, SpecError, r"^facts\.bytes: -1 is out of range"),
+        ("facts", {"atomics": 1}, SpecError, r"^facts\.atomics: true or false is needed"),
+        ("facts", {"contiguous_axis": 7}, SpecError, r"^facts\.contiguous_axis: a name is needed"),
+        (
+            "facts",
+            {"live_values": 1},
+            UnknownField,
+            r"^facts\.live_values: a pointwise kernel has no such fact; known: ",
+        ),
         ("origin", [3], SpecError, r"^origin\[0\]: a string is needed"),
     ],
 )

@@ -234,7 +234,7 @@ def test_no_first_choice_is_foreseen_to_fail(rows: tuple[int, int]) -> None:
 def test_tiles_of_a_product_are_judged_by_their_sides() -> None:
     mapping = row_sum(4096, 4096)
     axes = [grid_axis("y", 4, max_block=16), *mapping["axes"]]
-    more = {"form": "looped", "blocks": {"YBLOCK": 16}}
+    more = {"form": "contraction", "blocks": {"YBLOCK": 16}}
     product = KernelSpec.from_mapping(
         spec_of("a", "", mapping["params"], axes, facts={**mapping["facts"], "product": 1}, **more)
     )

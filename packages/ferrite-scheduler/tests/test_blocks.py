@@ -7,6 +7,7 @@ import pytest
 from checks import EAGER_TO_SPLIT, check, kernel_of, refusal
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, explain, schedule
+from ferrite_scheduler.model.forms import PersistentReduction
 
 NORM = """
 graph @f(x: f32[6, {cols}], w: f32[{cols}]) -> (scale, q) {{
@@ -25,8 +26,8 @@ def norm(blocks: int, block: int, row: str = "sum") -> str:
 @pytest.mark.parametrize(("blocks", "block"), [(3, 4), (4, 4), (2, 8), (5, 2)])
 def test_a_norm_and_its_blocks_are_one_kernel(blocks: int, block: int) -> None:
     (kernel,) = check(norm(blocks, block)).kernels
-    assert (kernel.form, kernel.inner) == ("persistent", block)
-    assert f"in blocks of {block}" in str(kernel)
+    assert kernel.form == PersistentReduction(block)
+    assert f"persistent(block_length={block})" in str(kernel)
     assert {param.name for param in kernel.params} == {"x", "w", "scale", "q"}
     rows, m = (next(d for d in kernel.body if d.results[0].name == name) for name in ("s", "m"))
     assert [dim.size for dim in rows.reduction_dims] == [blocks, block]
@@ -41,7 +42,7 @@ def test_blocks_come_first_where_rows_need_them() -> None:
       t: f32[6] = reduce sum [i < 6 | c < 12] y[i, c]
     }""")
     (kernel,) = found.kernels
-    assert kernel.inner == 4
+    assert kernel.form == PersistentReduction(4)
 
 
 def test_a_reduction_over_the_values_of_blocks_waits_for_memory() -> None:
@@ -80,7 +81,7 @@ def test_two_lengths_of_blocks_are_two_kernels() -> None:
       m: f32[6, 4] = reduce max [i < 6, b < 4 | k < 4] mul(x[i, b * 4 + k], s[i])
       n: f32[6, 2] = reduce max [i < 6, b < 2 | k < 8] mul(x[i, b * 8 + k], s[i])
     }""")
-    assert sorted(kernel.inner for kernel in found.kernels) == [0, 4]
+    assert sorted(getattr(kernel.form, "block_length", 0) for kernel in found.kernels) == [0, 4]
     assert refusal(found, "s", "n") == "F03"
 
 
@@ -103,8 +104,9 @@ def test_rows_may_be_of_any_number_but_not_of_any_length() -> None:
       m: f32[n, {blocks}] = reduce max [i < n, b < {blocks} | k < 4] mul(x[i, b * 4 + k], s[i])
     }}"""
     (kernel,) = schedule(parse_graph(text.format(cols=16, blocks=4))).kernels
-    assert kernel.inner == 4
-    assert all(kernel.inner == 0 for kernel in schedule(parse_graph(text.format(cols="4*n", blocks="n"))).kernels)
+    assert kernel.form == PersistentReduction(4)
+    symbolic = schedule(parse_graph(text.format(cols="4*n", blocks="n")))
+    assert all(not getattr(kernel.form, "block_length", 0) for kernel in symbolic.kernels)
 
 
 STATES = """
@@ -119,7 +121,7 @@ graph @f(m: f32[{block}, 6, {blocks}], q: f32[{block}, 6, {blocks}], w: f32[{blo
 @pytest.mark.parametrize(("blocks", "block"), [(3, 4), (5, 2), (4, 4)])
 def test_what_has_a_point_for_each_block_is_in_the_kernel_of_a_small_reduction(blocks: int, block: int) -> None:
     (kernel,) = check(STATES.format(blocks=blocks, block=block)).kernels
-    assert (kernel.form, kernel.inner) == ("persistent", block)
+    assert kernel.form == PersistentReduction(block)
     reduction, loop = kernel.body
     assert [dim.size for dim in reduction.reduction_dims] == [blocks, block]
     assert [dim.size for dim in loop.dims] == [6, blocks]
@@ -150,4 +152,4 @@ def test_it_stays_apart_otherwise(blocks: int, block: int, policy: Policy, reaso
     found = check(STATES.format(blocks=blocks, block=block), policy=policy)
     assert refusal(found, "mean", "y") == "F11"
     assert reason in explain(found, "mean", "y")
-    assert all(kernel.inner == 0 for kernel in found.kernels)
+    assert all(not getattr(kernel.form, "block_length", 0) for kernel in found.kernels)

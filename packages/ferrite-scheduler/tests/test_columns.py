@@ -7,9 +7,12 @@ import pytest
 from checks import EAGER_TO_SPLIT, agrees, check, kernel_of
 from ferrite_ir import parse_graph
 from ferrite_ir.language.graph import Reduction
+from ferrite_ir.language.sizes import Size
 from ferrite_ir.reference.evaluator import evaluate
 from ferrite_scheduler import Policy, Schedule, Target, schedule
 from ferrite_scheduler.model.annotations import ColumnReduction
+from ferrite_scheduler.model.forms import RowColumnReduction
+from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.simulation.simulator import simulate
 
 POLICY = Policy(run_minimum=200, run_columns=2)
@@ -31,14 +34,20 @@ def column_reductions(found: Schedule) -> list[list[str]]:
     ]
 
 
+def chunk_of(kernel: Kernel) -> Size:
+    """Returns the rows of a chunk."""
+    assert isinstance(kernel.form, RowColumnReduction)
+    return kernel.form.chunk_length(next(axis.size for axis in kernel.axes if axis.name == "x"))
+
+
 def test_norm_backward_reads_its_operands_in_one_kernel():
     found = check(NORM_BACKWARD.format(rows=24), TARGET, POLICY)
     first = kernel_of(found, "dx")
     assert column_reductions(found)[0] == ["dw_part", "db_part"]
     assert {"dx", "dw_part", "db_part"} <= set(first.stored)
-    assert first.run == 6  # four programs on two processors
+    assert chunk_of(first) == 6  # four programs on two processors
     assert all(not {"g", "x"} & {param.name for param in k.params} for k in found.kernels if k is not first)
-    assert "in runs of 6" in str(first)
+    assert "row_column(chunks=4)" in str(first)
 
 
 def test_the_graph_itself_shows_ordinary_reductions():
@@ -122,7 +131,7 @@ def test_small_matrices_are_summed_as_before():
 
 def test_the_policy_says_how_many_programs_share_the_rows():
     policy = Policy(run_minimum=200, run_columns=2, run_programs=4, run_rows=3)
-    assert kernel_of(check(NORM_BACKWARD.format(rows=24), TARGET, policy), "dx").run == 3
+    assert chunk_of(kernel_of(check(NORM_BACKWARD.format(rows=24), TARGET, policy), "dx")) == 3
 
 
 def test_shorter_rows_are_shared_among_more_programs_as_long_as_runs_are_long():
@@ -135,7 +144,7 @@ def test_shorter_rows_are_shared_among_more_programs_as_long_as_runs_are_long():
           dx: f32[{rows}, {columns}] = loop [i < {rows}, c < {columns}] sub(cast.f32(x[i, c]), s[i])
           db: f32[{columns}]      = reduce sum [c < {columns} | i < {rows}] cast.f32(x[i, c])
         }}"""
-        return rows // kernel_of(schedule(parse_graph(text), Target(), policy), "dx").run
+        return rows // chunk_of(kernel_of(schedule(parse_graph(text), Target(), policy), "dx"))
 
     assert [runs(65536, columns) for columns in (768, 1024, 2048, 4096, 8192)] == [1024, 1024, 512, 256, 128]
     assert [runs(rows, 768) for rows in (32768, 16384, 8192)] == [512, 256, 256], "fewer sums are worth less memory"
@@ -156,8 +165,8 @@ def test_any_number_of_rows_is_cut_into_as_many_runs(hint):
     found = schedule(graph, TARGET, Policy(run_minimum=1 << 17, run_columns=2))
     assert column_reductions(found)[0] == ["dw_part", "db_part"]
     first = kernel_of(found, "dx")
-    assert first.runs == 4, "two programs on each of two processors"
-    assert str(first.run) == "((2*n+3)//4)"
+    assert first.form == RowColumnReduction(4), "two programs on each of two processors"
+    assert str(chunk_of(first)) == "((2*n+3)//4)"
     for n in (0, 1, 2, 3, 4, 7, 12):
         values = {
             "g": [[[(i * 5 + j + c) % 7 - 3.0 for c in range(6)] for j in range(2)] for i in range(n)],

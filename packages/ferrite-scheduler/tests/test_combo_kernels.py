@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from checks import check
 from ferrite_scheduler import Policy
+from ferrite_scheduler.model.forms import Combo, Pointwise
 from ferrite_scheduler.model.schedule import Kernel, Reuse
 
 WIDE = 32
@@ -24,15 +25,15 @@ def steps_of(count: int, factor: str = "f[0]") -> Kernel:
 
 def test_steps_over_a_list_are_branches_though_each_reads_the_same_number() -> None:
     kernel = steps_of(3)
-    assert kernel.branches == (2, 2, 2)
+    assert kernel.form == Combo((2, 2, 2))
     assert [d.results[0].name for d in kernel.body] == ["m0", "q0", "m1", "q1", "m2", "q2"]
-    assert kernel.branch_of == (0, 0, 1, 1, 2, 2)
-    assert "in 3 branches" in str(kernel)
-    assert "# branch 2" in str(kernel)
+    assert kernel.part_of == (0, 0, 1, 1, 2, 2)
+    assert "combo(parts=2+2+2)" in str(kernel)
+    assert "# part 2" in str(kernel)
 
 
 def test_definitions_that_read_the_same_tensor_stay_together() -> None:
-    assert not steps_of(3, factor="w[i]").branches
+    assert steps_of(3, factor="w[i]").form == Pointwise()
 
 
 def test_a_tensor_that_is_updated_joins_all_that_touch_it() -> None:
@@ -43,7 +44,7 @@ def test_a_tensor_that_is_updated_joins_all_that_touch_it() -> None:
       d: f32[8] = update set b [i < 8] at [i] exp(b[i])
     }""")
     (kernel,) = found.kernels
-    assert kernel.branches == (2, 1)
+    assert kernel.form == Combo((2, 1))
 
 
 def test_results_of_a_branch_never_take_the_storage_of_another_one() -> None:
@@ -55,7 +56,7 @@ def test_results_of_a_branch_never_take_the_storage_of_another_one() -> None:
       p: f32[8] = loop [i < 8] neg(a[i])
     }"""
     found = check(text)
-    assert found.kernels[-1].branches == (1, 1)
+    assert found.kernels[-1].form == Combo((1, 1))
     taken = {(step.name, step.source) for step in found.steps if isinstance(step, Reuse)}
     assert taken == {("p", "a"), ("q", "b")}
 
@@ -69,7 +70,7 @@ def test_results_of_a_branch_never_take_the_storage_in_which_another_reads_where
       z: f32[8] = update set c [i < 1] at [wrap(mod(a[i], i64(8)), 8)] f32(2.0)
     }"""
     found = check(text)
-    assert found.kernels[-1].branches == (1, 1)
+    assert found.kernels[-1].form == Combo((1, 1))
     assert not [step for step in found.steps if isinstance(step, Reuse)]
 
 
@@ -79,5 +80,5 @@ def test_branches_can_be_switched_off() -> None:
       p: f32[8] = loop [i < 8] neg(x[i])
       q: f32[8] = loop [i < 8] exp(y[i])
     }"""
-    assert check(text).kernels[0].branches == (1, 1)
-    assert not check(text, policy=Policy(branches=False)).kernels[0].branches
+    assert check(text).kernels[0].form == Combo((1, 1))
+    assert check(text, policy=Policy(combo=False)).kernels[0].form == Pointwise()

@@ -32,7 +32,7 @@ def sole(text: str, **policy: int) -> Kernel:
 def test_rows_and_columns_have_axes_of_their_own() -> None:
     kernel = sole(product())
     assert isinstance(kernel.body[0], Contract)
-    assert kernel.form == "looped"
+    assert kernel.form.name == "contraction"
     assert {axis.name: axis.size for axis in kernel.axes} == {"y": 3, "x": 20, "r": 18}
     assert kernel.stored == ("y",)
 

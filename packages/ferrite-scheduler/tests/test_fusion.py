@@ -10,6 +10,7 @@ import pytest
 from checks import check, kernel_of, refusal
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, schedule
+from ferrite_scheduler.model.forms import Combo
 from ferrite_scheduler.model.target import Target
 
 LOOPED = Policy(persistent_elements=2, persistent_elements_outer=2, persistent_elements_again=2)
@@ -34,7 +35,7 @@ graph @layer_norm(x: f32[6, 8], w: f32[8], b: f32[8]) -> (y, mean, rstd) {
 def test_softmax_is_one_persistent_kernel():
     found = check(SOFTMAX)
     (kernel,) = found.kernels
-    assert kernel.form == "persistent"
+    assert kernel.form.name == "persistent"
     assert kernel.stored == ("y",)
     assert [param.name for param in kernel.params] == ["x", "y"]
 
@@ -42,12 +43,12 @@ def test_softmax_is_one_persistent_kernel():
 def test_rows_that_both_reductions_read_are_held_once():
     """A tile for the row and one for what is made of it: as many as the longest row for a tile leaves room for."""
     (kernel,) = check(SOFTMAX, policy=Policy(persistent_elements=8, persistent_bytes=2 * 8 * 4)).kernels
-    assert kernel.form == "persistent"
+    assert kernel.form.name == "persistent"
 
 
 def test_looped_softmax_is_one_kernel_too():
     (kernel,) = check(SOFTMAX, policy=LOOPED).kernels
-    assert kernel.form == "looped"
+    assert kernel.form.name == "looped"
 
 
 def columns(points: int, *, widened: bool = True) -> str:
@@ -68,7 +69,7 @@ def columns(points: int, *, widened: bool = True) -> str:
 def test_columns_that_would_be_read_again_are_held_longer(points: int, *, widened: bool, form: str):
     policy = Policy(persistent_elements_outer=4, persistent_elements_again=16, split_minimum=64)
     (kernel,) = check(columns(points, widened=widened), policy=policy).kernels
-    assert kernel.form == form
+    assert kernel.form.name == form
 
 
 def test_columns_of_many_values_are_not_held():
@@ -81,7 +82,7 @@ def test_columns_of_many_values_are_not_held():
       y: f32[256, 6] = loop [i < 256, j < 6] div({total}, s[j])
     }}"""
     found = check(text, policy=Policy(split_minimum=512))
-    assert all(kernel.form != "persistent" for kernel in found.kernels)
+    assert all(kernel.form.name != "persistent" for kernel in found.kernels)
 
 
 def test_layer_norm_is_one_kernel_and_keeps_what_the_backward_needs():
@@ -184,7 +185,7 @@ def test_optimizer_step_is_one_kernel_in_place():
     }""")
     (kernel,) = found.kernels
     assert found.steps[0].args.count("p") == 2
-    assert kernel.form == "pointwise"
+    assert kernel.form.name == "pointwise"
 
 
 def test_many_equal_updates_share_kernels():
@@ -195,12 +196,12 @@ def test_many_equal_updates_share_kernels():
         f"q{k}: f32[6] = update set p{k} [i < 6] at [i] sub(p{k}[i], mul(g{k}[i], f32(0.1)))" for k in range(count)
     )
     text = f"graph @foreach({inputs}) -> () mutates ({mutated}) {{\n{body}\n}}"
-    for policy in (Policy(branches=False), Policy(max_branch_params=48)):
+    for policy in (Policy(combo=False), Policy(max_combo_params=48)):
         found = check(text, policy=policy)
         assert len(found.kernels) == 2
         assert max(len(kernel.params) for kernel in found.kernels) <= 48
     (kernel,) = check(text).kernels
-    assert kernel.branches == (1,) * count
+    assert kernel.form == Combo((1,) * count)
 
 
 def test_chain_is_cut_at_the_limit_of_operations():
@@ -304,7 +305,7 @@ def test_scan_takes_pointwise_company_only():
       t: f32[4]    = reduce sum [i < 4 | j < 6] s[i, j]
     }""")
     kernel = kernel_of(found, "s")
-    assert kernel.form == "scan"
+    assert kernel.form.name == "scan"
     assert {"a", "s", "y"} <= set(kernel.homes)
     assert kernel_of(found, "t") is not kernel
     assert "F06" in {decision.rule for decision in found.decisions}
@@ -326,7 +327,7 @@ def test_sort_and_top_keep_their_results_to_themselves():
       v: f32[4, 6], p: i64[4, 6] = sort descending [i < 4, j < 6] along j neg(x[i, j])
       n: f32[4, 6] = loop [i < 4, j < 6] neg(v[i, j])
     }""")
-    assert kernel_of(found, "v").form == "sort"
+    assert kernel_of(found, "v").form.name == "sort"
 
 
 def test_values_on_other_devices_stay_apart():
@@ -437,7 +438,7 @@ def test_independent_work_between_inputs_and_results_saves_launches() -> None:
 
     assert kernels() == 1
     assert kernels(max_kernel_params=8) == 1
-    assert kernels(max_kernel_params=8, max_branch_params=8) == 2
-    assert kernels(max_kernel_params=8, branches=False) == 2
+    assert kernels(max_kernel_params=8, max_combo_params=8) == 2
+    assert kernels(max_kernel_params=8, combo=False) == 2
     assert kernels(waits=True) == 2
     assert kernels(horizontal=False) == 3

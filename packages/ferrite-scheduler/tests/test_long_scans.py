@@ -107,7 +107,7 @@ def test_the_policy_says_how_long_a_line_in_one_tile_may_be() -> None:
         (kernel,) = schedule(
             parse_graph(f"graph @f(x: {dtype}[600, 8192]) -> (s) {{\n{scan}\n}}"), policy=policy
         ).kernels
-        return kernel.tile
+        return kernel.form.longest
 
     for policy in (Policy(), Policy(scan_elements=2048)):
         assert tile("f32", "sum", policy) == policy.scan_elements

@@ -79,7 +79,7 @@ def test_the_last_loop_of_a_kernel_overwrites_what_dies():
     }"""
     assert [step.source for step in steps(check(text), Reuse)] == ["b"]
     looped = check(text, policy=Policy(persistent_elements=2))
-    assert [kernel.form for kernel in looped.kernels] == ["looped"]
+    assert [kernel.form.name for kernel in looped.kernels] == ["looped"]
     assert [(step.name, step.source) for step in steps(looped, Reuse)] == [("y", "b")]
 
 
@@ -243,5 +243,5 @@ def test_an_earlier_loop_does_not():
         policy=Policy(persistent_elements=2),
     )
     (kernel,) = found.kernels
-    assert kernel.form == "looped"
+    assert kernel.form.name == "looped"
     assert not steps(found, Reuse)

@@ -23,7 +23,7 @@ def distance_of(text: str, processors: int, **changes: object) -> int:
     """Returns how far ahead the programs of the only kernel ask."""
     policy = Policy(small_kernel_bytes=0, split_minimum=4, look_back_points=1024, asking_bandwidth=0, **changes)
     (kernel,) = schedule(parse_graph(text), Target(processors=processors, bandwidth=1e6), policy).kernels
-    return kernel.prefetch_distance
+    return getattr(kernel.form, "prefetch_distance", 0)
 
 
 def scan(lines: int, parts: int, dtype: str = "f32", body: str = "x[i, r]") -> str:
@@ -64,7 +64,7 @@ def test_scans_do_not_ask_where_memory_is_slow() -> None:
     text, policy = scan(1, 4400), Policy(look_back_points=64)
     fast, slow = (Target(bandwidth=bandwidth) for bandwidth in (4.25e12, 3e12))  # an H200 and an H100
     prefetch_distance = [
-        schedule(parse_graph(text), target, policy).kernels[0].prefetch_distance for target in (fast, slow)
+        schedule(parse_graph(text), target, policy).kernels[0].form.prefetch_distance for target in (fast, slow)
     ]
     assert prefetch_distance == [132 * SCANNED // 256, 0]
 

@@ -34,7 +34,7 @@ def norm(shape: tuple[int, int, int, int], groups: int, body: str = SCALED, out:
 
 
 def forms(found: Schedule) -> list[str]:
-    return [kernel.form for kernel in found.kernels]
+    return [kernel.form.name for kernel in found.kernels]
 
 
 def planned(text: str, policy: Policy = SMALL, target: Target | None = None) -> Schedule:
@@ -51,8 +51,8 @@ def only(found: Schedule) -> Kernel:
 )
 def test_norms_of_images_are_one_kernel(shape: tuple[int, int, int, int], groups: int) -> None:
     kernel = only(check(norm(shape, groups), policy=SMALL))
-    assert (kernel.form, kernel.columns) == ("cooperative", 32)
-    assert kernel.points * kernel.parts == shape[2] * shape[3]
+    assert (kernel.form.name, kernel.form.channels) == ("register_norm", 32)
+    assert kernel.form.block_length * kernel.splits == shape[2] * shape[3]
     assert [str(axis.size) for axis in kernel.axes[-2:]] == [str(shape[1]), str(shape[2] * shape[3])]
 
 
@@ -71,19 +71,19 @@ def test_status_is_kept_and_nothing_else_lies_there() -> None:
     found = check(norm((2, 80, 8, 8), 4), policy=SMALL)
     kernel = only(found)
     (kept,) = (step for step in found.steps if isinstance(step, Keep))
-    assert (kept.name, str(kept)) == (kernel.workspace, f"{kernel.workspace} = keep i64[17]")
+    assert (kept.name, str(kept)) == (kernel.form.workspace, f"{kernel.form.workspace} = keep i64[17]")
     assert found.steps.index(kept) < next(place for place, step in enumerate(found.steps) if isinstance(step, Launch))
     assert not any(isinstance(step, CallExtern) for step in found.steps)
     assert any(isinstance(step, Free) and kept.name in step.names for step in found.steps)
     later = "  z: i64[17] = loop [i < 17] cast.i64(y[0, i, 0, 0])\n}"
     chained = norm((2, 80, 8, 8), 4, out="z").removesuffix("}") + later
-    assert not any(isinstance(step, Reuse) and step.source == kernel.workspace for step in planned(chained).steps)
+    assert not any(isinstance(step, Reuse) and step.source == kernel.form.workspace for step in planned(chained).steps)
 
 
 def test_status_has_words_for_both_blocks_of_a_group() -> None:
     def words(shape: tuple[int, int, int, int], groups: int) -> int:
         kernel = only(planned(norm(shape, groups)))
-        return int(next(param for param in kernel.params if param.name == kernel.workspace).type.shape[0])
+        return int(next(param for param in kernel.params if param.name == kernel.form.workspace).type.shape[0])
 
     assert words((2, 80, 8, 8), 4) == 1 + 2 * 4 * 2 * 1, "the second group of 20 has columns 20 to 39"
     assert words((2, 128, 16, 16), 32) == 1 + 2 * 32 * 1 * 4
@@ -98,43 +98,43 @@ def test_moments_that_others_read_are_stored() -> None:
 
 def test_parts_are_long_where_there_are_programs_enough() -> None:
     def points(*shape: int) -> int:
-        return only(planned(norm(shape, 4))).points  # type: ignore[arg-type]
+        return only(planned(norm(shape, 4))).form.block_length  # type: ignore[arg-type]
 
     assert points(2, 80, 16, 16) == 64
     assert points(96, 96, 16, 16) == 256
     assert points(64, 96, 16, 16) == 128, "192 programs of 256 places, for 132 multiprocessors"
     assert points(64, 96, 8, 24) == 64, "a part divides the places of an image"
-    assert "cooperative" not in forms(planned(norm((2, 80, 8, 12), 4))), "32 places are too few"
+    assert "register_norm" not in forms(planned(norm((2, 80, 8, 12), 4))), "32 places are too few"
 
 
 def test_other_norms_are_read_again() -> None:
     text = norm((2, 80, 8, 8), 4)
-    assert forms(planned(text)) == ["cooperative"]
-    for changes in ({"hold_images": False}, {"cooperate": False}):
+    assert forms(planned(text)) == ["register_norm"]
+    for changes in ({"hold_images": False}, {"grid_reductions": False}):
         policy = Policy(small_kernel_bytes=0, split_minimum=64, **changes)
-        assert "cooperative" not in forms(check(text, policy=policy))
-    assert "cooperative" not in forms(planned(norm((2, 24, 8, 8), 4))), "a block has more channels"
-    assert "cooperative" not in forms(planned(norm((2, 80, 8, 8), 40))), "a block has too many groups"
+        assert "register_norm" not in forms(check(text, policy=policy))
+    assert "register_norm" not in forms(planned(norm((2, 24, 8, 8), 4))), "a block has more channels"
+    assert "register_norm" not in forms(planned(norm((2, 80, 8, 8), 40))), "a block has too many groups"
     mirrored = f"add({SCALED}, cast.f32(x[n, k, h, 7 - w]))"
-    assert "cooperative" not in forms(check(norm((2, 80, 8, 8), 4, mirrored), policy=SMALL)), "other elements"
+    assert "register_norm" not in forms(check(norm((2, 80, 8, 8), 4, mirrored), policy=SMALL)), "other elements"
 
 
 def test_images_of_too_many_parts_are_read_again() -> None:
     """All parts of the groups of a block wait for each other: as many as there are multiprocessors, at most."""
     text = norm((16, 320, 64, 64), 32)
-    assert forms(planned(text, Policy())) == ["cooperative"]  # 16 parts, twice
-    assert "cooperative" not in forms(planned(text, Policy(), Target(processors=31)))
-    assert "cooperative" in forms(planned(norm((2, 320, 128, 128), 32), Policy()))
-    assert "cooperative" not in forms(planned(norm((2, 320, 256, 128), 32), Policy()))
-    assert "cooperative" in forms(planned(norm((4, 128, 128, 128), 32), Policy()))
-    assert "cooperative" not in forms(planned(norm((4, 128, 256, 128), 32), Policy())), "1024 words to wait for"
+    assert forms(planned(text, Policy())) == ["register_norm"]  # 16 parts, twice
+    assert "register_norm" not in forms(planned(text, Policy(), Target(processors=31)))
+    assert "register_norm" in forms(planned(norm((2, 320, 128, 128), 32), Policy()))
+    assert "register_norm" not in forms(planned(norm((2, 320, 256, 128), 32), Policy()))
+    assert "register_norm" in forms(planned(norm((4, 128, 128, 128), 32), Policy()))
+    assert "register_norm" not in forms(planned(norm((4, 128, 256, 128), 32), Policy())), "1024 words to wait for"
 
 
 def test_a_result_may_lie_where_the_images_did() -> None:
     lines = norm((2, 80, 8, 8), 4).replace("  x: f32", "  u: f32", 1).splitlines()
     lines.insert(3, "  x: f32[2, 80, 8, 8]{5120, 1, 640, 80} = extern aten.clone.default(u)")
     found = planned("\n".join(lines))
-    assert forms(found) == ["cooperative"]
+    assert forms(found) == ["register_norm"]
     assert {(step.name, step.source) for step in found.steps if isinstance(step, Reuse)} == {("y", "x")}
 
 
@@ -148,7 +148,7 @@ def test_what_is_overwritten_before_the_images_are_read_again_keeps_three_kernel
       mul(mul(x[n, k, h, w], t[n, k]), w[k])
 }}"""
     found = check(text, policy=SMALL)
-    assert "cooperative" not in forms(found)
+    assert "register_norm" not in forms(found)
     plain = text.replace(" mutates (weight: w)", "").replace("w[k])\n}", "weight[k])\n}")
     lines = [line for line in plain.splitlines() if " = update set " not in line]
-    assert forms(check("\n".join(lines), policy=SMALL)) == ["cooperative"]
+    assert forms(check("\n".join(lines), policy=SMALL)) == ["register_norm"]

@@ -11,6 +11,7 @@ from ferrite_ir import parse_graph
 from ferrite_ir.language.graph import Loop, Reduction
 from ferrite_ir.reference.evaluator import evaluate
 from ferrite_scheduler import Policy, Target, schedule
+from ferrite_scheduler.model.forms import LoopedReduction, PersistentReduction
 from ferrite_scheduler.rewrites import merged_partials, split_reductions
 from ferrite_scheduler.simulation.simulator import simulate
 
@@ -189,7 +190,7 @@ def test_full_sum_gives_every_processor_work_and_leaves_a_small_second_stage():
     first, second = found.kernels
     programs = first.grid[0].size
     assert Target().processors <= programs <= 1024
-    assert second.form == "persistent"
+    assert second.form == PersistentReduction()
     assert second.reduction is not None
     assert second.reduction.size == programs
 
@@ -251,7 +252,7 @@ def test_columns_of_any_length_are_split_as_if_they_were_long():
     graph = parse_graph(MOMENTS.format(channels=64, hint=3, edge=7))
     first = schedule(graph).kernels[0]
     assert [dim.size for dim in first.grid[0].dims] == [split_reductions.MOST_PARTS]
-    assert first.persistent_up_to == Policy().persistent_elements_outer, "channels are what lies innermost"
+    assert first.form == LoopedReduction(Policy().persistent_elements_outer), "channels are what lies innermost"
 
 
 def test_few_rows_of_any_length_stay_whole():

@@ -141,7 +141,7 @@ def test_middle_reduction_puts_the_contiguous_dim_on_x():
       m: f32[64, 256], v: f32[64, 256], n: f32[64, 256] = reduce welford [a < 64, c < 256 | b < 512] x[a, b, c]
     }""")
     assert axes(kernel) == {"y": (64,), "x": (256,), "r": (512,)}
-    assert kernel.form == "looped"
+    assert kernel.form.name == "looped"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_row_reduction_over_two_dims_joins_them():
       s: f32[1024] = reduce sum [i < 1024 | a < 8, b < 64] x[i, a, b]
     }""")
     assert axes(kernel) == {"x": (1024,), "r": (512,)}
-    assert kernel.form == "persistent"
+    assert kernel.form.name == "persistent"
 
 
 def test_column_softmax_is_one_kernel_over_the_outer_dim():
@@ -183,7 +183,7 @@ def test_long_rows_are_looped_and_so_are_rows_with_much_alive():
             total = f"add({total}, x{k}[i, j])"
         return only_kernel(
             f"graph @f({given}) -> (s) {{\ns: f32[512] = reduce sum [i < 512 | j < {width}] {total}\n}}"
-        ).form
+        ).form.name
 
     assert form(1024, 1) == "persistent"
     assert form(8192, 1) == "persistent"

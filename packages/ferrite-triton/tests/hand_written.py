@@ -11,6 +11,7 @@ from dataclasses import replace
 from ferrite_ir import parse_graph
 from ferrite_ir.language.graph import Computed, Contract, Graph, Reduction, Update, View, names_read
 from ferrite_ir.language.index import Dim
+from ferrite_scheduler.model.forms import Form, parse_form
 from ferrite_scheduler.model.schedule import Allocate, Axis, Item, Kernel, Launch, Param, Schedule, Step
 
 
@@ -32,9 +33,10 @@ def place_axes(dims: tuple[Dim, ...], placed: Mapping[str, str]) -> tuple[Axis, 
 
 
 def make_kernel(
-    graph: Graph, form: str, placed: Mapping[str, str] | None = None, stored: tuple[str, ...] | None = None
+    graph: Graph, form: str | Form, placed: Mapping[str, str] | None = None, stored: tuple[str, ...] | None = None
 ) -> Kernel:
-    """Returns one kernel that computes the whole graph."""
+    """Returns one kernel that computes the whole graph, in a form or in what `parse_form` reads."""
+    form = parse_form(form) if isinstance(form, str) else form
     computed: tuple[Computed, ...] = graph.definitions
     updates = {definition.result.name: definition.target for definition in computed if isinstance(definition, Update)}
     outputs = tuple(dict.fromkeys(view.name for view in graph.outputs if isinstance(view, View)))
@@ -70,14 +72,13 @@ def make_schedule(graph: Graph, kernel: Kernel) -> Schedule:
 
 def schedule_text(
     text: str,
-    form: str,
+    form: str | Form,
     placed: Mapping[str, str] | None = None,
     stored: tuple[str, ...] | None = None,
-    branches: tuple[int, ...] = (),
     *,
     backwards: bool = False,
 ) -> Schedule:
     """Returns the schedule of a graph written as text, all of it in one kernel."""
     graph = parse_graph(text)
     kernel = make_kernel(graph, form, placed, stored)
-    return make_schedule(graph, replace(kernel, branches=branches, backwards=backwards))
+    return make_schedule(graph, replace(kernel, backwards=backwards))

@@ -1,7 +1,7 @@
 """The texts of typical kernels: what a reader of generated code gets to see.
 
 A file under ``golden`` holds a graph, after a line that says how it lies (``# kernel: persistent y=d0``) and how many
-definitions are in each of its branches (``branches=2,1``), and after ``# gives`` the kernel text and its spec.
+definitions are in each of its parts (``combo(parts=2+1)``), and after ``# gives`` the kernel text and its spec.
 ``pytest --bless`` rewrites what follows ``# gives``.
 """
 
@@ -27,9 +27,7 @@ def emit_file(path: Path) -> tuple[str, KernelSpec]:
     header, text = question.split("\n", 1)
     words = header.removeprefix("# kernel:").split()
     placed = {place: name for name, place in (word.split("=") for word in words[1:])}
-    counts = next((place for place, name in placed.items() if name == "branches"), "")
-    branches = tuple(int(count) for count in counts.split(",") if count)
-    program = emit_program(schedule_text(text, words[0], placed, branches=branches))
+    program = emit_program(schedule_text(text, words[0], placed))
     return question, program.kernels[0]
 
 

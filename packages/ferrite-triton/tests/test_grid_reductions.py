@@ -13,10 +13,10 @@ SHORT = Policy(
     persistent_elements_outer=2,
     persistent_elements_again=2,
     split_minimum=1 << 30,
-    cooperate=True,
-    cooperative_points=8,
-    cooperative_rows=4,
-    cooperative_minimum=0,
+    grid_reductions=True,
+    grid_reduction_points=8,
+    grid_reduction_rows=4,
+    grid_reduction_minimum=0,
 )
 """So that rows of a few elements are long ones."""
 
@@ -47,11 +47,11 @@ def test_a_program_publishes_all_then_waits_once_and_stores_last() -> None:
 
 def test_spec_tells_how_a_row_is_shared() -> None:
     spec = emitted(SUM_AND_MAXIMUM)
-    assert spec.form == "cooperative"
+    assert spec.form == "grid_reduction"
     assert spec.blocks == {"XBLOCK": 1, "RBLOCK": 8}, "a program holds a part of one row"
     assert emitted(MATRICES).blocks == {"YBLOCK": 1, "RBLOCK": 4}
     assert spec.grid == ["mul", ["ceildiv", "x", "XBLOCK"], ["ceildiv", "r", "RBLOCK"]]
-    assert spec.facts["parts"] == 3
+    assert spec.facts["splits"] == 3
     assert spec.facts["registers"] == 128
     assert "passes" not in spec.facts
     (workspace,) = (param for param in spec.params if param["dtype"] == "i64")
@@ -112,8 +112,8 @@ def test_equal_kernels_with_other_statuses_are_written_once() -> None:
     found = schedule(
         parse_graph(text), policy=Policy(**{n: getattr(SHORT, n) for n in SHORT.__slots__} | {"horizontal": False})
     )
-    assert [kernel.form for kernel in found.kernels] == ["cooperative"] * 2
-    assert len({kernel.workspace for kernel in found.kernels}) == 2
+    assert [kernel.form.name for kernel in found.kernels] == ["grid_reduction"] * 2
+    assert len({kernel.form.workspace for kernel in found.kernels}) == 2
     assert len(emit_program(found).kernels) == 1
 
 
@@ -180,6 +180,6 @@ WEIGHTED = """graph @f(x: f32[3, 20], w: bf16[20]) -> (y) {
 
 def test_floats_that_wait_beside_halves_keep_their_registers() -> None:
     spec = emitted(WEIGHTED)
-    assert spec.form == "cooperative"
+    assert spec.form == "grid_reduction"
     assert "opaque_floats" in spec.source
     assert spec.facts["registers"] == 128

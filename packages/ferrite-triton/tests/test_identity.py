@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ferrite_ir import parse_graph
+from ferrite_scheduler.model.forms import LoopedReduction, RowColumnReduction
 from ferrite_scheduler.model.schedule import Kernel, Launch, Schedule
 from ferrite_triton import emit_program, program
 from ferrite_triton.host.identity import without_names
@@ -78,11 +79,11 @@ def test_anything_else_makes_another(before: str, after: str) -> None:
 def test_form_storage_and_places_count() -> None:
     kernel = kernel_of(SOFTMAX)
     for other in (
-        replace(kernel, form="looped"),
+        replace(kernel, form=LoopedReduction()),
         replace(kernel, stored=("m", "y")),
         replace(kernel, homes={**kernel.homes, "m": kernel.homes["y"]}),
         replace(kernel, params=kernel.params[::-1]),
-        replace(kernel, runs=2),
+        replace(kernel, form=RowColumnReduction(2)),
     ):
         assert without_names(other) != without_names(kernel)
 

@@ -60,9 +60,9 @@ def test_no_register_holds_addresses_while_a_program_waits() -> None:
 
 def test_spec_tells_how_images_are_shared() -> None:
     spec = emitted()
-    assert spec.form == "cooperative"
+    assert spec.form == "register_norm"
     assert spec.blocks == {"YBLOCK": 1, "XBLOCK": 32, "RBLOCK": 32}
-    assert (spec.facts["parts"], spec.facts["pieces"], spec.facts["registers"]) == (2, 4, 96)
+    assert (spec.facts["splits"], spec.facts["register_tiles"], spec.facts["registers"]) == (2, 4, 96)
     assert spec.facts["threads"] == 128
     images, blocks = ["ceildiv", "y", "YBLOCK"], ["ceildiv", "x", "XBLOCK"]
     assert spec.grid == ["mul", images, blocks, ["ceildiv", "r", ["mul", "RBLOCK", 4]]]
@@ -70,8 +70,8 @@ def test_spec_tells_how_images_are_shared() -> None:
     assert workspace["access"] == "atomic"
     halves = emitted(dtype="bf16")
     assert halves.blocks == {"YBLOCK": 1, "XBLOCK": 32, "RBLOCK": 32}
-    assert (halves.facts["pieces"], halves.facts["registers"]) == (4, 56)
-    assert emitted(target=Target()).facts["pieces"] == 2, "the fewest places of a part are two pieces"
+    assert (halves.facts["register_tiles"], halves.facts["registers"]) == (4, 56)
+    assert emitted(target=Target()).facts["register_tiles"] == 2, "the fewest places of a block are two tiles"
 
 
 def test_threads_have_two_channels() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ferrite_ir.language import index as ix
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.sizes import evaluate
+from ferrite_scheduler.model.forms import LoopedReduction, Pointwise
 from ferrite_scheduler.model.schedule import Axis, Kernel
 from ferrite_triton import KernelSpec, emit_program
 from ferrite_triton.analysis.space import build_space
@@ -103,7 +104,7 @@ SOFTMAX = """graph @softmax(x: {dtype}[n, {row}]) -> (y) where n: size >= 1 ~ 51
 
 def softmax_forms(dtype: str, row: str) -> Emitted:
     (kernel,) = schedule_text(SOFTMAX.format(dtype=dtype, row=row), "looped").kernels
-    return emit_alternatives(replace(kernel, persistent_up_to=8192))
+    return emit_alternatives(replace(kernel, form=LoopedReduction(8192)))
 
 
 @pytest.mark.parametrize(("dtype", "vector"), [("bf16", 8), ("f32", 4)])
@@ -175,7 +176,7 @@ def test_columns_in_steps_of_a_symbolic_length_have_an_address_of_their_own(
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4))
 def test_dims_of_an_axis_are_laid_out_row_major(extents: list[int]) -> None:
     dims = tuple(Dim(f"d{i}", extent) for i, extent in enumerate(extents))
-    space = build_space(Kernel("k", "pointwise", (Axis("x", dims),), (), {}, (), ()))
+    space = build_space(Kernel("k", Pointwise(), (Axis("x", dims),), (), {}, (), ()))
     size = space.axes[0].size
     flat = ix.constant(0)
     for dim in dims:

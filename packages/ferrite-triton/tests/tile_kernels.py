@@ -25,9 +25,7 @@ def read_golden(path: Path) -> tuple[str, Schedule]:
     header, text = path.read_text().split(GIVES)[0].split("\n", 1)
     words = header.removeprefix("# kernel:").split()
     placed = {place: name for name, place in (word.split("=") for word in words[1:])}
-    counts = next((place for place, name in placed.items() if name == "branches"), "")
-    branches = tuple(int(count) for count in counts.split(",") if count)
-    return text, schedule_text(text, words[0], placed, branches=branches)
+    return text, schedule_text(text, words[0], placed)
 
 
 def programs_of(path: Path) -> tuple[TileProgram, ...]:

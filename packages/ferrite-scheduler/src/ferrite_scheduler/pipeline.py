@@ -9,8 +9,8 @@ from ferrite_ir.language.graph import Graph
 from ferrite_ir.passes import Dce
 from ferrite_scheduler.analysis.clusters import Cluster, absorb, cluster_of, stored_names
 from ferrite_scheduler.analysis.dependences import Dependences, Node, Stage, dependences_of, make_node, nodes_of
-from ferrite_scheduler.analysis.kernel_forms import form_of, longest_line, persistent_limit
-from ferrite_scheduler.fusion.combo_kernels import separate_branches
+from ferrite_scheduler.analysis.kernel_forms import form_of
+from ferrite_scheduler.fusion.combo_kernels import separate_parts
 from ferrite_scheduler.fusion.execution_order import execution_order
 from ferrite_scheduler.fusion.greedy import fuse
 from ferrite_scheduler.fusion.proposal import propose
@@ -21,7 +21,7 @@ from ferrite_scheduler.model.annotations import ColumnReduction, as_reduction, u
 from ferrite_scheduler.model.contractions import keep_narrow_contractions
 from ferrite_scheduler.model.schedule import Conditions, Decision, Kernel, Schedule
 from ferrite_scheduler.model.target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
-from ferrite_scheduler.refinements.grid_reductions import as_cooperative, with_workspaces
+from ferrite_scheduler.refinements.grid_reductions import as_grid_reduction, with_workspaces
 from ferrite_scheduler.refinements.last_uses import mark_last_uses
 from ferrite_scheduler.refinements.multi_versioning import (
     SinglePass,
@@ -264,11 +264,7 @@ def _kernels(
     form = form_of(cluster, dependences, policy)
     try:
         kernel = build_kernel(cluster, dependences, graph, stored, form, policy, layouts)
-        if form == "scan":
-            kernel = replace(kernel, tile=longest_line(kernel.body, policy))
-        kernel = as_cooperative(separate_branches(kernel, dependences, policy), cluster, target, policy)
-        limit = persistent_limit(cluster, policy)
-        return [replace(kernel, persistent_up_to=limit) if limit else kernel]
+        return [as_grid_reduction(separate_parts(kernel, dependences, policy), cluster, target, policy)]
     except Misfit:
         if len(cluster.members) == 1:
             raise

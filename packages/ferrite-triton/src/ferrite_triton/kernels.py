@@ -11,6 +11,14 @@ from ferrite_ir.language.ops import OPS
 from ferrite_ir.language.scalar import postorder
 from ferrite_ir.language.sizes import Size, floordiv, hint, is_static
 from ferrite_scheduler.model.contractions import fits_axes
+from ferrite_scheduler.model.forms import (
+    GridReduction,
+    LookBackScan,
+    LoopedReduction,
+    PersistentReduction,
+    RegisterNorm,
+    RowColumnReduction,
+)
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.rewrites.online_softmax import part_softmax
 from ferrite_triton.analysis.accesses import (
@@ -27,7 +35,14 @@ from ferrite_triton.analysis.packed_residency import holds_only_halves
 from ferrite_triton.analysis.peeling import misalignment_of
 from ferrite_triton.analysis.row_per_thread import has_row_per_thread
 from ferrite_triton.analysis.size_params import SizeParams
-from ferrite_triton.analysis.space import NO_AXES, KernelAxis, Space, build_space, pieced_space, row_per_thread_space
+from ferrite_triton.analysis.space import (
+    NO_AXES,
+    KernelAxis,
+    Space,
+    build_space,
+    in_register_tiles,
+    row_per_thread_space,
+)
 from ferrite_triton.analysis.update_targets import needs_atomics
 from ferrite_triton.errors import UnsupportedDefinition
 from ferrite_triton.facts.kernel_facts import collect_facts
@@ -36,14 +51,14 @@ from ferrite_triton.forms.builder import Builder
 from ferrite_triton.forms.grid import place_program
 from ferrite_triton.forms.grid_reductions import REGISTERS, REGISTERS_OF_HALVES
 from ferrite_triton.forms.indices import index_dtype
-from ferrite_triton.forms.register_norms import THREADS, pieces_of, registers_of
+from ferrite_triton.forms.register_norms import THREADS, register_tiles_of, registers_of
 from ferrite_triton.forms.scans import (
-    PIECES,
-    PIECES_REGISTERS,
+    REGISTER_TILES,
     SERIAL,
+    TILES_REGISTERS,
+    holds_register_tiles,
     look_back_scans,
     scans_serially,
-    waits_in_pieces,
 )
 from ferrite_triton.host.spec import Emitted, Expr, KernelSpec
 from ferrite_triton.printing.kernel import print_kernel
@@ -98,12 +113,13 @@ def _forms(kernel: Kernel) -> list[_Form]:
     least = 0
     flat, accesses = _flattened(kernel)
     conditions = narrow_conditions(flat, accesses)
-    if kernel.persistent_up_to and kernel.reduction is not None:
-        held = _flattened(part_softmax(replace(kernel, form="persistent")))
+    limit = kernel.form.persistent_up_to if isinstance(kernel.form, LoopedReduction) else 0
+    if limit and kernel.reduction is not None:
+        held = _flattened(part_softmax(replace(kernel, form=PersistentReduction())))
         own = narrow_conditions(*held)
         if own is not None:
-            forms.append(_Form(((kernel.reduction.size, kernel.persistent_up_to), *own), *held, 32))
-            least = kernel.persistent_up_to + 1 if conditions is not None and set(own) <= set(conditions) else 0
+            forms.append(_Form(((kernel.reduction.size, limit), *own), *held, 32))
+            least = limit + 1 if conditions is not None and set(own) <= set(conditions) else 0
     if conditions is not None:
         forms += _looped_forms(replace(flat, space=replace(flat.space, least=least)), accesses, conditions)
     if conditions is None or conditions:
@@ -152,10 +168,10 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
         flat = replace(flat, space=build_space(kernel, ("b", "r", "x")))
         if scans_serially(flat):
             flat = replace(flat, space=replace(flat.space, serial=SERIAL))
-    if waits_in_pieces(flat):
-        flat = replace(flat, space=pieced_space(flat.space, PIECES))
-    elif kernel.columns:
-        flat = replace(flat, space=pieced_space(flat.space, pieces_of(flat)))
+    if holds_register_tiles(flat):
+        flat = replace(flat, space=in_register_tiles(flat.space, REGISTER_TILES))
+    elif isinstance(kernel.form, RegisterNorm):
+        flat = replace(flat, space=in_register_tiles(flat.space, register_tiles_of(flat)))
     if has_row_per_thread(flat, accesses):
         return replace(flat, space=row_per_thread_space(flat.space)), accesses
     return replace(flat, space=replace(flat.space, misalignment=misalignment_of(flat))), accesses
@@ -174,7 +190,7 @@ def _write(form: _Form, params: SizeParams) -> KernelSpec:
     return KernelSpec(
         name=name,
         source=source,
-        form=kernel.form,
+        form=kernel.form.name,
         params=(*describe_params(flat), *_describe_sizes(params, width)),
         axes=tuple(describe_axis(axis, params, space.least if axis.is_reduction else 0) for axis in space.axes),
         blocks={axis.constant: axis.block for axis in space.axes if axis.block is not None},
@@ -213,7 +229,7 @@ def tile_program(flat: FlatKernel, width: int) -> TileProgram:
     sizes = (Variable(name, TileType(dtype)) for name in flat.space.params.names.values())
     parameters = (*_tensor_variables(flat), *sizes)
     constants = tuple(axis.constant for axis in flat.space.axes)
-    return drop_unused(TileProgram(flat.kernel.form, parameters, constants, builder.finished()))
+    return drop_unused(TileProgram(flat.kernel.form.name, parameters, constants, builder.finished()))
 
 
 def _tensor_variables(flat: FlatKernel) -> tuple[Variable, ...]:
@@ -229,7 +245,7 @@ def _tensor_variables(flat: FlatKernel) -> tuple[Variable, ...]:
 def assemble(flat: FlatKernel, program: TileProgram) -> tuple[str, str]:
     """Returns the module text and the name of the kernel function, which holds a digest of the text."""
     kinds = ", ".join(f"{name}: {param.dtype}" for name, param in {p.text: p for p in flat.params.values()}.items())
-    prefix = "_".join([flat.kernel.form, *main_operations(flat)])
+    prefix = "_".join([flat.kernel.form.name, *main_operations(flat)])
     return print_kernel(program, (describe_space(flat.space), kinds), prefix)
 
 
@@ -282,12 +298,13 @@ def _facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgram)
     facts, reduction, least = collect_facts(flat, accesses, program), flat.space.reduction, flat.space.least
     if reduction is not None and least > (expected := hint(reduction.size)):
         facts["bytes"] = facts["bytes"] * least // max(1, expected)
-    if flat.kernel.columns:
-        facts |= {"registers": registers_of(flat), "threads": THREADS}
-    elif flat.kernel.points:
-        facts["registers"] = REGISTERS_OF_HALVES if holds_only_halves(flat) else REGISTERS
-    elif flat.space.pieces > 1:
-        facts["registers"] = PIECES_REGISTERS
+    match flat.kernel.form:
+        case RegisterNorm():
+            facts |= {"registers": registers_of(flat), "threads": THREADS}
+        case GridReduction():
+            facts["registers"] = REGISTERS_OF_HALVES if holds_only_halves(flat) else REGISTERS
+        case LookBackScan() if flat.space.register_tiles > 1:
+            facts["registers"] = TILES_REGISTERS
     return facts
 
 
@@ -307,11 +324,12 @@ def describe_axis(axis: KernelAxis, params: SizeParams, least: int = 0) -> dict[
 
 def grid_expression(space: Space) -> Expr:
     """Returns the number of programs in the integer mini-language."""
-    if space.runs:
-        return space.runs
+    if isinstance(space.form, RowColumnReduction):
+        return space.form.chunks
     factors: list[Expr] = [["ceildiv", axis.name, axis.constant] for axis in space.grid]
-    if space.branches > 1:
-        factors.append(space.branches)
-    if space.parts:
-        factors.append(["ceildiv", "r", ["mul", "RBLOCK", space.pieces] if space.pieces > 1 else "RBLOCK"])
+    if space.parts > 1:
+        factors.append(space.parts)
+    if space.splits:
+        tiles = space.register_tiles
+        factors.append(["ceildiv", "r", ["mul", "RBLOCK", tiles] if tiles > 1 else "RBLOCK"])
     return factors[0] if len(factors) == 1 else ["mul", *factors]

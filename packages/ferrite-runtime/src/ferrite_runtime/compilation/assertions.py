@@ -13,8 +13,6 @@ from typing import Any
 
 from ferrite_runtime.formats.canonical_json import kernel_id
 
-CHECKED = "checked"
-"""The fact of a kernel that is compiled with its assertions."""
 _MESSAGE = re.compile(r'"(?=index out of bounds|refused: )')
 _ASSERTING = ("fmath.bin_rows(",)
 """Calls of device functions that assert."""
@@ -47,5 +45,5 @@ def _checked_kernel(kernel: Mapping[str, Any]) -> dict[str, Any]:
     origin = ", ".join(kernel["origin"]) or kernel["name"]
     quoted = origin.replace("\\", "/").replace('"', "'").encode("ascii", "backslashreplace").decode()
     source = _MESSAGE.sub(lambda _: f'"{quoted}: ', kernel["source"])
-    made = {**kernel, "source": source, "facts": {**kernel["facts"], CHECKED: True}}
+    made = {**kernel, "source": source, "facts": {**kernel["facts"], "checked": True}}
     return {**made, "id": kernel_id(made)}

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ferrite_runtime.compilation.assertions import CHECKED
 from ferrite_runtime.compilation.compiler_messages import explain_failure, without_output
 from ferrite_runtime.compilation.packed_additions import take_apart_packed_additions
 from ferrite_runtime.errors import compile_failure
@@ -140,10 +139,10 @@ def _compile(job: Job, function: Any, constants: dict[str, int]) -> tuple[Any, M
         "num_stages": job.config.num_stages,
         "enable_fp_fusion": True,
         "sanitize_overflow": False,
-        "debug": bool(job.spec.facts.get(CHECKED)),
+        "debug": job.spec.facts.checked,
     }
-    if "registers" in job.spec.facts and job.target.backend == "cuda":
-        options["maxnreg"] = job.spec.facts["registers"]
+    if job.spec.facts.registers and job.target.backend == "cuda":
+        options["maxnreg"] = job.spec.facts.registers
     if job.uses_pdl:
         options["launch_pdl"] = True
     target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)

@@ -25,7 +25,7 @@ from ferrite_runtime.errors import (
 from ferrite_runtime.formats.binary import Binary
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.divisors import Divisors
-from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.kernel_spec import HOLD_ROWS, KernelSpec
 from ferrite_runtime.formats.measurements import Situation
 from ferrite_runtime.launching.dependent_launch import least_pdl_programs
 from ferrite_runtime.launching.prepared_launch import MAX_PROGRAMS, LoadedKernel
@@ -406,7 +406,7 @@ def shipped_configs(spec: KernelSpec, machine: Machine, sizes: Mapping[str, int]
     """
     library = machine.compiler.library
     found = () if library is None else library.configs(spec, machine.facts.target)
-    if sizes is None or spec.form != "persistent":
+    if sizes is None or spec.form not in HOLD_ROWS:
         return tuple(found)
     reductions = [axis for axis in spec.axes if axis.kind == "reduction" and axis.block not in spec.blocks]
     return tuple(config for config in found if all(config.block(axis.block) >= sizes[axis.name] for axis in reductions))

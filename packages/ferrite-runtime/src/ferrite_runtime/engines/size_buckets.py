@@ -77,7 +77,7 @@ class BucketedKernel:
 
     def is_idle_at(self, sizes: Mapping[str, int]) -> bool:
         """Tells whether launches at these values of the size params have nothing to do."""
-        return not self.spec.facts.get("reductions") and 0 in self.spec.axis_sizes(sizes).values()
+        return not self.spec.facts.reductions and 0 in self.spec.axis_sizes(sizes).values()
 
 
 def _promised(spec: KernelSpec) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ferrite_runtime.compilation.assertions import CHECKED
 from ferrite_runtime.compilation.compiler_messages import explain_failure
 from ferrite_runtime.compilation.triton_adapter import is_interpreting
 from ferrite_runtime.devices.descriptors import device_facts
@@ -59,7 +58,7 @@ class TritonKernel:
                 **constants,
                 num_warps=self.config.num_warps,
                 num_stages=self.config.num_stages,
-                debug=bool(self.spec.facts.get(CHECKED)),
+                debug=self.spec.facts.checked,
             )
         except Exception as error:
             raise compile_failure(self.spec, explain_failure(error)) from error

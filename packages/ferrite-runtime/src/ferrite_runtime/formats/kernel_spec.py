@@ -11,10 +11,15 @@ from ferrite_runtime.formats.canonical_json import kernel_id
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.expressions import Expr, evaluate, expr_names, read_expr, write_expr
-from ferrite_runtime.formats.json_fields import MAX_INTEGER, Fields, check_identifier, check_integer, check_text
+from ferrite_runtime.formats.facts import KINDS, Facts, read_facts
+from ferrite_runtime.formats.json_fields import Fields, check_identifier, check_integer, check_text
 
 FORMAT = 2
-FORMS = ("pointwise", "persistent", "looped", "cooperative", "scan", "sort", "template", "user")
+FORMS = tuple(KINDS)
+HOLD_ROWS = ("persistent", "row_column")
+"""Forms whose programs hold a whole reduction axis in one tile."""
+WAIT = ("grid_reduction", "register_norm", "look_back")
+"""Forms whose programs wait for each other."""
 USER = "user"
 ROLES = ("tensor", "size", "scalar")
 ACCESSES = ("read", "write", "readwrite", "atomic")
@@ -111,7 +116,7 @@ class Axis:
 class KernelSpec:
     """A kernel: its source, how it is called, and the facts that a config policy needs.
 
-    ``blocks`` holds the block constants that the source fixes, ``facts`` numbers, flags and names as in the format.
+    ``blocks`` holds the block constants that the source fixes, ``facts`` is the record of the kernel's form.
     Kernels of the form ``user``, which people wrote, state the ``configs`` to try and may have a grid of three axes.
     """
 
@@ -125,7 +130,7 @@ class KernelSpec:
     grid: Expr
     mutated: tuple[str, ...]
     index_width: int
-    facts: Mapping[str, Any]
+    facts: Facts
     origin: tuple[str, ...]
     configs: tuple[Config, ...] = ()
     grid_y: Expr = 1
@@ -154,11 +159,11 @@ class KernelSpec:
                 Param.from_mapping(v, f"{fields.at('params')}[{i}]") for i, v in enumerate(fields.array("params"))
             ),
             axes=tuple(Axis.from_mapping(v, f"{fields.at('axes')}[{i}]") for i, v in enumerate(fields.array("axes"))),
-            blocks=_read_plain(fields, "blocks", "constant") if form == USER else _read_blocks(fields),
+            blocks=_read_constants(fields) if form == USER else _read_blocks(fields),
             grid=read_expr(fields.take("grid"), fields.at("grid")),
             mutated=fields.strings("mutated"),
             index_width=fields.integer("index_width"),
-            facts=_read_facts(fields),
+            facts=read_facts(form, fields.take("facts"), fields.at("facts")),
             origin=fields.strings("origin"),  # each one line: listings and errors quote it
             **(_read_user_fields(fields) if form == USER else {}),
         )
@@ -183,7 +188,7 @@ class KernelSpec:
             "grid": write_expr(self.grid),
             "mutated": list(self.mutated),
             "index_width": self.index_width,
-            "facts": dict(self.facts),
+            "facts": self.facts.to_mapping(),
             "origin": list(self.origin),
             **self._user_mapping(),
         }
@@ -240,10 +245,10 @@ def _read_blocks(fields: Fields) -> dict[str, int]:
     return blocks
 
 
-def _read_plain(fields: Fields, key: str, kind: str) -> dict[str, Any]:
-    """Returns an object of numbers, flags and names: facts, or the constants that a person's kernel fixes."""
-    path = fields.at(key)
-    inner = Fields(fields.take(key), path)
+def _read_constants(fields: Fields) -> dict[str, Any]:
+    """Returns the constants that a person's kernel fixes: numbers, flags and names."""
+    path = fields.at("blocks")
+    inner = Fields(fields.take("blocks"), path)
     values = {name: inner.take(name) for name in list(inner.names())}
     for name, value in values.items():
         check_identifier(name, path)
@@ -252,41 +257,8 @@ def _read_plain(fields: Fields, key: str, kind: str) -> dict[str, Any]:
         elif isinstance(value, int) and not isinstance(value, bool):
             check_integer(value, f"{path}.{name}")
         elif not isinstance(value, (float, bool)) and value is not None:
-            raise SpecError(f"{path}.{name}", f"a {kind} is a number, a flag or a name, not {value!r}")
+            raise SpecError(f"{path}.{name}", f"a constant is a number, a flag or a name, not {value!r}")
     return values
-
-
-INTEGERS = frozenset(
-    (
-        *("branches", "bytes", "element_bytes", "flops", "reduction_size", "reductions", "live_values", "loads"),
-        *("multiplied_rows", "neighbours", "num_stages", "num_warps", "numel", "ops", "parts", "passes"),
-        *("percent_apart", "pieces", "product", "registers", "rows_together", "run", "stores", "threads", "vectors"),
-    )
-)
-"""Facts that policies compute with."""
-FLAGS = ("atomics", "checked", "random", "sorted", "noncoalesced", "transposed", "row_per_thread")
-"""Facts that are true or false."""
-WORDS = ("contiguous_axis",)
-"""Facts that name something, or nothing."""
-
-
-def _read_facts(fields: Fields) -> dict[str, Any]:
-    """Returns the facts of a kernel. Policies compute with them: what is no flag and no word is an integer."""
-    facts = _read_plain(fields, "facts", "fact")
-    for name, value in facts.items():
-        path = f"{fields.at('facts')}.{name}"
-        if name in FLAGS and not isinstance(value, bool):
-            raise SpecError(path, f"true or false is needed, not {value!r}")
-        if name in WORDS and value is not None:
-            check_identifier(value, path)
-        if name not in (*FLAGS, *WORDS) and isinstance(value, (int, float)) and not isinstance(value, bool):
-            if not 0 <= value < MAX_INTEGER:
-                raise SpecError(path, f"{value!r} is out of range")
-            if name in INTEGERS:
-                check_integer(value, path)
-        elif name in INTEGERS:
-            raise SpecError(path, f"an integer is needed, not {value!r}")
-    return facts
 
 
 def _read_user_fields(fields: Fields) -> dict[str, Any]:

@@ -39,6 +39,6 @@ def least_pdl_programs(spec: KernelSpec, resident: int, multiprocessors: int, mo
     """
     if not waits_itself(spec):
         return NEVER
-    if moved is not None and moved <= LIGHT_BYTES and spec.facts.get("flops", 0) <= LIGHT_OPERATIONS:
+    if moved is not None and moved <= LIGHT_BYTES and spec.facts.flops <= LIGHT_OPERATIONS:
         return 1
     return multiprocessors * (resident - 1) + 1

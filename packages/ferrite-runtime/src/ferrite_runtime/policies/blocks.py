@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ferrite_runtime.formats.config import Config
-from ferrite_runtime.formats.kernel_spec import Axis, KernelSpec
+from ferrite_runtime.formats.kernel_spec import HOLD_ROWS, Axis, KernelSpec
 
 
 def next_power_of_two(value: int) -> int:
@@ -47,9 +47,9 @@ def misfit(spec: KernelSpec, config: Config, sizes: Mapping[str, int]) -> str:
             return f"it gives no value for {axis.block}"
         if axis.max_block is not None and block > axis.max_block:
             return f"{axis.block} is {block}, at most {axis.max_block} is allowed"
-        if spec.form == "persistent" and axis.kind == "reduction" and block < sizes[axis.name]:
+        if spec.form in HOLD_ROWS and axis.kind == "reduction" and block < sizes[axis.name]:
             return f"{axis.block} is {block}, less than the {sizes[axis.name]} elements that have to be in one tile"
-        if spec.form == "persistent" and axis.kind == "reduction" and block > next_power_of_two(sizes[axis.name]):
+        if spec.form in HOLD_ROWS and axis.kind == "reduction" and block > next_power_of_two(sizes[axis.name]):
             return f"{axis.block} is {block}, more than it takes to hold the {sizes[axis.name]} elements in one tile"
     return ""
 

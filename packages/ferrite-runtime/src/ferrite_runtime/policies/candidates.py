@@ -6,14 +6,19 @@ from collections.abc import Callable, Mapping
 
 from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.facts import TemplateFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.blocks import next_power_of_two, previous_power_of_two
 from ferrite_runtime.policies.interpreted import interpreter_config
 from ferrite_runtime.policies.pointwise import pointwise_configs
 from ferrite_runtime.policies.reductions import (
-    cooperative_configs,
+    contraction_configs,
+    grid_reduction_configs,
+    look_back_configs,
     looped_configs,
     persistent_configs,
+    register_norm_configs,
+    row_column_configs,
     scan_configs,
     sort_configs,
 )
@@ -36,9 +41,8 @@ DEFAULT_CANDIDATES = {"user": 8}
 
 def template_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the config that a template's facts ask for: ``num_warps`` and ``num_stages``."""
-    facts = shape.spec.facts
-    warps, stages = int(facts.get("num_warps", 4)), int(facts.get("num_stages", 3))
-    return (Config.of(dict(shape.fit({}, 1).blocks), warps, stages),)
+    facts = facts_as(shape.spec.facts, TemplateFacts)
+    return (Config.of(dict(shape.fit({}, 1).blocks), facts.num_warps, facts.num_stages),)
 
 
 def user_configs(shape: Shape) -> tuple[Config, ...]:
@@ -48,10 +52,15 @@ def user_configs(shape: Shape) -> tuple[Config, ...]:
 
 _FORMS: dict[str, Callable[[Shape], tuple[Config, ...]]] = {
     "pointwise": pointwise_configs,
+    "combo": pointwise_configs,
     "persistent": persistent_configs,
+    "row_column": row_column_configs,
     "looped": looped_configs,
-    "cooperative": cooperative_configs,
+    "contraction": contraction_configs,
+    "grid_reduction": grid_reduction_configs,
+    "register_norm": register_norm_configs,
     "scan": scan_configs,
+    "look_back": look_back_configs,
     "sort": sort_configs,
     "template": template_configs,
     "user": user_configs,
@@ -76,8 +85,11 @@ def configs(
 
 _TABLES: dict[str, Callable[[Shape], tuple[Config, ...]]] = {
     "pointwise": pointwise_table,
+    "combo": pointwise_table,
     "persistent": persistent_table,
+    "row_column": persistent_table,
     "looped": looped_table,
+    "contraction": looped_table,
 }
 
 
@@ -99,9 +111,9 @@ def _count(shape: Shape, tune: str) -> int | None:
 
 def launch_bytes(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> int | None:
     """Returns the bytes that a launch has to move, None where the facts do not say."""
-    stated = spec.facts.get("bytes")
+    stated = spec.facts.bytes
     if stated is None:
         return None
     shape = Shape.of(spec, device, sizes)
     actual, expected = shape.points * shape.reduction, shape.expected_points
-    return int(stated) if actual == expected else int(stated) * actual // expected
+    return stated if actual == expected else stated * actual // expected

@@ -55,7 +55,7 @@ CACHE_SHARE = 0.5
 
 def persistent_columns(shape: Shape, row: int) -> tuple[Config, ...]:
     """Returns the candidates of a kernel that holds whole columns, best guess first."""
-    if shape.spec.facts.get("noncoalesced"):
+    if shape.spec.facts.noncoalesced:
         return _noncoalesced_columns(shape, row)
     tiles, shape = _whole_columns(shape, row), replace(shape, live=1)
     return tuple(rows_config(shape, count, row, w) for count, w in tiles)
@@ -70,7 +70,7 @@ def _whole_columns(shape: Shape, row: int) -> tuple[tuple[int, int], ...]:
     with one on an H100.
     """
     threads, held = shape.device.target.warp_size, _held_of_columns(shape)
-    beside = shape.spec.facts.get("neighbours")
+    beside = shape.spec.facts.neighbours
     line = 128 // max(4 if row >= HALF_LINE_ROWS and not beside else 1, shape.narrowest_read)
     columns = max(threads * held // row, line, 8)
     columns = keep_busy(shape, columns, least=min(columns, 128 // max(1, shape.element_bytes)))
@@ -106,7 +106,7 @@ def looped_columns(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a kernel that loops over columns, best guess first."""
     threads = shape.device.target.warp_size
     line = 128 // max(1, shape.element_bytes)
-    if int(shape.spec.facts.get("passes", 1)) > 1:
+    if shape.reduction_facts.passes > 1:
         # Columns that are read again: as few at a time as fill half a line, so that they are still in the cache.
         columns = line // 2 or 1
         if shape.device.multiprocessors * _again_bytes(shape, line) <= shape.device.l2_bytes * CACHE_SHARE:
@@ -115,7 +115,7 @@ def looped_columns(shape: Shape) -> tuple[Config, ...]:
         fewer = max(1, warps // 2)  # two programs to a multiprocessor: one reads while the other computes
         again = ((columns, warps), (columns // 2 or 1, fewer), (columns, fewer), (line, warps), (line, fewer))
         return tuple(_again(shape, *tile) for tile in again)
-    rows = int(shape.spec.facts.get("rows_together", 1))
+    rows = shape.reduction_facts.rows_together
     if rows > 1:
         # Of halves, and where there are many programs, small ones hide each other's waiting.
         warps = 2 if shape.reads_halves else 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.facts import PointwiseFacts, facts_as
 from ferrite_runtime.policies.blocks import next_power_of_two
 from ferrite_runtime.policies.shape import Shape
 
@@ -38,7 +39,7 @@ LONG_ROW, LONG_WIDTH = 32768, 1024
 def pointwise_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a pointwise kernel, best guess first."""
     real = sorted((axis for axis in shape.axes("grid") if shape.sizes[axis.name] > 1), key=lambda axis: axis.name)
-    if shape.spec.facts.get("sorted") and len(real) == 2:
+    if facts_as(shape.spec.facts, PointwiseFacts).sorted and len(real) == 2:
         return _sorted_rows(shape, *(axis.name for axis in real))
     return _flat(shape) if len(real) <= 1 else _tiled(shape, [axis.name for axis in real])
 
@@ -51,7 +52,7 @@ def _flat(shape: Shape) -> tuple[Config, ...]:
         full //= 2
     tile = max(SMALL_TILE, min(full, _filling(shape)))
     warps = max(1, min(4, tile // (shape.device.target.warp_size * min(4, shape.vector))))
-    apart = int(shape.spec.facts.get("percent_apart", 0))
+    apart = facts_as(shape.spec.facts, PointwiseFacts).percent_apart
     if apart >= FEW_APART:
         tile, warps = (tile // 2 if apart >= MOST_APART else tile), APART_WARPS
     first = shape.fit({axis: tile}, warps)
@@ -60,7 +61,7 @@ def _flat(shape: Shape) -> tuple[Config, ...]:
 
 def _filling(shape: Shape) -> int:
     """Returns the tile with which there are programs enough for all multiprocessors."""
-    return next_power_of_two(shape.points * shape.branches // (FILL * shape.device.multiprocessors))
+    return next_power_of_two(shape.points * shape.parts // (FILL * shape.device.multiprocessors))
 
 
 def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
@@ -82,10 +83,10 @@ def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
         tile = min(tile, FLAT_TILE // (1 if shape.reads_halves else 2))
     first, long = rows(FULL_WIDTH, tile, 4), rows(LONG_WIDTH, tile, 2)
     more = (rows(512, tile * 2, 8), rows(FULL_WIDTH, tile // 2, 4))
-    if shape.reads_halves and (shape.spec.facts.get("neighbours") or shape.spec.facts.get("percent_apart")):
+    if shape.reads_halves and (shape.spec.facts.neighbours or facts_as(shape.spec.facts, PointwiseFacts).percent_apart):
         # Rows that are turned round, or begin elsewhere: whole ones.
         return (rows(LONG_WIDTH, LONG_WIDTH, 4), first, *more)
-    if shape.reads_halves and shape.spec.facts.get("vectors"):
+    if shape.reads_halves and shape.spec.facts.vectors:
         # What is loaded once for a thread's columns serves twice as many rows with half the threads.
         return (rows(FULL_WIDTH, tile, 2), first, long, *more)
     return (long, first, *more) if shape.reads_halves and shape.sizes[x] >= LONG_ROW else (first, long, *more)
@@ -101,14 +102,14 @@ def _sorted_rows(shape: Shape, x: str, y: str) -> tuple[Config, ...]:
 
 
 def _tiled(shape: Shape, names: list[str]) -> tuple[Config, ...]:
-    if not shape.spec.facts.get("transposed", True):
+    if not shape.spec.facts.transposed:
         return _rows(shape, names)
     # A side of 64 halves or 32 floats is a 128-byte line in either direction.
     side = 64 if shape.element_bytes <= 2 else 32
     tiles: tuple[tuple[dict[str, int], int], ...]
     if len(names) == 2:
         x, y = names
-        run = next_power_of_two(int(shape.spec.facts.get("neighbours", side)))
+        run = next_power_of_two(shape.spec.facts.neighbours or side)
         # A square of 64 where both axes have it and every multiprocessor still gets a few tiles.
         square = ({x: 64, y: 64}, 8)
         line = ({x: side, y: 32}, 4 if side == 32 else 8)

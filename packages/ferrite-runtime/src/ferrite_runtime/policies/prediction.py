@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.facts import ContractionFacts, ReductionFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.candidates import configs
 
@@ -65,7 +66,7 @@ def predict(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | No
 
 def _waiting(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
     """Returns the seconds in which the programs of a multiprocessor all wait for what others have to add up first."""
-    if spec.form != "scan" or "parts" not in spec.facts:
+    if spec.form != "look_back":
         return 0.0
     programs = spec.expected_programs(dict(config.blocks))
     return LOOK_BACK_SECONDS * programs / (device.multiprocessors * LOOK_BACK_PROGRAMS)
@@ -73,38 +74,35 @@ def _waiting(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
 
 def _memory(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
     facts = spec.facts
-    moved = float(facts.get("bytes", 0))
-    if facts.get("passes", 1) > 1:
-        moved += _read_again(spec, device, moved)
-    if facts.get("atomics"):
+    moved = float(facts.bytes or 0)
+    if isinstance(facts, ReductionFacts) and facts.passes > 1:
+        moved += _read_again(facts, device, moved)
+    if facts.atomics:
         moved *= ATOMIC_FACTOR
-    if facts.get("contiguous_axis", "x") is None:
+    if facts.has_no_contiguous_axis:
         moved *= SCATTERED_FACTOR
     programs = max(1, spec.expected_programs(dict(config.blocks)))
     share = min(1.0, PROGRAM_SHARE * programs / device.multiprocessors)
     return moved / (device.bandwidth * share)
 
 
-def _read_again(spec: KernelSpec, device: DeviceFacts, moved: float) -> float:
+def _read_again(facts: ReductionFacts, device: DeviceFacts, moved: float) -> float:
     """Returns the bytes that further passes over the reduction axis read from memory, not from the cache."""
-    facts = spec.facts
-    buffers = max(1, facts.get("loads", 1) + facts.get("stores", 1))
-    read = moved * facts.get("loads", 1) / buffers
-    missed = (
-        max(0.0, 1.0 - CACHE_SHARE * device.l2_bytes / max(read, 1.0)) if facts.get("contiguous_axis") == "x" else 0
-    )
-    return float(read * (facts["passes"] - 1) * missed)
+    buffers = max(1, facts.loads + facts.stores)
+    read = moved * facts.loads / buffers
+    missed = max(0.0, 1.0 - CACHE_SHARE * device.l2_bytes / max(read, 1.0)) if facts.contiguous_axis == "x" else 0
+    return float(read * (facts.passes - 1) * missed)
 
 
 def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:
     facts = spec.facts
     points = math.prod(max(1, size) for size in spec.hint_sizes().values())
-    buffers = facts.get("loads", 1) + facts.get("stores", 1)
-    operations = float(facts.get("flops", 0)) + points * buffers * ACCESS_OPERATIONS
-    operations += points * facts.get("reductions", 0)
-    if facts.get("product"):
+    buffers = facts.loads + facts.stores
+    operations = float(facts.flops) + points * buffers * ACCESS_OPERATIONS
+    operations += points * facts.reductions
+    if isinstance(facts, ContractionFacts) and facts.product:
         operations /= max(1, spec.hint_sizes().get("y", 1))  # tensor cores take all rows at once
     if spec.form == "sort":
-        steps = math.log2(max(2, facts.get("reduction_size", 2)))
+        steps = math.log2(max(2, facts_as(facts, ReductionFacts).reduction_size))
         operations += points * SORT_OPERATIONS * steps * (steps + 1) / 2
     return float(operations / (device.multiprocessors * LANE_OPERATIONS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.facts import ContractionFacts, RegisterNormFacts, SplitFacts, facts_as
 from ferrite_runtime.policies.blocks import next_power_of_two
 from ferrite_runtime.policies.columns import looped_columns, persistent_columns, scanned_columns
 from ferrite_runtime.policies.shape import Shape, param_bytes
@@ -39,8 +40,8 @@ LOOP_BLOCK = 2048
 # Rows so long that the programs that a multiprocessor would hold at once fill its share of the cache with them.
 LONG_PASS = 16384
 # Elements per thread, and live tiles that are counted, of a kernel that takes rows one after the other.
-RUN_PER_THREAD = 16
-RUN_LIVE = 4
+CHUNK_PER_THREAD = 16
+CHUNK_LIVE = 4
 # Block of lines that are scanned block by block, and elements per thread of a scan.
 SCAN_BLOCK, SCANNED_PER_THREAD = 8192, 32
 # Columns that programs share: a line of memory of 32-bit elements.
@@ -61,9 +62,7 @@ BYTE_SHARE = 1.25
 def persistent_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a kernel that holds whole rows, best guess first."""
     row = next_power_of_two(shape.reduction)
-    if "run" in shape.spec.facts:
-        return _runs(shape, row)
-    if shape.spec.facts.get("row_per_thread"):
+    if shape.reduction_facts.row_per_thread:
         return _row_per_thread(shape, row)
     return persistent_columns(shape, row) if shape.contiguous in ("x", "y") else _inner_persistent(shape, row)
 
@@ -116,7 +115,7 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
 
 def _held_by_warp(shape: Shape, row: int) -> int:
     """Returns how many elements of short rows a thread holds of which one warp holds several."""
-    is_one_sum = shape.live == 1 and int(shape.spec.facts.get("stores", 1)) == 1
+    is_one_sum = shape.live == 1 and shape.spec.facts.stores == 1
     if shape.only_reduces and (is_one_sum or row >= REDUCED_ROW):
         return ROW_REDUCED
     return ROW_HELD if shape.live <= MANY_LIVE else ROW_HELD // 2
@@ -142,7 +141,7 @@ def _fills_warp(shape: Shape, row: int) -> bool:
 def _shares_vectors(shape: Shape) -> bool:
     """Returns whether there are rows enough for programs to reduce several of halves with the same vectors."""
     is_half = shape.narrowest_read == shape.element_bytes == 2
-    return is_half and "vectors" in shape.spec.facts and keep_busy(shape, VECTOR_ROWS) == VECTOR_ROWS
+    return is_half and bool(shape.spec.facts.vectors) and keep_busy(shape, VECTOR_ROWS) == VECTOR_ROWS
 
 
 def _matrices(shape: Shape) -> int:
@@ -150,7 +149,7 @@ def _matrices(shape: Shape) -> int:
 
     On an H200 two rows of each of two take 5 % less time than one of each, and two rows of one matrix 7 % more.
     """
-    return int(shape.spec.facts.get("loads", 1)) - int(shape.spec.facts["vectors"])
+    return shape.spec.facts.loads - shape.spec.facts.vectors
 
 
 def _with_vectors(shape: Shape, row: int) -> Config:
@@ -161,7 +160,7 @@ def _with_vectors(shape: Shape, row: int) -> Config:
 
 def _moves_bytes(shape: Shape) -> bool:
     """Returns whether hardly more than a byte is moved for an element: a thread reads 16 bytes twice if it has 32."""
-    return int(shape.spec.facts.get("bytes", 0)) <= BYTE_SHARE * shape.expected_points and shape.narrowest_read == 1
+    return (shape.spec.facts.bytes or 0) <= BYTE_SHARE * shape.expected_points and shape.narrowest_read == 1
 
 
 def _narrows_to_bytes(shape: Shape) -> bool:
@@ -170,14 +169,15 @@ def _narrows_to_bytes(shape: Shape) -> bool:
     return min(written, default=2) == 1 < shape.narrowest_read
 
 
-def _runs(shape: Shape, row: int) -> tuple[Config, ...]:
+def row_column_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a kernel whose programs take rows one after the other and hold sums of their columns.
 
     The next rows are on their way meanwhile, so a program needs no more threads than hold its values.
     """
-    shape = replace(shape, live=min(shape.live, RUN_LIVE))
+    row = next_power_of_two(shape.reduction)
+    shape = replace(shape, live=min(shape.live, CHUNK_LIVE))
     rows = max(1, LONG_ROW // row)
-    warps = max(1, rows * row // (shape.device.target.warp_size * RUN_PER_THREAD))
+    warps = max(1, rows * row // (shape.device.target.warp_size * CHUNK_PER_THREAD))
     chosen = tuple(rows_config(shape, x, row, w) for x, w in ((rows, warps), (rows, warps * 2), (rows * 2, warps * 2)))
     return (_halved(shape, row, warps), *chosen) if rows == 1 and _saves_steps(shape, warps) else chosen
 
@@ -204,16 +204,21 @@ def _halved(shape: Shape, row: int, warps: int) -> Config:
 
 def looped_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a kernel that loops over rows, best guess first."""
-    if shape.spec.facts.get("product"):
-        return _products(shape)
-    if "multiplied_rows" in shape.spec.facts:
-        return _multiplied(shape)
-    if shape.contiguous in ("x", "y"):
-        return looped_columns(shape)
-    return _inner_looped(shape)
+    return looped_columns(shape) if shape.contiguous in ("x", "y") else _inner_looped(shape)
 
 
-def _products(shape: Shape) -> tuple[Config, ...]:
+def contraction_configs(shape: Shape) -> tuple[Config, ...]:
+    """Returns the candidates of products of few rows: on tensor cores where its facts say so.
+
+    A text that leaves more than the blocks of ``x`` and ``r`` to the config is a loop like any other.
+    """
+    if {axis.block for axis in shape.spec.axes} - shape.spec.blocks.keys() != {"XBLOCK", "RBLOCK"}:
+        return _inner_looped(shape)
+    facts = facts_as(shape.spec.facts, ContractionFacts)
+    return _products(shape, facts.product) if facts.product else _multiplied(shape, facts.multiplied_rows)
+
+
+def _products(shape: Shape, count: int) -> tuple[Config, ...]:
     """Returns the candidates of products of few rows: blocks of the matrix, several of them on their way at once.
 
     Half as many columns to a program where those would leave multiprocessors idle, and twice the depth. Blocks of f32
@@ -229,7 +234,7 @@ def _products(shape: Shape) -> tuple[Config, ...]:
         (columns, points // 2, PRODUCT_STAGES, PRODUCT_WARPS * 2),
         (columns * 2, points // 2, PRODUCT_STAGES - 2, PRODUCT_WARPS * 2),
     )
-    if shape.reads_halves and int(shape.spec.facts["product"]) > 1:
+    if shape.reads_halves and count > 1:
         # Blocks of two matrices and more are on their way: as many columns of each are half as deep.
         tiles = (tiles[3], tiles[0], *tiles[1:3])
     elif not shape.reads_halves:
@@ -245,13 +250,13 @@ def _products(shape: Shape) -> tuple[Config, ...]:
     )
 
 
-def _multiplied(shape: Shape) -> tuple[Config, ...]:
+def _multiplied(shape: Shape, rows: int) -> tuple[Config, ...]:
     """Returns the candidates of products of few rows without tensor cores: a few columns of the matrix to a program.
 
     Each element of the rows is read once for all of them, from the cache; twice as many where the rows are too long for
     a multiprocessor's own.
     """
-    rows = next_power_of_two(int(shape.spec.facts["multiplied_rows"]))
+    rows = next_power_of_two(rows)
     limits = {axis.block: shape.limit(axis) for axis in shape.spec.axes}
     tiles, found = [(2, 1, 4), (4, 2, 4), (1, 1, 4), (4, 1, 4)], []
     if rows * shape.reduction * param_bytes("f32") > MULTIPLIED_BYTES:
@@ -265,7 +270,7 @@ def _multiplied(shape: Shape) -> tuple[Config, ...]:
 
 
 def _inner_looped(shape: Shape) -> tuple[Config, ...]:
-    if int(shape.spec.facts.get("passes", 1)) > 1 and shape.reduction >= LONG_PASS:
+    if shape.reduction_facts.passes > 1 and shape.reduction >= LONG_PASS:
         # Few rows at a time, each read by as many threads as a program can have: the next pass finds them in the cache.
         most = shape.device.max_warps
         # With the fewest lanes past the end; of equals the longer blocks, which are half as many.
@@ -282,7 +287,7 @@ def _inner_looped(shape: Shape) -> tuple[Config, ...]:
     rows = keep_busy(shape, max(1, LOOP_BLOCK // 2 // block))
     warps = max(1, rows * block // (shape.device.target.warp_size * (16 if shape.element_bytes <= 2 else 8)))
     is_filled = shape.points >= FILL * shape.device.multiprocessors
-    if is_filled and shape.narrowest_read >= 4 and shape.only_reduces and "vectors" not in shape.spec.facts:
+    if is_filled and shape.narrowest_read >= 4 and shape.only_reduces and not shape.spec.facts.vectors:
         warps *= 2  # as many threads as read 16 bytes each
     first = (rows, block, warps)
     tiles = [first, (rows, block, warps * 2), (rows, block * 2, warps * 2), (rows, block // 2 or 1, warps)]
@@ -292,28 +297,36 @@ def _inner_looped(shape: Shape) -> tuple[Config, ...]:
     return tuple(loop_config(shape, x, r, w) for x, r, w in tiles)
 
 
-def cooperative_configs(shape: Shape) -> tuple[Config, ...]:
+def grid_reduction_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the config of a kernel whose programs hold blocks of rows, or of a line's width of columns.
 
     One only: such a kernel is not for measuring, its status counts launches.
     """
-    if "threads" in shape.spec.facts:
-        return (replace(shape, live=1).fit({}, shape.spec.facts["threads"] // shape.device.target.warp_size),)
     columns = SHARED_COLUMNS if shape.contiguous in ("x", "y") else 1
     held = columns * shape.spec.blocks.get("RBLOCK", 1)
     warps = max(1, held // (shape.device.target.warp_size * PART_PER_THREAD))
     return (replace(shape, live=1).fit({"x": columns}, min(warps, shape.device.max_warps)),)
 
 
+def register_norm_configs(shape: Shape) -> tuple[Config, ...]:
+    """Returns the config of a register-resident norm: its text is for so many threads, and not for measuring."""
+    threads = facts_as(shape.spec.facts, RegisterNormFacts).threads
+    return (replace(shape, live=1).fit({}, threads // shape.device.target.warp_size),)
+
+
+def look_back_configs(shape: Shape) -> tuple[Config, ...]:
+    """Returns the config of a scan by decoupled look-back.
+
+    One only: a kernel whose programs wait for each other is not for measuring, its status counts launches.
+    """
+    block, tiles = shape.spec.blocks.get("RBLOCK", 1), facts_as(shape.spec.facts, SplitFacts).register_tiles
+    held = block * tiles // HALVES_PER_THREAD if tiles > 1 else block // PART_PER_THREAD
+    warps = held // shape.device.target.warp_size
+    return (replace(shape, live=1).fit({}, max(1, min(warps, shape.device.max_warps))),)
+
+
 def scan_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a prefix scan: a row per program, with work enough for each thread."""
-    if "parts" in shape.spec.facts:
-        # One only: a kernel whose programs wait for each other is not for measuring, its status counts launches.
-        held = shape.spec.blocks["RBLOCK"] // PART_PER_THREAD
-        if "pieces" in shape.spec.facts:
-            held = shape.spec.blocks["RBLOCK"] * shape.spec.facts["pieces"] // HALVES_PER_THREAD
-        warps = held // shape.device.target.warp_size
-        return (replace(shape, live=1).fit({}, max(1, min(warps, shape.device.max_warps))),)
     if shape.contiguous in ("x", "y"):
         return scanned_columns(shape)
     row = next_power_of_two(shape.reduction)

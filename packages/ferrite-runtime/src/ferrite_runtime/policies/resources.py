@@ -9,6 +9,7 @@ from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.errors import OutOfResources
 from ferrite_runtime.formats.binary import Binary
 from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.facts import ContractionFacts
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.blocks import block_limit
 from ferrite_runtime.policies.shape import MAX_TILE
@@ -47,12 +48,12 @@ def foresee_problem(spec: KernelSpec, config: Config, device: DeviceFacts, sizes
             return f"{axis.block} {block} is more than axis {axis.name} has or allows"
         tile *= block
         blocks[axis.name] = block
-    if spec.facts.get("product"):
+    if isinstance(spec.facts, ContractionFacts) and spec.facts.product:
         # No tile has all three axes: two are multiplied, and one is what they come to.
         tile = sum(tile // block for block in blocks.values())
     if tile > MAX_TILE:
         return f"a tile of {tile} elements, {MAX_TILE} are possible"
-    width = max(4, int(spec.facts.get("element_bytes") or 4))
+    width = max(4, spec.facts.element_bytes or 4)
     if tile * width > 4 * MAX_PER_THREAD * threads:
         return f"{tile // threads} elements of {width} bytes per thread do not fit in its registers"
     return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.facts import ComboFacts, ReductionFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import Axis, KernelSpec
 from ferrite_runtime.policies.blocks import block_limit, next_power_of_two, previous_power_of_two
 
@@ -21,7 +22,7 @@ MAX_PER_THREAD = 64
 class Shape:
     """A kernel as its policy sees it: ``sizes`` by axis name; element width in bytes.
 
-    Programs of a kernel with ``branches`` touch their share of its buffers.
+    Programs of a combo kernel, of several ``parts``, touch their share of its buffers.
     """
 
     spec: KernelSpec
@@ -31,25 +32,29 @@ class Shape:
     contiguous: str | None
     buffers: int
     live: int
-    branches: int = 1
+    parts: int = 1
 
     @classmethod
     def of(cls, spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> Shape:
         """Returns the shape of a kernel with axes of ``sizes``, or of the expected sizes."""
         facts = spec.facts
         widths = [param_bytes(param.dtype) for param in spec.params if param.role == "tensor"]
-        branches = int(facts.get("branches", 1))
-        buffers = (int(facts.get("loads", 1)) + int(facts.get("stores", 1))) // branches
+        parts = facts.parts if isinstance(facts, ComboFacts) else 1
         return cls(
             spec,
             device,
             dict(spec.hint_sizes() if sizes is None else sizes),
-            int(facts.get("element_bytes") or max(widths, default=4)),
-            facts.get("contiguous_axis"),
-            buffers,
-            int(facts.get("live_values", 1)),
-            branches,
+            facts.element_bytes or max(widths, default=4),
+            facts.contiguous_axis,
+            (facts.loads + facts.stores) // parts,
+            facts.live_values if isinstance(facts, ReductionFacts) else 1,
+            parts,
         )
+
+    @property
+    def reduction_facts(self) -> ReductionFacts:
+        """Facts of a kernel that has a reduction axis."""
+        return facts_as(self.spec.facts, ReductionFacts)
 
     def axes(self, kind: str) -> tuple[Axis, ...]:
         """Returns the axes of a kind, x first."""
@@ -104,7 +109,7 @@ class Shape:
     def only_reduces(self) -> bool:
         """Whether a kernel reads one tensor with a reduction axis, and stores less than half as many bytes."""
         read = self.expected_points * self.narrowest_read
-        return "bytes" in self.spec.facts and int(self.spec.facts["bytes"]) * 2 < read * 3
+        return self.spec.facts.bytes is not None and self.spec.facts.bytes * 2 < read * 3
 
     @property
     def expected_points(self) -> int:

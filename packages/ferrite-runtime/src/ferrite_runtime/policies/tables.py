@@ -86,7 +86,7 @@ def looped_table(shape: Shape) -> tuple[Config, ...]:
     if len(axes) != 2:
         return ()
     hints = _hints(shape, axes)
-    crowded = shape.points >= CROWDED_POINTS and int(shape.spec.facts.get("loads", 1)) >= CROWDED_LOADS
+    crowded = shape.points >= CROWDED_POINTS and shape.spec.facts.loads >= CROWDED_LOADS
     depth = REDUCTION_DEPTH // 2 if crowded else REDUCTION_DEPTH
     reduction = hints[1]
     contiguous = (1, reduction if 256 <= reduction < depth else depth, None)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ferrite_ir.language.graph import Computed, Scan
+from ferrite_ir.language.graph import Scan
+from ferrite_scheduler.model import forms
+from ferrite_scheduler.model.annotations import LookBackScan
+from ferrite_scheduler.model.forms import Form
 from ferrite_scheduler.model.target import Policy
 
 from .clusters import Cluster
@@ -26,25 +29,37 @@ def power_of_two(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-def form_of(cluster: Cluster, dependences: Dependences, policy: Policy) -> str:
-    """Returns the form of a cluster's kernel, one of `schedule.FORMS`."""
+def form_of(cluster: Cluster, dependences: Dependences, policy: Policy) -> Form:
+    """Returns the form of a cluster's kernel, before refinements."""
     if not cluster.kinds:
-        return "pointwise"
-    for kind, form in (("sort", "sort"), ("scan", "scan"), ("look back", "scan")):
-        if kind in cluster.kinds:
-            return form
+        return forms.Pointwise()
+    definitions = [dependences.nodes[number].definition for number in cluster.members]
+    if "sort" in cluster.kinds:
+        return forms.Sort()
+    shared = next((d for d in definitions if isinstance(d, LookBackScan)), None)
+    if shared is not None:
+        return forms.LookBackScan(shared.points)
+    if "scan" in cluster.kinds:
+        return forms.Scan(longest_line((d for d in definitions if isinstance(d, Scan)), policy))
     if "contract" in cluster.kinds:
-        return "looped"
-    if cluster.runs or cluster.inner:
-        return "persistent"
+        return forms.Contraction()
+    return _reduction_form(cluster, dependences, policy)
+
+
+def _reduction_form(cluster: Cluster, dependences: Dependences, policy: Policy) -> Form:
+    if cluster.runs:
+        return forms.RowColumnReduction(cluster.runs)
+    if cluster.inner:
+        return forms.PersistentReduction(cluster.inner)
     if is_symbolic(cluster.reduction):
-        return "looped"
-    return "persistent" if is_persistent_alone(cluster, dependences, policy) else "looped"
+        return forms.LoopedReduction(persistent_limit(cluster, policy))
+    is_persistent = is_persistent_alone(cluster, dependences, policy)
+    return forms.PersistentReduction() if is_persistent else forms.LoopedReduction()
 
 
 def persistent_limit(cluster: Cluster, policy: Policy) -> int:
     """Returns how long a symbolic reduction axis may be for a cluster's kernel to hold it in one tile; 0 for never."""
-    if cluster.kinds != {"reduction"} or not is_symbolic(cluster.reduction):
+    if cluster.kinds != {"reduction"}:
         return 0
     if cluster.direction == "column":
         return policy.persistent_elements_outer
@@ -88,10 +103,11 @@ def holds_columns(cluster: Cluster, live: int, policy: Policy) -> bool:
     return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.run_bytes
 
 
-def longest_line(body: Iterable[Computed], policy: Policy) -> int:
+def longest_line(scans: Iterable[Scan], policy: Policy) -> int:
     """Returns the longest line that one tile holds of a kernel that scans: of light scans of words, the longest."""
-    scans = [definition for definition in body if isinstance(definition, Scan)]
-    is_light = all(scan.combine in LIGHT_SCANS for scan in scans) and all(
-        result.type.dtype.compute.bits <= WORD_BITS for scan in scans for result in scan.results
+    is_light = all(
+        scan.combine in LIGHT_SCANS and result.type.dtype.compute.bits <= WORD_BITS
+        for scan in scans
+        for result in scan.results
     )
     return policy.scan_elements if is_light else min(policy.scan_elements, policy.heavy_scan_elements)

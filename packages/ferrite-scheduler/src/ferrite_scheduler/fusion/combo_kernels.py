@@ -2,7 +2,7 @@
 
 An optimiser's step over a list of tensors is one kernel, so that it is launched once. Were a program to take one tensor
 after the other, it would have a param for each of them and hold what all need. So the grid is a range of programs for
-each tensor: a *branch* of the kernel. What that saves is launches (``kernels.py --cases adam`` has a step of Adam).
+each tensor: a *part* of the kernel. What that saves is launches (``kernels.py --cases adam`` has a step of Adam).
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from ferrite_ir.language.graph import Computed, Update, names_read
 from ferrite_ir.language.sizes import hint, product
 from ferrite_scheduler.analysis.clusters import Cluster
 from ferrite_scheduler.analysis.dependences import Dependences, count_elements
+from ferrite_scheduler.model.forms import Combo, Pointwise
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.model.target import Policy
 
 SHARED_SHARE = 16
-"""What branches may share: tensors of one element, or of so many times fewer than there are points."""
+"""What parts may share: tensors of one element, or of so many times fewer than there are points."""
 
 
 def costs_no_memory(a: Cluster, b: Cluster, dependences: Dependences) -> bool:
@@ -42,15 +43,15 @@ def _is_detached(cluster: Cluster, dependences: Dependences) -> bool:
     )
 
 
-def separate_branches(kernel: Kernel, dependences: Dependences, policy: Policy) -> Kernel:
-    """Returns a pointwise kernel with its body in branches; the same object where all of it belongs together."""
-    if not policy.branches or kernel.form != "pointwise" or len(kernel.body) < 2:
+def separate_parts(kernel: Kernel, dependences: Dependences, policy: Policy) -> Kernel:
+    """Returns a pointwise kernel as a combo kernel, its body in parts; the same where it is one."""
+    if not policy.combo or not isinstance(kernel.form, Pointwise) or len(kernel.body) < 2:
         return kernel
     groups = list(_groups(kernel, dependences))
     if len(groups) < 2:
         return kernel
     body = tuple(definition for group in groups for definition in group)
-    return replace(kernel, body=body, branches=tuple(map(len, groups)))
+    return replace(kernel, body=body, form=Combo(tuple(map(len, groups))))
 
 
 def _groups(kernel: Kernel, dependences: Dependences) -> Iterator[list[Computed]]:

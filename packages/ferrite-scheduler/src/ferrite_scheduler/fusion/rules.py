@@ -308,14 +308,14 @@ def _size(proposal: Proposal) -> Refusal | None:
     params = a.loads + b.loads - weighing.shared - weighing.joined + a.stores + b.stores - weighing.hidden
     if params <= policy.max_kernel_params:
         return None
-    limit = policy.max_branch_params if _makes_branches(proposal) else policy.max_kernel_params
+    limit = policy.max_combo_params if _makes_parts(proposal) else policy.max_kernel_params
     return refuse("the kernel would have too many tensors", tensors=params, limit=limit) if params > limit else None
 
 
-def _makes_branches(proposal: Proposal) -> bool:
-    """Returns whether two clusters would be branches of a kernel, whose programs take either the one or the other."""
+def _makes_parts(proposal: Proposal) -> bool:
+    """Returns whether two clusters would be parts of a combo kernel, whose programs take either one or other."""
     a, b, weighing, policy = proposal.first, proposal.second, proposal.weighing, proposal.policy
-    if weighing is None or weighing.joined or not policy.branches:
+    if weighing is None or weighing.joined or not policy.combo:
         return False
     if proposal.saved * SHARED_SHARE > min(_traffic(a), _traffic(b)):
         return False

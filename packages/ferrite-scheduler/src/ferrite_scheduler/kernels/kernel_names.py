@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable
 
 from ferrite_ir.language.graph import Computed, Reduction, Scan, Update
+from ferrite_scheduler.model.forms import Form
 
 LONGEST = 60
 
 
-def kernel_name(form: str, body: Iterable[Computed]) -> str:
+def kernel_name(form: Form, body: Iterable[Computed]) -> str:
     """Returns an identifier such as ``persistent_softmax_mul``: the form, then the source operations in order."""
     words: dict[str, None] = {}
     for definition in body:
@@ -18,7 +19,7 @@ def kernel_name(form: str, body: Iterable[Computed]) -> str:
         words.update(dict.fromkeys(op for op in ops if op))
         if not definition.origins:
             words[_kind(definition)] = None
-    name = form
+    name = form.name
     for word in words:
         if len(name) + 1 + len(word) > LONGEST:
             break

@@ -28,6 +28,7 @@ from ferrite_scheduler.analysis.generic_sizes import size_of
 from ferrite_scheduler.analysis.mixed_radix import Digits, compose, inverse, lifted
 from ferrite_scheduler.model.annotations import ColumnReduction, LookBackScan
 from ferrite_scheduler.model.contractions import fits_axes, row_dims
+from ferrite_scheduler.model.forms import Form, RowColumnReduction
 from ferrite_scheduler.model.schedule import Axis, Kernel, Param
 from ferrite_scheduler.model.target import Policy
 
@@ -69,7 +70,7 @@ def build_kernel(
     dependences: Dependences,
     graph: Graph,
     stored: frozenset[str],
-    form: str,
+    form: Form,
     policy: Policy,
     layouts: Layouts,
 ) -> Kernel:
@@ -97,11 +98,9 @@ def build_kernel(
     reads = _check_homes(body, homes)
     kept = tuple([name for node in nodes for name in node.result_names if name in stored or node.stores is not None])
     params = _params(body, reads, kept, graph, dependences)
-    if cluster.runs and len(layout.axes) > 2:
+    if isinstance(form, RowColumnReduction) and len(layout.axes) > 2:
         raise Misfit("rows that a program takes one after the other lie on two axes")
-    name = kernel_name(form, body)
-    axes, runs, inner = layout.axes, cluster.runs, cluster.inner
-    return Kernel(name, form, axes, tuple(body), homes, kept, params, runs=runs, inner=inner)
+    return Kernel(kernel_name(form, body), form, layout.axes, tuple(body), homes, kept, params)
 
 
 def _layout_key(

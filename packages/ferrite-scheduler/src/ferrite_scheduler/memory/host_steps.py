@@ -17,6 +17,15 @@ from ferrite_ir.language.graph import Extern, Graph, If, Reduction, TensorType, 
 from ferrite_ir.language.index import Index, linearize
 from ferrite_ir.language.sizes import Size
 from ferrite_scheduler.analysis.dependences import Dependences, Node
+from ferrite_scheduler.model.forms import (
+    Contraction,
+    GridReduction,
+    LookBackScan,
+    LoopedReduction,
+    RegisterNorm,
+    Scan,
+    Sort,
+)
 from ferrite_scheduler.model.intermediates import KEPT
 from ferrite_scheduler.model.schedule import (
     Allocate,
@@ -36,6 +45,9 @@ from ferrite_scheduler.model.schedule import (
 from ferrite_scheduler.model.target import Policy
 
 from .sub_buffers import SubBuffer, find_sub_buffers
+
+STORED_LAST = (LoopedReduction, Contraction, GridReduction, RegisterNorm)
+"""Forms that may overwrite an operand only with what they store in the end: all of it has been read before."""
 
 Work: TypeAlias = Kernel | Node
 """One thing to run: a kernel, or the node of a host call."""
@@ -213,13 +225,13 @@ def _item(plan: _Plan, host: str, tensor: TensorType) -> str:
 
 def _in_place(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[str]) -> dict[str, str]:
     """Returns for results that may overwrite an operand which dies in this kernel the host name of that operand."""
-    if not spare or kernel.form not in ("pointwise", "persistent", "looped", "cooperative"):
+    if not spare or isinstance(kernel.form, Scan | LookBackScan | Sort):
         return {}
     reads = _read_addresses(plan, kernel)
-    if kernel.form in ("looped", "cooperative"):
+    if isinstance(kernel.form, STORED_LAST):
         fresh = [param for param in fresh if _is_stored_last(kernel, param.name)]
     defined = {result.name: place for place, d in enumerate(kernel.body) for result in d.results}
-    branch = kernel.branch_of
+    part = kernel.part_of
     found: dict[str, str] = {}
     left = dict.fromkeys(spare)
     for param in fresh:
@@ -228,7 +240,7 @@ def _in_place(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[str])
             places = reads.get(host)
             if places is None or not _same_storage(plan.types[host], param.type):
                 continue
-            if all(a is address and at <= mine and branch[at] == branch[mine] for a, at in places):
+            if all(a is address and at <= mine and part[at] == part[mine] for a, at in places):
                 found[param.name] = host
                 del left[host]
                 break

@@ -11,6 +11,7 @@ also written to memory is said by ``Kernel.stored``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 from ferrite_ir.language import sizes
@@ -34,11 +35,10 @@ from ferrite_ir.language.sizes import Size
 from ferrite_ir.text.printer import definition_text, type_text
 
 from .annotations import ColumnReduction, as_reduction
+from .forms import Combo, Form, GridReduction, RegisterNorm, form_text
 
 Conditions: TypeAlias = "tuple[tuple[Size, int], ...]"
 """Sizes, each with what it is at most."""
-
-FORMS = ("pointwise", "persistent", "looped", "cooperative", "scan", "sort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,62 +95,35 @@ class Kernel:
 
     Attributes:
         name: readable, from the ops inside; not unique.
-        form: one of `FORMS`. ``persistent`` holds the whole reduction axis in one tile, ``looped`` walks it in
-            blocks once per dependent reduction, ``cooperative`` has a program for each block, and they wait for each
-            other, ``scan`` and ``sort`` run along the reduction axis, which their definitions name ``along``.
+        form: how its programs divide its points among them; see `forms`.
         axes: grid axes from ``z``/``y`` to ``x``, then the reduction axis if there is one.
         body: definitions over the dims of the axes, in dependence order.
         homes: for each value defined in the body, the index tuple at which it is defined, in kernel dims (its logical
             index).
         stored: names of the values of the body that are written to memory. The result of an `Update` is always stored.
-        runs: in how many runs the positions of ``x`` are cut, because the body has a `ColumnReduction`: one program
-            takes those of a run one after the other, and there is one for each run, though it be empty. 0 where every
-            position is on its own.
         params: tensors in memory that it reads or writes. For an `Update` the result's name stands for the target's
             storage.
-        persistent_up_to: for a looped kernel whose reduction axis is symbolic, how long that may be to fit in one tile;
-            0 if it never does.
-        tile: longest reduction axis of a scan or sort that one tile holds.
-        inner: length of the blocks of the reduction axis that some reductions of the body combine, each by itself; 0
-            where all reductions are over the whole axis. Such reductions, and what is computed once per block, have the
-            outer ones of the reduction axis's dims among their ``dims``.
-        branches: numbers of definitions, in order, that have programs of their own: those of one share no storage with
-            those of another, unless it is small and only read. None where every program runs the whole body.
-        points: length of the blocks of the reduction axis that the programs of a cooperative kernel hold, a power of
-            two; 0 in others.
-        columns: how many positions of ``x`` each of them takes, where reductions are over some of these, too; see
-            `register_norms`. 0 elsewhere.
-        workspace: the param through which they tell each other, zeros or kept from launch to launch; "" in others.
-        prefetch_distance: how many parts of a line, or images, further on programs that wait for others ask for what is
-            read there; 0 where they do not; see `prefetches`.
         backwards: whether the programs that begin first take the end of the grid.
         skip_guard: for what sizes the kernel is not launched, as others do its work: those for which all conditions of
             a row hold. Results that another kernel has stored then are ``readwrite`` params.
     """
 
     name: str
-    form: str
+    form: Form
     axes: tuple[Axis, ...]
     body: tuple[Computed, ...]
     homes: dict[str, tuple[Index, ...]] = field(hash=False)
     stored: tuple[str, ...]
     params: tuple[Param, ...]
-    persistent_up_to: int = 0
-    runs: int = 0
-    tile: int = 4096
-    inner: int = 0
-    branches: tuple[int, ...] = ()
     skip_guard: tuple[Conditions, ...] = ()
-    points: int = 0
-    columns: int = 0
-    workspace: str = ""
-    prefetch_distance: int = 0
     backwards: bool = False
 
     @property
-    def parts(self) -> int:
-        """Returns how many programs of a cooperative kernel share a row; 0 in others."""
-        return -(-int(self.reduction.size) // self.points) if self.points and self.reduction is not None else 0
+    def splits(self) -> int:
+        """Returns in how many blocks the programs of a grid reduction, or a register norm, cut a row; 1 in others."""
+        if not isinstance(self.form, GridReduction | RegisterNorm) or self.reduction is None:
+            return 1
+        return -(-int(self.reduction.size) // self.form.block_length)
 
     @property
     def grid(self) -> tuple[Axis, ...]:
@@ -163,15 +136,17 @@ class Kernel:
         return self.axes[-1] if self.axes and self.axes[-1].is_reduction else None
 
     @property
-    def run(self) -> Size:
-        """Returns the number of positions of ``x`` in a run: the last ones may have fewer. 0 without runs."""
-        rows = next((axis.size for axis in self.axes if axis.name == "x"), 1)
-        return sizes.ceildiv(rows, self.runs) if self.runs else 0
+    def parts(self) -> tuple[tuple[Computed, ...], ...]:
+        """Returns the definitions of each part of a combo kernel; the body of another one is one part."""
+        if not isinstance(self.form, Combo):
+            return (self.body,)
+        ends = list(accumulate(self.form.parts, initial=0))
+        return tuple(self.body[begin:end] for begin, end in pairwise(ends))
 
     @property
-    def branch_of(self) -> tuple[int, ...]:
-        """Returns the number of the branch of each definition of the body; 0 for all where there are none."""
-        return tuple(n for n, count in enumerate(self.branches or (len(self.body),)) for _ in range(count))
+    def part_of(self) -> tuple[int, ...]:
+        """Returns the number of the part that each definition of the body belongs to."""
+        return tuple(number for number, part in enumerate(self.parts) for _ in part)
 
     @property
     def pass_of(self) -> dict[str, int]:
@@ -195,22 +170,17 @@ class Kernel:
 
     def __str__(self) -> str:
         params = ", ".join(map(str, self.params))
-        runs = (
-            f" in runs of {sizes.text(self.run)}" if self.runs else f" in blocks of {self.inner}" if self.inner else ""
-        )
-        runs += f" in {self.parts} parts of {self.points}" if self.points else ""
-        runs += f" in {len(self.branches)} branches" if self.branches else ""
         rows = [" and ".join(f"{sizes.text(size)} <= {limit}" for size, limit in row) for row in self.skip_guard]
-        runs += f" unless {' or '.join(rows)}" if rows else ""
-        lines = [f"{self.name} [{' '.join(map(str, self.axes))}]{runs} ({params}) {{"]
-        for definition, branch in zip(self.body, self.branch_of, strict=True):
+        unless = f" unless {' or '.join(rows)}" if rows else ""
+        lines = [f"{self.name}: {form_text(self.form)} [{' '.join(map(str, self.axes))}]{unless} ({params}) {{"]
+        for definition, part in zip(self.body, self.part_of, strict=True):
             kept = [result.name for result in definition.results if result.name in self.stored]
             places = [f"{name}[{', '.join(map(str, self.homes[name]))}]" for name in kept]
             plain = as_reduction(definition) if isinstance(definition, ColumnReduction) else definition
             lines += definition_text(plain).splitlines()
             lines[-1] += "  # by column" if plain is not definition else ""
             lines[-1] += f"  # stores {', '.join(places)}" if places else ""
-            lines[-1] += f"  # branch {branch}" if self.branches else ""
+            lines[-1] += f"  # part {part}" if isinstance(self.form, Combo) else ""
         return "\n".join([lines[0], *(f"  {line}" for line in lines[1:]), "}"])
 
 

@@ -82,8 +82,8 @@ class Policy:
         more,
             is followed by what reads them again: shorter parts were found to gain (decision 0017).
         max_kernel_params: most tensor parameters of one kernel.
-        max_branch_params: the same for a kernel of independent updates or of definitions between inputs and results,
-            which are branches of it.
+        max_combo_params: the same for a kernel of independent updates or of definitions between inputs and results,
+            which are parts of it.
         max_kernel_ops: most scalar operations in one kernel's body.
         product_rows: most rows of a matrix of a half type that one program multiplies with columns of another one.
         wide_product_rows: the same of float32; 0 leaves all of them to the library.
@@ -101,14 +101,14 @@ class Policy:
         search_budget: most dependence edges walked from either side to see whether two kernels can be one.
         look_back: scan few long lines in one pass, with programs that wait for each other, rather than in two passes.
         look_back_points: points of a line that one such program takes, a power of two.
-        cooperate: have programs share rows that a looped kernel would read twice, and wait for each other, those of
-            columns with elements of 4 bytes (decisions 0011 and 0022).
-        cooperative_points: elements of a contiguous row that one such program holds, a power of two; twice as many of
-            rows too long for as many programs as may wait for each other.
-        cooperative_rows: rows of the columns that it holds, a power of two.
-        cooperative_minimum: fewest bytes that a program reads twice otherwise: shorter rows stay in the cache.
+        grid_reductions: have programs share rows that a looped kernel would read twice, and wait for each other,
+            those of columns with elements of 4 bytes (decisions 0011 and 0022).
+        grid_reduction_points: elements of a contiguous row that one such program holds, a power of two; twice as many
+            of rows too long for as many programs as may wait for each other.
+        grid_reduction_rows: rows of the columns that it holds, a power of two.
+        grid_reduction_minimum: fewest bytes that a program reads twice otherwise: shorter rows stay in the cache.
         hold_images: normalise images by programs that hold what they have read until its moments are known (decision
-            0023), where they may ``cooperate``.
+            0023), where ``grid_reductions`` allows it.
         prefetch: have programs that wait for others ask for what later ones will read (decision 0026): those that hold
             images, and those of scans; and those that list rows for what these are combined into (decision 0027).
         asking_bandwidth: bytes per second of memory for each multiprocessor from which those of scans do: an H200 has
@@ -130,7 +130,7 @@ class Policy:
         sorted_row: fewest elements of such a row.
         reverse_traversal: have kernels begin at the end of large tensors that the kernel before has read or written.
         horizontal: fuse independent definitions that share inputs.
-        branches: give independent definitions of a pointwise kernel programs of their own.
+        combo: give independent definitions of a pointwise kernel programs of their own.
         reuse: let a dead buffer's storage serve a new one of the same size.
         inplace: let a pointwise result take the storage of an operand that dies there.
     """
@@ -151,7 +151,7 @@ class Policy:
     programs_per_processor: int = 8
     programs_for_images: int = 16
     max_kernel_params: int = 48
-    max_branch_params: int = 240
+    max_combo_params: int = 240
     max_kernel_ops: int = 2000
     product_rows: int = 16
     wide_product_rows: int = 16
@@ -166,10 +166,10 @@ class Policy:
     search_budget: int = 512
     look_back: bool = True
     look_back_points: int = 8192
-    cooperate: bool = True
-    cooperative_points: int = 8192
-    cooperative_rows: int = 512
-    cooperative_minimum: int = 144 << 10
+    grid_reductions: bool = True
+    grid_reduction_points: int = 8192
+    grid_reduction_rows: int = 512
+    grid_reduction_minimum: int = 144 << 10
     hold_images: bool = True
     prefetch: bool = True
     asking_bandwidth: float = 27e9
@@ -185,7 +185,7 @@ class Policy:
     sorted_row: int = 128
     reverse_traversal: bool = True
     horizontal: bool = True
-    branches: bool = True
+    combo: bool = True
     reuse: bool = True
     inplace: bool = True
 
@@ -208,15 +208,22 @@ _LEAST = dict.fromkeys(
     (
         "processors", "warp_size", "registers", "bandwidth", "persistent_elements", "persistent_elements_outer",
         "persistent_elements_again", "scan_elements", "heavy_scan_elements", "run_programs", "run_elements",
-        "programs_for_images", "max_kernel_params", "max_branch_params", "max_kernel_ops",
-        "max_tiled_axes", "horizontal_share", "uncoalesced_factor", "look_back_points", "cooperative_points",
-        "cooperative_rows", "segment_batch", "segment_prefetch",
+        "programs_for_images", "max_kernel_params", "max_combo_params", "max_kernel_ops",
+        "max_tiled_axes", "horizontal_share", "uncoalesced_factor", "look_back_points", "grid_reduction_points",
+        "grid_reduction_rows", "segment_batch", "segment_prefetch",
     ),
     1,
 )  # fmt: skip
 _MOST = {"max_tiled_axes": 2, "warp_size": 1024}
 _POWERS_OF_TWO = frozenset(
-    ("warp_size", "look_back_points", "cooperative_points", "cooperative_rows", "segment_batch", "segment_prefetch")
+    (
+        "warp_size",
+        "look_back_points",
+        "grid_reduction_points",
+        "grid_reduction_rows",
+        "segment_batch",
+        "segment_prefetch",
+    )
 )
 
 

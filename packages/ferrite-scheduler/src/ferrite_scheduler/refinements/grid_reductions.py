@@ -27,6 +27,7 @@ from ferrite_scheduler.analysis.dependences import Dependences, make_node
 from ferrite_scheduler.analysis.traffic import live_tiles
 from ferrite_scheduler.kernels.kernel_names import kernel_name
 from ferrite_scheduler.memory.host_steps import Work
+from ferrite_scheduler.model.forms import GridReduction, LoopedReduction, RegisterNorm
 from ferrite_scheduler.model.intermediates import workspace_of
 from ferrite_scheduler.model.schedule import Kernel, Param
 from ferrite_scheduler.model.target import Policy, Target
@@ -48,16 +49,16 @@ MOST_SHARE = 8
 """A row has at most one part for so many multiprocessors: kernels of a dozen streams leave room for one another."""
 
 
-def as_cooperative(kernel: Kernel, cluster: Cluster, target: Target, policy: Policy) -> Kernel:
+def as_grid_reduction(kernel: Kernel, cluster: Cluster, target: Target, policy: Policy) -> Kernel:
     """Returns a looped kernel as one whose programs share rows, or as it is where that does not pay or cannot be."""
-    if not policy.cooperate or kernel.form != "looped" or kernel.runs or kernel.inner or cluster.kinds != {"reduction"}:
+    if not policy.grid_reductions or not isinstance(kernel.form, LoopedReduction) or cluster.kinds != {"reduction"}:
         return kernel
     reduction = kernel.reduction
     if reduction is None or not all(is_static(axis.size) for axis in kernel.axes) or live_tiles(cluster) > MOST_LIVE:
         return kernel
     is_column = cluster.direction == "column"
     most = target.processors // MOST_SHARE
-    points = policy.cooperative_rows if is_column else policy.cooperative_points
+    points = policy.grid_reduction_rows if is_column else policy.grid_reduction_points
     if not is_column and int(reduction.size) > points * most:
         points *= 2  # the longest rows: a program of twice as many threads
     if not points < int(reduction.size) <= points * most:
@@ -71,9 +72,10 @@ def as_cooperative(kernel: Kernel, cluster: Cluster, target: Target, policy: Pol
     if narrowest < F32.bytes and any(types[name] >= F32.bytes for name in stored):
         return kernel
     held = int(reduction.size) * sum(types[name] for name in again) * (COLUMNS if is_column else 1)
-    if held < policy.cooperative_minimum:
+    if held < policy.grid_reduction_minimum:
         return kernel
-    return replace(kernel, name=kernel_name("cooperative", kernel.body), form="cooperative", points=points)
+    form = GridReduction(points)
+    return replace(kernel, name=kernel_name(form, kernel.body), form=form)
 
 
 def _read_again(kernel: Kernel, stored: Sequence[str]) -> frozenset[str]:
@@ -129,38 +131,39 @@ def _elements_read(definitions: Sequence[Computed], makers: dict[str, Computed],
 def with_workspaces(
     work: Sequence[Work], graph: Graph, dependences: Dependences
 ) -> tuple[list[Work], Graph, Dependences]:
-    """Returns work in which each cooperative kernel has a workspace through which its programs tell each other.
+    """Returns work in which each grid reduction and register norm has a workspace for what its programs publish.
 
     It is a call before the kernel that fills it with zeros: a counter, one for each row, then a word for each component
     of a state, each row and each block of it. That of images is filled once and kept.
     """
-    if not any(isinstance(item, Kernel) and item.form == "cooperative" for item in work):
+    if not any(isinstance(item, Kernel) and isinstance(item.form, GridReduction | RegisterNorm) for item in work):
         return list(work), graph, dependences
     types = {name: value.type for name, value in graph.values.items()}
     storage, readers = dict(dependences.storage), dict(dependences.readers)
     found: list[Work] = []
     calls: list[Extern] = []
     for item in work:
-        if not isinstance(item, Kernel) or item.form != "cooperative":
+        if not isinstance(item, Kernel) or not isinstance(item.form, GridReduction | RegisterNorm):
             found.append(item)
             continue
         result = next(value for definition in item.body for value in definition.results)
-        workspace, call = workspace_of(result, _words(item), types, graph.device, is_kept=item.columns > 0)
+        is_kept = isinstance(item.form, RegisterNorm)
+        workspace, call = workspace_of(result, _words(item), types, graph.device, is_kept=is_kept)
         number = len(graph.definitions) + len(calls)
         calls.append(call)
         storage[workspace.name] = workspace.name
         readers[workspace.name] = [number]
         found.append(make_node(number, call, types, {}))
         params = (*item.params, Param(workspace.name, workspace.type, "atomic"))
-        found.append(replace(item, params=params, workspace=workspace.name))
+        found.append(replace(item, params=params, form=replace(item.form, workspace=workspace.name)))
     graph = replace(graph, definitions=(*calls, *graph.definitions))
     return found, graph, replace(dependences, storage=storage, readers=readers)
 
 
 def _words(kernel: Kernel) -> int:
-    """Returns the words of a cooperative kernel's workspace: a counter, one for each group of rows, states."""
-    if kernel.columns:
+    """Returns the words of such a kernel's workspace: a counter, one for each group of rows, states."""
+    if isinstance(kernel.form, RegisterNorm):
         return words_of_images(kernel)
     rows = math.prod(int(axis.size) for axis in kernel.grid)
     states = sum(len(definition.results) for definition in kernel.body if isinstance(definition, Reduction))
-    return 1 + rows + states * rows * kernel.parts
+    return 1 + rows + states * rows * kernel.splits

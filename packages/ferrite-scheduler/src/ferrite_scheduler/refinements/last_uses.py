@@ -21,7 +21,7 @@ from ferrite_ir.language.sizes import hint, product
 from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.memory.footprint import storage_bytes
 from ferrite_scheduler.memory.host_steps import Work
-from ferrite_scheduler.model.annotations import LookBackScan
+from ferrite_scheduler.model.forms import Combo, Contraction, LookBackScan, LoopedReduction, Pointwise
 from ferrite_scheduler.model.schedule import Kernel, Param
 from ferrite_scheduler.model.target import Target
 
@@ -71,7 +71,7 @@ def _with_marks(
         dependences: of the graph.
         target: the device.
     """
-    if kernel.form != "pointwise":
+    if not isinstance(kernel.form, Pointwise | Combo):
         return kernel
     points = hint(product(axis.size for axis in kernel.axes))
     loads = {load for definition in kernel.body for load in loads_of(definition)}
@@ -115,8 +115,9 @@ def _passing(work: Sequence[Work], target: Target) -> Iterator[Work]:
 
 def _streams_results(kernel: Kernel) -> bool:
     """Returns whether other things should stay in the cache: rows that are read again, words that programs wait for."""
-    waits = any(isinstance(definition, LookBackScan) for definition in kernel.body)
-    return waits or (kernel.form == "looped" and _reads_again(kernel))
+    if isinstance(kernel.form, LookBackScan):
+        return True
+    return isinstance(kernel.form, LoopedReduction | Contraction) and _reads_again(kernel)
 
 
 def _reads_again(kernel: Kernel) -> bool:

@@ -16,6 +16,8 @@ from ferrite_ir.language.graph import Reduction, bodies_of
 from ferrite_ir.language.scalar import Scalar
 from ferrite_scheduler.memory.host_steps import Work
 from ferrite_scheduler.model.annotations import LookBackScan
+from ferrite_scheduler.model.forms import LookBackScan as LookBackForm
+from ferrite_scheduler.model.forms import RegisterNorm
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.model.target import Policy, Target
 
@@ -28,32 +30,41 @@ def prefetch(work: Sequence[Work], target: Target, policy: Policy) -> list[Work]
     """Returns the work, in order, with how far ahead the programs of its kernels ask."""
     if not policy.prefetch:
         return list(work)
-    return [
-        replace(item, prefetch_distance=_prefetch_distance(item, target, policy)) if isinstance(item, Kernel) else item
-        for item in work
-    ]
+    return [_prefetching(item, target, policy) if isinstance(item, Kernel) else item for item in work]
 
 
-def _prefetch_distance(kernel: Kernel, target: Target, policy: Policy) -> int:
-    """Returns how many parts or images ahead a kernel's programs ask; 0 where there are no more than so many."""
-    scan = next((definition for definition in kernel.body if isinstance(definition, LookBackScan)), None)
-    if scan is not None:
-        if target.bandwidth < policy.asking_bandwidth * target.processors:
-            return 0
-        lines = math.prod(int(axis.size) for axis in kernel.grid)
-        size = scan.points * lines * _bytes_read(scan.operand.loads)
-        count = -(-int(scan.along.size) // scan.points)
-        prefetch_bytes = SCANNED
-    elif kernel.columns:
-        reduction = next(definition for definition in kernel.body if isinstance(definition, Reduction))
-        size = math.prod(int(axis.size) for axis in kernel.axes[-2:])
-        size *= _bytes_read(load for body in bodies_of(reduction) for load in body.loads)
-        count = math.prod(int(axis.size) for axis in kernel.axes[:-2])
-        prefetch_bytes = HELD
-    else:
+def _prefetching(kernel: Kernel, target: Target, policy: Policy) -> Kernel:
+    """Returns a kernel with how many blocks or images ahead its programs ask, if they wait for each other."""
+    match kernel.form:
+        case LookBackForm() as form:
+            return replace(kernel, form=replace(form, prefetch_distance=_blocks_ahead(kernel, form, target, policy)))
+        case RegisterNorm() as form:
+            return replace(kernel, form=replace(form, prefetch_distance=_images_ahead(kernel, target)))
+    return kernel
+
+
+def _blocks_ahead(kernel: Kernel, form: LookBackForm, target: Target, policy: Policy) -> int:
+    """Returns how many blocks of a line ahead the programs of a scan ask; 0 where there are no more than so many."""
+    if target.bandwidth < policy.asking_bandwidth * target.processors:
         return 0
-    prefetch_distance = prefetch_bytes * target.processors // max(size, 1)
-    return prefetch_distance if prefetch_distance < count else 0
+    scan = next(definition for definition in kernel.body if isinstance(definition, LookBackScan))
+    lines = math.prod(int(axis.size) for axis in kernel.grid)
+    size = form.block_length * lines * _bytes_read(scan.operand.loads)
+    return _distance(SCANNED, size, -(-int(scan.along.size) // form.block_length), target)
+
+
+def _images_ahead(kernel: Kernel, target: Target) -> int:
+    """Returns how many images ahead the programs of a register norm ask; 0 where there are no more than so many."""
+    reduction = next(definition for definition in kernel.body if isinstance(definition, Reduction))
+    size = math.prod(int(axis.size) for axis in kernel.axes[-2:])
+    size *= _bytes_read(load for body in bodies_of(reduction) for load in body.loads)
+    return _distance(HELD, size, math.prod(int(axis.size) for axis in kernel.axes[:-2]), target)
+
+
+def _distance(prefetch_bytes: int, size: int, count: int, target: Target) -> int:
+    """Returns how many things of ``size`` bytes come to so many bytes for each multiprocessor, if there are more."""
+    distance = prefetch_bytes * target.processors // max(size, 1)
+    return distance if distance < count else 0
 
 
 def _bytes_read(loads: Iterable[Scalar]) -> int:

@@ -5,8 +5,8 @@ parts, one combines the parts and the channels of each group and says what every
 reads the images again. As one kernel they read them once: a program holds some places of a block of channels, publishes
 their moments for each group, waits for those of all other places of its groups, and goes on with what it holds.
 
-The kernel has the form ``cooperative``: images on ``y``, groups and their channels on ``x``, places on the reduction
-axis. Its reduction is over the channels of a group and the places. See decision 0023.
+The kernel has the form `forms.RegisterNorm`: images on ``y``, groups and their channels on ``x``, places on the
+reduction axis. Its reduction is over the channels of a group and the places. See decision 0023.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.kernels.kernel_names import kernel_name
 from ferrite_scheduler.memory.host_steps import Work
+from ferrite_scheduler.model.forms import Form, LoopedReduction, PersistentReduction, Pointwise, RegisterNorm
 from ferrite_scheduler.model.intermediates import fresh_dim
 from ferrite_scheduler.model.schedule import Axis, Kernel, Param
 from ferrite_scheduler.model.target import Policy, Target
@@ -48,12 +49,15 @@ STATE = ("mean", "sum of squared distances", "weight")
 OPAQUE = ("masked", *RANDOM, *REQUIREMENTS)
 """Operations of what is reduced, or computed of elements, that keep images from being held."""
 
+REDUCING = (LoopedReduction, PersistentReduction)
+"""Forms of the kernels that reduce."""
+
 Places: TypeAlias = "dict[Dim, Index]"
 
 
 def hold_images(work: Sequence[Work], dependences: Dependences, target: Target, policy: Policy) -> list[Work]:
     """Returns work in which three kernels that normalise images are one, where that can be."""
-    if not policy.cooperate or not policy.hold_images:
+    if not policy.grid_reductions or not policy.hold_images:
         return list(work)
     found: list[Work | None] = list(work)
     for place, item in enumerate(work):
@@ -98,7 +102,7 @@ class _Norm:
 
 def _norm_of(place: int, item: Work, work: Sequence[Work], dependences: Dependences) -> _Norm | None:
     """Returns the three kernels of which this one reduces channels, if they are such."""
-    if not isinstance(item, Kernel) or not _is_plain(item, ("looped", "persistent")):
+    if not isinstance(item, Kernel) or not _is_plain(item, REDUCING):
         return None
     if len(item.body) != 1 or not _reduces_moments(item.body[0]):
         return None
@@ -107,7 +111,7 @@ def _norm_of(place: int, item: Work, work: Sequence[Work], dependences: Dependen
         return None
     second = readers[0]
     groups = work[second]
-    if not isinstance(groups, Kernel) or not _is_plain(groups, ("persistent", "looped")):
+    if not isinstance(groups, Kernel) or not _is_plain(groups, REDUCING):
         return None
     reductions = [definition for definition in groups.body if isinstance(definition, Reduction)]
     if len(reductions) != 1 or not _combines(reductions[0], item):
@@ -127,15 +131,16 @@ def _norm_of(place: int, item: Work, work: Sequence[Work], dependences: Dependen
     return _Norm((place, second, third), item, groups, points, kept)
 
 
-def _is_plain(kernel: Kernel, forms: Sequence[str]) -> bool:
+def _is_plain(kernel: Kernel, forms: tuple[type[Form], ...]) -> bool:
     """Returns whether a kernel of one of these forms only reads and writes, the same for all sizes."""
     nodes = postorder(body for definition in kernel.body for body in bodies_of(definition))
-    is_special = bool(kernel.runs or kernel.branches or kernel.skip_guard or kernel.points or kernel.workspace)
-    is_special |= any(node.op in OPAQUE for node in nodes)
+    is_special = bool(kernel.skip_guard) or any(node.op in OPAQUE for node in nodes)
     accesses = {param.access for param in kernel.params}
     has_loops = all(isinstance(definition, (Reduction, Loop)) for definition in kernel.body)
     is_known = all(is_static(axis.size) for axis in kernel.axes)
-    return kernel.form in forms and not is_special and has_loops and is_known and accesses <= {"read", "write"}
+    return (
+        isinstance(kernel.form, forms) and not is_special and has_loops and is_known and accesses <= {"read", "write"}
+    )
 
 
 def _reduces_moments(definition: Computed) -> bool:
@@ -177,7 +182,7 @@ def _readers(names: Sequence[str], place: int, work: Sequence[Work]) -> list[int
 
 def _is_reader_of_images(item: Work, parts: Kernel) -> bool:
     """Returns whether a kernel computes results for each element of what ``parts`` reduces."""
-    if not isinstance(item, Kernel) or not _is_plain(item, ("pointwise",)):
+    if not isinstance(item, Kernel) or not _is_plain(item, (Pointwise,)):
         return False
     return _points_in(item) == _points_in(parts) and not _reads(item).isdisjoint(_reads(parts))
 
@@ -206,17 +211,11 @@ def _merged(norm: _Norm, target: Target) -> Kernel | None:
     homes = {name: _placed(home, groups) for name, home in norm.groups.homes.items()}
     homes |= {name: _placed(home, points) for name, home in norm.points.homes.items()}
     params = _params(norm)
-    kernel = Kernel(
-        kernel_name("cooperative", definitions),
-        "cooperative",
-        axes,
-        definitions,
-        homes,
-        (*norm.kept, *norm.points.stored),
-        params,
-    )
-    kernel = _with_parts(kernel, target)
-    return kernel if kernel.points else None
+    form = _form_of(merged, axes, params, target)
+    if form is None:
+        return None
+    stored = (*norm.kept, *norm.points.stored)
+    return Kernel(kernel_name(form, definitions), form, axes, definitions, homes, stored, params)
 
 
 def _params(norm: _Norm) -> tuple[Param, ...]:
@@ -394,37 +393,38 @@ def _cut(position: Index, dims: Sequence[Dim]) -> Places:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _with_parts(kernel: Kernel, target: Target) -> Kernel:
-    """Returns a kernel with what its programs hold: so many places (a power of two) of so many channels.
+def _form_of(
+    moments: Reduction, axes: tuple[Axis, ...], params: tuple[Param, ...], target: Target
+) -> RegisterNorm | None:
+    """Returns what the programs of a kernel hold: so many places (a power of two) of so many channels.
 
-    The same kernel where images are not to be held.
+    None where images are not to be held.
     """
-    x, reduction = kernel.axes[-2], kernel.axes[-1]
-    moments = kernel.body[0]
+    x, reduction = axes[-2], axes[-1]
     place = reduction.dims[0]
     (body,) = bodies_of(moments)
     (images,) = {load for load in body.loads if any(place in index.dims for index in load.indices)}
-    strides = next(param.type.strides for param in kernel.params if param.name == images.source)
+    strides = next(param.type.strides for param in params if param.name == images.source)
     offset = ix.linearize(images.indices, strides)
     channel = ix.substitute(offset, {place: ix.constant(0)})
     lies_beside = [atom for atom, step in channel.terms if step == 1] == [x.dims[1]]
     element = images.dtype.bytes
     if not lies_beside or element not in (2, 4) or body.dtype.compute is not F32:
-        return kernel
+        return None
     if int(x.dims[1].size) < FEWEST_MEMBERS or int(x.size) < COLUMNS:
-        return kernel
+        return None
     count = min(int(reduction.size) & -int(reduction.size), MOST_POINTS)
-    rows = math.prod(int(axis.size) for axis in kernel.axes[:-2]) * int(reduction.size)
+    rows = math.prod(int(axis.size) for axis in axes[:-2]) * int(reduction.size)
     blocks = -(-int(x.size) // COLUMNS)
     while count > FEWEST_POINTS and rows // count * blocks < PROGRAMS * target.processors:
         count //= 2
     if count < FEWEST_POINTS:
-        return kernel
+        return None
     sizes = int(x.dims[1].size), int(x.size)
     parts = int(reduction.size) // count * spans_of(*sizes)
     if parts > target.processors or parts * slots_of(*sizes) > MOST_WORDS:
-        return kernel
-    return replace(kernel, points=count, columns=COLUMNS)
+        return None
+    return RegisterNorm(count, COLUMNS)
 
 
 def spans_of(members: int, channels: int) -> int:
@@ -444,4 +444,4 @@ def words_of_images(kernel: Kernel) -> int:
     x = kernel.axes[-2]
     images = math.prod(int(axis.size) for axis in kernel.axes[:-2])
     groups, members = (int(dim.size) for dim in x.dims)
-    return 1 + images * groups * spans_of(members, int(x.size)) * kernel.parts
+    return 1 + images * groups * spans_of(members, int(x.size)) * kernel.splits

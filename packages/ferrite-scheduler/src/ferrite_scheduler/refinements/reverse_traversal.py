@@ -17,12 +17,13 @@ from ferrite_ir.language.graph import Graph
 from ferrite_ir.language.sizes import hint, product
 from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.memory.host_steps import Work
+from ferrite_scheduler.model.forms import Combo, PersistentReduction, Pointwise
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.model.target import Policy, Target
 
 from .last_uses import storages_of
 
-TURNING = ("pointwise", "persistent")
+TURNING = (Pointwise, Combo, PersistentReduction)
 """Forms whose programs take a small part of memory each, and may begin in any order. Those that loop take long
 parts, all at once."""
 
@@ -62,7 +63,7 @@ def _finds_more_backwards(
 
     What it only writes nobody has touched before.
     """
-    if kernel.form not in TURNING or kernel.runs:
+    if not isinstance(kernel.form, TURNING):
         return False
     balance = 0
     for storage in (name for name, size in storages.items() if name in touched and size > target.l2_bytes):

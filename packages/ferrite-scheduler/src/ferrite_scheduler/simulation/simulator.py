@@ -33,6 +33,7 @@ from ferrite_ir.reference.tensors import Nested, Tensor, empty
 from ferrite_scheduler.analysis.neutral_elements import neutral_state
 from ferrite_scheduler.model.annotations import ColumnReduction
 from ferrite_scheduler.model.contractions import as_reduction
+from ferrite_scheduler.model.forms import Contraction, LoopedReduction, RegisterNorm
 from ferrite_scheduler.model.schedule import (
     Allocate,
     CallExtern,
@@ -231,16 +232,16 @@ def _over_groups(kernel: Kernel) -> Kernel:
 
 
 def _launch(kernel: Kernel, arguments: Sequence[Tensor], host: Evaluator, *, backwards: bool) -> None:
-    kernel = _over_groups(kernel) if kernel.columns else kernel
+    kernel = _over_groups(kernel) if isinstance(kernel.form, RegisterNorm) else kernel
     run = _Run(kernel, arguments, host)
     run.begin_columns()
     grid = list(run.places([dim for axis in kernel.grid for dim in axis.dims]))
-    numbers = kernel.branch_of
-    launched = [(branch, place) for branch in dict.fromkeys(numbers) for place in grid]
-    for branch, place in reversed(launched) if backwards else launched:
+    numbers = kernel.part_of
+    launched = [(part, place) for part in dict.fromkeys(numbers) for place in grid]
+    for part, place in reversed(launched) if backwards else launched:
         run.clear()
         for number, definition in zip(numbers, kernel.body, strict=True):
-            if number == branch:
+            if number == part:
                 _run_definition(run, definition, place)
 
 
@@ -310,7 +311,7 @@ def _refresh(run: _Run, definition: Computed, full: dict[Dim, int]) -> None:
 
     A pass computes each of them once.
     """
-    if run.kernel.form != "looped":
+    if not isinstance(run.kernel.form, LoopedReduction | Contraction):
         return
     number = run.kernel.pass_of[definition.results[0].name]
     place = tuple(full.get(dim) for dim in run.reduction_dims)

@@ -9,6 +9,7 @@ from ferrite_ir.language.graph import Update, bodies_of
 from ferrite_ir.language.index import Dim, Index, Mod
 from ferrite_ir.language.scalar import Scalar, indirects_of, postorder
 from ferrite_ir.language.sizes import Size, hint, is_provably_at_most, is_static
+from ferrite_scheduler.model.forms import PersistentReduction
 from ferrite_triton.analysis.flat import FlatKernel, KernelParam
 from ferrite_triton.analysis.index_reach import INDEX_LIMIT, reaches_of
 from ferrite_triton.analysis.space import LARGEST_BLOCK, REDUCTION_AXES, Axes
@@ -142,7 +143,7 @@ def is_noncoalesced(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
     Threads that take neighbouring columns would read as many pieces of memory at once as there are groups of them; a
     few columns of one group, with all of their rows, are one piece.
     """
-    if flat.kernel.form != "persistent" or contiguous_axis(flat, accesses) != "x":
+    if not isinstance(flat.kernel.form, PersistentReduction) or contiguous_axis(flat, accesses) != "x":
         return False
     run = shortest_run(flat, accesses)
     return run is not None and run < FEW_NEIGHBOURS and run % 2 == 1

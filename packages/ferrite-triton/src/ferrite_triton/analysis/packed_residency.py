@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ferrite_ir.language.graph import Reduction, bodies_of
 from ferrite_ir.language.scalar import Scalar
+from ferrite_scheduler.model.forms import GridReduction, RegisterNorm
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_reduction
 
 HALF_BYTES = 2
@@ -24,7 +25,7 @@ def held_loads(flat: FlatKernel) -> tuple[Scalar, ...]:
 
     What is read for the results alone is read after the grid barrier, and does not wait.
     """
-    if not flat.kernel.points:
+    if not isinstance(flat.kernel.form, GridReduction | RegisterNorm):
         return ()
     reductions = [definition for definition in flat.definitions if isinstance(definition, Reduction)]
     loads = memory_loads(flat, tuple(body for reduction in reductions for body in bodies_of(reduction)))

@@ -18,6 +18,7 @@ from ferrite_ir.language import index as ix
 from ferrite_ir.language.graph import Loop, Reduction
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.sizes import is_static
+from ferrite_scheduler.model.forms import PersistentReduction
 from ferrite_triton.analysis.accesses import Access, touched_bytes
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.rows import behind, is_aligned_row, step_along
@@ -34,7 +35,7 @@ ACCESS_BYTES = 8
 def has_row_per_thread(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
     """Returns whether a kernel holds short rows, one behind the other, that begin where nothing is aligned."""
     space, reduction = flat.space, flat.space.reduction
-    if flat.kernel.form != "persistent" or space.order != ("x", "r") or space.parts or space.runs or reduction is None:
+    if not isinstance(space.form, PersistentReduction) or space.order != ("x", "r") or reduction is None:
         return False
     if (
         not is_static(reduction.size)

@@ -11,11 +11,21 @@ from dataclasses import dataclass, field, replace
 from ferrite_ir.language import index as ix
 from ferrite_ir.language import sizes
 from ferrite_ir.language.dtypes import I32
-from ferrite_ir.language.graph import Contract
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.sizes import Size, is_provably_at_most
-from ferrite_scheduler.model.annotations import LookBackScan
 from ferrite_scheduler.model.contractions import uses_tensor_cores
+from ferrite_scheduler.model.forms import (
+    Combo,
+    Contraction,
+    Form,
+    GridReduction,
+    LookBackScan,
+    PersistentReduction,
+    RegisterNorm,
+    RowColumnReduction,
+    Scan,
+    Sort,
+)
 from ferrite_scheduler.model.schedule import Axis, Kernel
 from ferrite_triton.analysis.size_params import SizeParams
 from ferrite_triton.tile.build import add, mul, quotient, remainder
@@ -110,16 +120,13 @@ class Space:
         too.
         order: names of the tiled axes, slowest in memory first.
         mapping: each dim of the kernel as an index of flat positions.
+        form: how programs divide the points among them.
         loops: whether the reduction axis is walked in blocks.
         serial: neighbours along the reduction axis that lie ``RBLOCK // serial`` apart in a tile, so that one thread
             holds them all; 0 where a tile holds positions in order.
-        parts: programs that share a line of the reduction axis, each with one block of it, and wait for each other; 0
+        splits: programs that share a line of the reduction axis, each with one block of it, and wait for each other; 0
             where each has the whole.
-        pieces: how many blocks such a program takes, one after the other; see `Scans.pieces`.
-        runs: in how many runs the positions of ``x`` are cut, of which a program takes one in blocks, one after the
-            other; 0 where each block has a program.
-        run: positions of a run; where ``x`` is masked the last runs may have fewer.
-        branches: how often the grid axes are gone through, each time by programs of another branch of the kernel.
+        register_tiles: how many tiles such a program takes, one after the other; see `Scans.register_tiles`.
         least: what a symbolic reduction axis has at least, where the text is for some sizes only.
         multiple: what divides it there.
         misalignment: by how much blocks of the reduction axis begin before rows, None where they begin with them.
@@ -130,13 +137,11 @@ class Space:
     axes: tuple[KernelAxis, ...]
     order: tuple[str, ...]
     mapping: dict[Dim, Index]
+    form: Form
     loops: bool
     serial: int = 0
-    parts: int = 0
-    pieces: int = 1
-    runs: int = 0
-    run: Size = 0
-    branches: int = 1
+    splits: int = 0
+    register_tiles: int = 1
     least: int = 0
     multiple: int = 1
     misalignment: Misalignment | None = None
@@ -146,6 +151,19 @@ class Space:
     def axis(self, name: str) -> KernelAxis | None:
         """Returns the axis with this name, or None."""
         return next((axis for axis in self.axes if axis.name == name), None)
+
+    @property
+    def parts(self) -> int:
+        """Returns how often the grid axes are gone through, each time by programs of another part of a combo kernel."""
+        return len(self.form.parts) if isinstance(self.form, Combo) else 1
+
+    @property
+    def chunk_length(self) -> Size:
+        """Returns how many rows a program takes of a chunked axis; where ``x`` is masked the last take fewer."""
+        rows = self.axis("x")
+        if rows is None or not isinstance(self.form, RowColumnReduction):
+            raise AssertionError("only programs of row-column reductions take chunks of rows")
+        return self.form.chunk_length(rows.size)
 
     @property
     def grid(self) -> tuple[KernelAxis, ...]:
@@ -232,102 +250,117 @@ def dim_mapping(axes: tuple[Axis, ...]) -> dict[Dim, Index]:
     return mapping
 
 
-def persistent_block(kernel: Kernel, longest: int) -> int | None:
-    """Returns the block of the reduction axis that the text fixes, or None where the config chooses it."""
-    reduction = kernel.reduction
-    if reduction is None:
-        return None
-    size = reduction.size
-    if not sizes.is_static(size):
-        return None
-    if size <= 1 or kernel.form == "persistent" or (kernel.form in ("scan", "sort") and size <= longest):
-        return next_power_of_two(size)
-    return None
-
-
 def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     """Returns a kernel's space; ``order`` says how tiles lie, slowest axis first (by default what is reduced last)."""
     is_across = order is not None and order[-1] == "x"
-    shared = next((d for d in kernel.body if isinstance(d, LookBackScan)), None)
-    longest = LONGEST_COLUMN if is_across and kernel.form == "scan" else kernel.tile
-    points = shared.points if shared else kernel.points
-    reduction_block = points or persistent_block(kernel, longest)
-    has_reduction = kernel.reduction is not None
-    grid_tiles = sum(axis.size != 1 for axis in kernel.grid)
-    multiplies = any(isinstance(definition, Contract) for definition in kernel.body)
-    on_tensor_cores = uses_tensor_cores(kernel.body)
-    texts: list[KernelAxis] = []
     axes = cut_axes(kernel)
-    for axis in axes:
-        size = axis.size
-        if kernel.inner and axis.name in REDUCTION_AXES:
-            texts.append(_whole_axis(axis.name, int(size)))
-        elif axis.is_reduction:
-            is_held = kernel.form == "persistent" and not sizes.is_static(size)
-            generous = LONGEST_COLUMN if is_across and kernel.form == "scan" else FREE_BLOCK["reduction"]
-            generous = PRODUCT_POINTS if on_tensor_cores else generous
-            if points:
-                masked = not sizes.is_static(size) or size % points != 0
-                texts.append(KernelAxis("r", size, tiled=True, masked=masked, block=points, max_block=points))
-            else:
-                texts.append(_held_axis(size) if is_held else _reduction_axis(size, reduction_block, generous))
-        elif multiplies and axis.name == "y":
-            texts.append(_whole_axis("y", int(size), PRODUCT_ROWS if on_tensor_cores else 1))
-        elif shared or (has_reduction and axis.name != "x") or (kernel.points and not is_across):
-            # One position of the outer axes per program: tiles stay two-dimensional, and those of shared rows have one
-            # dimension, so that a thread does not have to know the states of all programs of a row.
-            texts.append(KernelAxis(axis.name, size, tiled=False, masked=False, block=1, max_block=1))
-        elif kernel.columns and axis.name == "x":
-            texts.append(_block_axis(axis.name, int(size), kernel.columns))
-        elif kernel.runs:
-            texts.append(_run_axis(axis.name, size, kernel))
-        else:
-            role = "grid" if has_reduction else "pointwise" if grid_tiles == 1 else "tiled"
-            texts.append(_free_axis(axis.name, size, FREE_BLOCK[role]))
+    texts = [
+        _reduction_axis(kernel, axis, is_across=is_across)
+        if axis.name in REDUCTION_AXES
+        else _grid_axis(kernel, axis, is_across=is_across)
+        for axis in axes
+    ]
     if not any(axis.name == "x" for axis in texts):
         position = sum(not axis.is_reduction for axis in texts)
         texts.insert(position, _free_axis("x", 1, 1))
     tiled = tuple(axis.name for axis in texts if axis.tiled)
     if order is not None:
         tiled = tuple(name for name in order if name in tiled)
-    loops = has_reduction and reduction_block is None and kernel.form != "persistent"
     reduction = kernel.reduction
-    parts = -(-int(reduction.size) // points) if points and reduction is not None else 0
-    return Space(
-        tuple(texts),
-        tiled,
-        dim_mapping(axes),
-        loops,
-        parts=parts,
-        runs=kernel.runs,
-        run=kernel.run,
-        branches=len(kernel.branches) or 1,
-    )
+    loops = reduction is not None and not is_held(kernel, reduction.size, is_across=is_across)
+    splits = 0
+    if reduction is not None and isinstance(kernel.form, GridReduction | RegisterNorm | LookBackScan):
+        splits = -(-int(reduction.size) // kernel.form.block_length)
+    return Space(tuple(texts), tiled, dim_mapping(axes), kernel.form, loops, splits=splits)
+
+
+def is_held(kernel: Kernel, size: Size, *, is_across: bool) -> bool:
+    """Returns whether a tile holds a whole reduction axis of this size, or a program a block of it: nobody loops."""
+    match kernel.form:
+        case PersistentReduction() | RowColumnReduction() | GridReduction() | RegisterNorm() | LookBackScan():
+            return True
+        case Scan() | Sort():
+            return sizes.is_static(size) and size <= _longest_line(kernel.form, is_across=is_across)
+    return sizes.is_static(size) and size <= 1
+
+
+def _longest_line(form: Scan | Sort, *, is_across: bool) -> int:
+    if isinstance(form, Sort):
+        return LONGEST_ROW
+    return LONGEST_COLUMN if is_across else form.longest
+
+
+def _reduction_axis(kernel: Kernel, axis: Axis, *, is_across: bool) -> KernelAxis:
+    """Returns the reduction axis of a kernel, or one of the two into which it is cut; see `cut_axes`."""
+    size = axis.size
+    match kernel.form:
+        case PersistentReduction(block_length=length) if length:
+            return _whole_axis(axis.name, int(size))
+        case GridReduction(block_length=length) | RegisterNorm(block_length=length) | LookBackScan(block_length=length):
+            masked = not sizes.is_static(size) or size % length != 0
+            return KernelAxis("r", size, tiled=True, masked=masked, block=length, max_block=length)
+    if is_held(kernel, size, is_across=is_across):
+        if not sizes.is_static(size):
+            # A tile holds it whole: the config chooses the least block that it fits in.
+            return KernelAxis("r", size, tiled=True, masked=True, block=None, max_block=None)
+        block = next_power_of_two(int(size))
+        return KernelAxis("r", size, tiled=size != 1, masked=size != block, block=block, max_block=block)
+    generous = FREE_BLOCK["reduction"]
+    if isinstance(kernel.form, Scan) and is_across:
+        generous = LONGEST_COLUMN
+    elif uses_tensor_cores(kernel.body):
+        generous = PRODUCT_POINTS
+    return _free_axis("r", size, generous, LARGEST_REDUCTION_BLOCK)
+
+
+def _grid_axis(kernel: Kernel, axis: Axis, *, is_across: bool) -> KernelAxis:
+    """Returns an axis of a kernel's grid.
+
+    Of kernels that reduce, programs have one position of the outer axes each: tiles stay two-dimensional, and those of
+    lines that programs share have one dimension, so that a thread does not have to know the states of all of them.
+    """
+    name, size = axis.name, axis.size
+    if kernel.reduction is None:
+        is_flat = sum(axis.size != 1 for axis in kernel.grid) == 1
+        return _free_axis(name, size, FREE_BLOCK["pointwise" if is_flat else "tiled"])
+    match kernel.form:
+        case Contraction() if name == "y":
+            return _whole_axis("y", int(size), PRODUCT_ROWS if uses_tensor_cores(kernel.body) else 1)
+        case RegisterNorm(channels=channels) if name == "x" and is_across:
+            return KernelAxis(
+                name, size, tiled=True, masked=int(size) % channels != 0, block=channels, max_block=channels
+            )
+        case RowColumnReduction() if name == "x":
+            return _chunked_axis(name, size, kernel.form)
+        case LookBackScan():
+            is_single = True
+        case GridReduction() | RegisterNorm():
+            is_single = name != "x" or not is_across
+        case _:
+            is_single = name != "x"
+    if is_single:
+        return KernelAxis(name, size, tiled=False, masked=False, block=1, max_block=1)
+    return _free_axis(name, size, FREE_BLOCK["grid"])
 
 
 def cut_axes(kernel: Kernel) -> tuple[Axis, ...]:
     """Returns the axes of a kernel; the reduction axis as two, blocks and points of one, where blocks are reduced."""
-    reduction = kernel.reduction
-    if not kernel.inner or reduction is None:
+    reduction, form = kernel.reduction, kernel.form
+    if reduction is None or not isinstance(form, PersistentReduction) or not form.block_length:
         return kernel.axes
     outer, reached = len(reduction.dims), 1
-    while reached < kernel.inner:
+    while reached < form.block_length:
         outer -= 1
         reached *= int(reduction.dims[outer].size)
     return (*kernel.grid, Axis("b", reduction.dims[:outer]), Axis("r", reduction.dims[outer:]))
 
 
-def _run_axis(name: str, size: Size, kernel: Kernel) -> KernelAxis:
-    """Returns an axis that is cut into runs: with a mask unless all have equally many positions."""
-    run = kernel.run
-    if sizes.is_static(size) and size == run * kernel.runs:
-        return KernelAxis(name, size, tiled=True, masked=False, block=None, max_block=run & -run)
+def _chunked_axis(name: str, size: Size, form: RowColumnReduction) -> KernelAxis:
+    """Returns an axis that is cut into chunks: with a mask unless all have equally many positions."""
+    chunk = form.chunk_length(size)
+    if sizes.is_static(size) and size == chunk * form.chunks:
+        return KernelAxis(name, size, tiled=True, masked=False, block=None, max_block=chunk & -chunk)
     return KernelAxis(name, size, tiled=True, masked=True, block=None, max_block=None)
-
-
-def _block_axis(name: str, size: int, block: int) -> KernelAxis:
-    """Returns an axis of which each program has a block of this length."""
-    return KernelAxis(name, size, tiled=True, masked=size % block != 0, block=block, max_block=block)
 
 
 def _whole_axis(name: str, size: int, least: int = 1) -> KernelAxis:
@@ -336,24 +369,13 @@ def _whole_axis(name: str, size: int, least: int = 1) -> KernelAxis:
     return KernelAxis(name, size, tiled=True, masked=size != block, block=block, max_block=block)
 
 
-def _reduction_axis(size: Size, block: int | None, generous: int) -> KernelAxis:
-    if block is not None:
-        return KernelAxis("r", size, tiled=size != 1, masked=size != block, block=block, max_block=block)
-    return _free_axis("r", size, generous, LARGEST_REDUCTION_BLOCK)
-
-
-def _held_axis(size: Size) -> KernelAxis:
-    """Returns a symbolic reduction axis that a tile holds whole: the config chooses the least block that it fits in."""
-    return KernelAxis("r", size, tiled=True, masked=True, block=None, max_block=None)
-
-
-def pieced_space(space: Space, pieces: int) -> Space:
-    """Returns a space whose programs take their block of the reduction axis in so many pieces."""
+def in_register_tiles(space: Space, count: int) -> Space:
+    """Returns a space whose programs take their block of the reduction axis in so many tiles."""
     axes = [
-        replace(a, block=a.block // pieces, max_block=a.block // pieces) if a.name == "r" and a.block else a
+        replace(a, block=a.block // count, max_block=a.block // count) if a.name == "r" and a.block else a
         for a in space.axes
     ]
-    return replace(space, axes=tuple(axes), pieces=pieces)
+    return replace(space, axes=tuple(axes), register_tiles=count)
 
 
 def row_per_thread_space(space: Space) -> Space:

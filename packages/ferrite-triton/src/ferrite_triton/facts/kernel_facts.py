@@ -11,6 +11,7 @@ from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_ir.language.sizes import hint
 from ferrite_scheduler.model.annotations import SortedScatter
 from ferrite_scheduler.model.contractions import uses_tensor_cores
+from ferrite_scheduler.model.forms import RowColumnReduction
 from ferrite_triton.analysis.accesses import (
     Access,
     contiguous_axis,
@@ -68,19 +69,20 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileP
             facts["vectors"] = vectors
     elif vectors := count_columns(accesses, facts["contiguous_axis"]):
         facts["vectors"] = vectors
-    if flat.space.parts:
-        facts |= {"parts": flat.space.parts} | ({"pieces": flat.space.pieces} if flat.space.pieces > 1 else {})
+    if flat.space.splits:
+        tiles = flat.space.register_tiles
+        facts |= {"splits": flat.space.splits} | ({"register_tiles": tiles} if tiles > 1 else {})
     if any(isinstance(definition, SortedScatter) for definition in flat.definitions):
         facts["sorted"] = True
-    if flat.space.branches > 1:
-        facts["branches"] = flat.space.branches
+    if flat.space.parts > 1:
+        facts["parts"] = flat.space.parts
     products = sum(isinstance(definition, Contract) for definition in flat.definitions)
     if uses_tensor_cores(flat.kernel.body):
         facts["product"] = products
     elif products:
         facts["multiplied_rows"] = next(hint(axis.size) for axis in flat.space.axes if axis.name == "y")
-    if flat.space.runs:
-        facts["run"] = hint(flat.space.run)
+    if isinstance(flat.space.form, RowColumnReduction):
+        facts["chunk"] = hint(flat.space.chunk_length)
     if flat.space.loops:
         facts["passes"] = count_loops(program)
     if (rows := rows_together(flat)) > 1:

@@ -10,6 +10,14 @@ from ferrite_ir.language.graph import Computed, Contract, Reduction, Scan, Sort,
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, is_provably_at_most, is_static
 from ferrite_scheduler.model.annotations import ColumnReduction
+from ferrite_scheduler.model.forms import (
+    Combo,
+    GridReduction,
+    LookBackScan,
+    Pointwise,
+    RegisterNorm,
+    RowColumnReduction,
+)
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.loop_plan import (
     READ_THE_LAST_TIME,
@@ -24,7 +32,7 @@ from ferrite_triton.analysis.space import NO_AXES, REDUCTION_AXES, KernelAxis, S
 from ferrite_triton.forms.builder import Builder, Place, Tile
 from ferrite_triton.forms.contractions import open_product
 from ferrite_triton.forms.grid_reductions import GridReductions
-from ferrite_triton.forms.indices import index_dtype, run_atom
+from ferrite_triton.forms.indices import chunk_atom, index_dtype
 from ferrite_triton.forms.positions import (
     QUARTET,
     block_of_line,
@@ -69,26 +77,29 @@ class KernelBody:
         # Stores into memory that is also read wait until every load beside them has been written. Others of a pointwise
         # kernel wait so that the loads are under way together: the compiler moves no load before a store.
         self._waits = overwrites_operands(flat)
-        self._most_waiting = MOST_WAITING if flat.kernel.form == "pointwise" else 0
+        self._most_waiting = MOST_WAITING if isinstance(flat.kernel.form, Pointwise | Combo) else 0
         self._waiting: list[Callable[[], None]] = []
 
     def write(self) -> None:
         """Writes the body."""
-        if self._flat.space.runs:
-            self._write_run()
-        elif self._flat.space.loops and self._flat.space.reduces_tile:
-            self._write_loops()
-        elif self._flat.kernel.columns:
-            self._write_images()
-        elif self._flat.kernel.points:
-            self._write_grid_reduction()
-        elif self._flat.space.pieces > 1:
-            self._write_pieces()
-        else:
-            self._evaluator.hints = shared_loads(self._flat) or last_loads(self._flat)
-            definitions = iter(self._flat.definitions)
-            counts = self._flat.kernel.branches or (len(self._flat.definitions),)
-            self._write_branches([tuple(islice(definitions, count)) for count in counts])
+        match self._flat.kernel.form:
+            case RowColumnReduction():
+                self._write_chunk()
+            case RegisterNorm():
+                self._write_images()
+            case GridReduction():
+                self._write_grid_reduction()
+            case LookBackScan() if self._flat.space.register_tiles > 1:
+                self._write_register_tiles()
+            case Combo(parts=counts):
+                self._evaluator.hints = last_loads(self._flat)
+                definitions = iter(self._flat.definitions)
+                self._write_parts([tuple(islice(definitions, count)) for count in counts])
+            case _ if self._flat.space.loops and self._flat.space.reduces_tile:
+                self._write_loops()
+            case _:
+                self._evaluator.hints = shared_loads(self._flat) or last_loads(self._flat)
+                self._write_grid_level(self._flat.definitions)
 
     def _write_definition(self, definition: Computed) -> None:
         """Writes a definition that is not just evaluated where it is used."""
@@ -137,33 +148,33 @@ class KernelBody:
         for store in waiting:
             store()
 
-    def _write_branches(self, branches: list[tuple[Computed, ...]], first: int = 0) -> None:
-        """Writes what the programs of some branches do, the first of which has the number ``first``.
+    def _write_parts(self, parts: list[tuple[Computed, ...]], first: int = 0) -> None:
+        """Writes what the programs of some parts do, the first of which has the number ``first``.
 
-        They are told apart by halves: of many branches most programs would go through dozens of conditions in a row.
+        They are told apart by halves: of many parts most programs would go through dozens of conditions in a row.
         """
-        if len(branches) == 1:
-            self._write_branch(branches[0])
+        if len(parts) == 1:
+            self._write_part(parts[0])
             return
-        half = len(branches) // 2
+        half = len(parts) // 2
         self._builder.open_branch()
-        self._write_branches(branches[:half], first)
+        self._write_parts(parts[:half], first)
         then = self._builder.close_branch()
         self._builder.open_branch()
-        self._write_branches(branches[half:], first + half)
+        self._write_parts(parts[half:], first + half)
         otherwise = self._builder.close_branch()
-        is_before = apply("lt", Name("branch"), Literal(first + half, self._dtype))
+        is_before = apply("lt", Name("part"), Literal(first + half, self._dtype))
         self._builder.append(If(is_before, then, otherwise))
 
-    def _write_branch(self, definitions: tuple[Computed, ...]) -> None:
-        """Writes what the programs of one branch do: of several, in a loop over their only block.
+    def _write_part(self, definitions: tuple[Computed, ...]) -> None:
+        """Writes what the programs of one part do: of several, in a loop over their only block.
 
-        Branches of lists are alike but for their params, and the compiler would make one of them, which every program
+        Parts of lists are alike but for their params, and the compiler would make one of them, which every program
         would begin with choosing all its params for: two hundred instructions, and registers that hold them. Loops it
         keeps apart.
         """
         space = self._flat.space
-        axis = branch_axis(space)
+        axis = part_axis(space)
         if axis is None:
             self._write_grid_level(definitions)
             return
@@ -192,8 +203,8 @@ class KernelBody:
         stores = self._store_results, self._flush
         RegisterNorms(self._flat, self._builder, self._evaluator, *stores).write()
 
-    def _write_pieces(self) -> None:
-        """Writes a scan whose programs take their parts in pieces, and what is computed beside it, piece by piece."""
+    def _write_register_tiles(self) -> None:
+        """Writes a scan whose programs take their blocks in tiles, and what is computed beside it, tile by tile."""
         space, (scan,) = self._flat.space, look_back_scans(self._flat)
         reduction = space.reduction
         if reduction is None:
@@ -201,14 +212,14 @@ class KernelBody:
         self._evaluator.hints = shared_loads(self._flat) or last_loads(self._flat)
         dtype = self._dtype
 
-        def place(piece: int) -> None:
+        def place(tile: int) -> None:
             block = converted(block_of_line(scan), I32, dtype)
-            own = space.pieces - 1 - piece if scan.reverse else piece
-            number = add(mul(block, Literal(space.pieces, dtype)), Literal(own, dtype))
+            own = space.register_tiles - 1 - tile if scan.reverse else tile
+            number = add(mul(block, Literal(space.register_tiles, dtype)), Literal(own, dtype))
             start = mul(number, block_size("RBLOCK", dtype))
             place_axis(self._builder, space, reduction, positions_from(start, "RBLOCK", dtype))
 
-        for tile in self._scans.pieces(scan, waiting_halves(self._flat), place):
+        for tile in self._scans.register_tiles(scan, waiting_halves(self._flat), place):
             self._evaluator.publish(scan, (tile,))
             for definition in self._flat.definitions:
                 self._store_results(definition)
@@ -291,25 +302,24 @@ class KernelBody:
         start = sub(mul(quotient(last, block), block), counter)
         return self._builder.let("rback", start, R).expression
 
-    def _write_run(self) -> None:
-        """Writes a loop over the rows of a run; column reductions are complete after it."""
+    def _write_chunk(self) -> None:
+        """Writes a loop over the rows of a chunk; column reductions are complete after it."""
         builder, space, dtype = self._builder, self._flat.space, self._dtype
         rows = space.axis("x")
-        if rows is None:
-            raise AssertionError("a run without rows")
-        program = Name("program")
-        builder.function.known[run_atom(space)] = Tile(program, NO_AXES, dtype)
+        if rows is None or not isinstance(space.form, RowColumnReduction):
+            raise AssertionError("a chunk without rows")
+        program, chunks = Name("program"), space.form.chunks
+        builder.function.known[chunk_atom(space)] = Tile(program, NO_AXES, dtype)
         self._evaluator.hints = shared_loads(self._flat)
         counted, end = I32, None
-        first: Expression = mul(program, self._number(space.run))
-        bound: Expression = space.params.value(space.run, I32)
-        if rows.masked:  # the last runs have fewer rows, or none
-            runs = self._number(space.runs)
+        first: Expression = mul(program, self._number(space.chunk_length))
+        bound: Expression = space.params.value(space.chunk_length, I32)
+        if rows.masked:  # the last chunks have fewer rows, or none
             size = space.params.value(rows.size, dtype)
-            each = quotient(add(size, Literal(space.runs - 1, dtype)), runs)
-            run = builder.let("run", each, NO_AXES).expression
-            first = mul(program, run)
-            end = builder.let("xend", apply("lesser", add(first, run), size), NO_AXES).expression
+            each = quotient(add(size, Literal(chunks - 1, dtype)), self._number(chunks))
+            chunk = builder.let("chunk", each, NO_AXES).expression
+            first = mul(program, chunk)
+            end = builder.let("xend", apply("lesser", add(first, chunk), size), NO_AXES).expression
             counted, bound = dtype, sub(end, first)
         counter = builder.open_loop("xstart", TileType(counted), "x")
         start = converted(counter, counted, dtype)
@@ -339,14 +349,14 @@ class KernelBody:
         self._flush()
 
 
-def branch_axis(space: Space) -> KernelAxis | None:
-    """Returns the axis along which a branch has blocks; None without branches, or if they have one point."""
+def part_axis(space: Space) -> KernelAxis | None:
+    """Returns the axis along which parts of a combo kernel have blocks; None in others, or if they have one point."""
     axis = space.axis("x")
-    return axis if space.branches > 1 and axis is not None and axis.tiled else None
+    return axis if space.parts > 1 and axis is not None and axis.tiled else None
 
 
 def stages_of(flat: FlatKernel) -> int:
-    """Returns how many rows of a run are on their way at once: three of 2-byte elements, two of wider ones.
+    """Returns how many rows of a chunk are on their way at once: three of 2-byte elements, two of wider ones.
 
     Measured on an H200 for rows of 4,096: more of the wide ones leave no shared memory for a second program. Of short
     rows there is one more.

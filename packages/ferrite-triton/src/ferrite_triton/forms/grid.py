@@ -6,10 +6,11 @@ import math
 
 from ferrite_ir.language.dtypes import I32, DType
 from ferrite_ir.language.sizes import is_static
+from ferrite_scheduler.model.forms import GridReduction, LookBackScan, RegisterNorm, RowColumnReduction
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.packed_residency import holds_only_halves
 from ferrite_triton.analysis.space import NO_AXES, POSITION, KernelAxis, Space
-from ferrite_triton.forms.body import branch_axis
+from ferrite_triton.forms.body import part_axis
 from ferrite_triton.forms.builder import Builder, Place
 from ferrite_triton.forms.positions import QUARTET, block_of_line, number_quartets, place_axis, positions_from
 from ferrite_triton.forms.register_norms import place_program as place_images
@@ -32,12 +33,13 @@ from ferrite_triton.tile.language import (
 def place_program(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
     """Writes where a program is in the grid, the x blocks run fastest; ``dtype`` is that of addresses."""
     space = flat.space
-    if flat.kernel.columns:
-        place_images(builder, space, Name(flat.param_of(flat.kernel.workspace).text), dtype)
-    elif look_back_scans(flat):
-        place_part(builder, flat, dtype)
-    else:
-        place_in_grid(builder, flat, dtype)
+    match flat.kernel.form:
+        case RegisterNorm(workspace=workspace):
+            place_images(builder, space, Name(flat.param_of(workspace).text), dtype)
+        case LookBackScan():
+            place_block_of_line(builder, flat, dtype)
+        case _:
+            place_in_grid(builder, flat, dtype)
 
 
 def place_in_grid(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
@@ -45,42 +47,42 @@ def place_in_grid(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
     space = flat.space
     grid = [axis for axis in reversed(space.grid) if axis.size != 1 and not axis.is_whole]
     rest = _number_of_program(builder, flat, dtype)
-    if space.runs:  # the loop over the rows of the run says where they lie
+    if isinstance(space.form, RowColumnReduction):  # the loop over the rows of the chunk says where they lie
         rest = builder.let("program", rest, NO_AXES).expression
         grid = []
-    if (len(grid) > 1 and not space.parts) or space.branches > 1:
+    if (len(grid) > 1 and not space.splits) or space.parts > 1:
         rest = builder.let("program", rest, NO_AXES).expression
     for number, axis in enumerate(grid):
         mine = rest
-        if number < len(grid) - 1 or space.branches > 1:
+        if number < len(grid) - 1 or space.parts > 1:
             blocks = _blocks_along(builder, space, axis, dtype)
             mine, rest = remainder(rest, blocks), quotient(rest, blocks)
         block = block_size(axis.constant, dtype)
-        if axis is branch_axis(space):
+        if axis is part_axis(space):
             first = builder.let(f"{axis.name}first", mul(mine, block), NO_AXES)
-            builder.places[f"{axis.name}first"] = Place(first.expression)  # each branch counts on from here
+            builder.places[f"{axis.name}first"] = Place(first.expression)  # each part counts on from here
         elif axis.tiled:
             place_axis(builder, space, axis, positions_from(mul(mine, block), axis.constant, dtype))
             number_quartets(builder, space, axis, mul(mine, block_size(axis.constant, dtype, QUARTET)))
         else:
             at = builder.let(axis.name, mine, NO_AXES)
             builder.places[axis.name] = Place(at.expression)
-    if space.branches > 1:
-        builder.let("branch", rest, NO_AXES)
+    if space.parts > 1:
+        builder.let("part", rest, NO_AXES)
     place_whole_axes(builder, space, dtype)
 
 
 def _number_of_program(builder: Builder, flat: FlatKernel, dtype: DType) -> Expression:
     """Returns the number of a program; of those that share rows, that of its rows."""
     space, own = flat.space, converted(ProgramId(0), I32, dtype)
-    if space.parts:
-        workspace = Name(flat.param_of(flat.kernel.workspace).text)
+    if isinstance(space.form, GridReduction):
+        workspace = Name(flat.param_of(space.form.workspace).text)
         function = "ticket_in_order" if holds_only_halves(flat) else "take_ticket"
         ticket = builder.call("ticket", function, (workspace, ProgramCount(0)), TileType(I32), NO_AXES).expression
         program = builder.let("program", converted(ticket, I32, dtype), NO_AXES).expression
-        parts = Literal(space.parts, dtype)
-        builder.let("member", remainder(program, parts), NO_AXES)
-        return builder.let("group", quotient(program, parts), NO_AXES).expression
+        splits = Literal(space.splits, dtype)
+        builder.let("member", remainder(program, splits), NO_AXES)
+        return builder.let("group", quotient(program, splits), NO_AXES).expression
     if flat.kernel.backwards:
         return sub(converted(sub(ProgramCount(0), Literal(1, I32)), I32, dtype), own)
     return own
@@ -115,7 +117,7 @@ def place_whole_axes(builder: Builder, space: Space, dtype: DType) -> None:
         kind = TileType(I32, (Block("RBLOCK"),))
         vector = builder.call("hidden", "opaque_indices", (vector,), kind, frozenset("r")).expression
     first: Expression | None = None
-    if space.parts:
+    if space.splits:
         member = Name("member")
         vector = positions_from(mul(member, block_size("RBLOCK", dtype)), "RBLOCK", dtype)
         first = mul(member, block_size("RBLOCK", dtype, QUARTET))
@@ -125,7 +127,7 @@ def place_whole_axes(builder: Builder, space: Space, dtype: DType) -> None:
     number_quartets(builder, space, reduction, first)
 
 
-def place_part(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
+def place_block_of_line(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
     """Writes where a program is in the grid of a scan whose programs wait for each other.
 
     They take parts in the order in which they begin, those of all lines in turn.
@@ -133,7 +135,7 @@ def place_part(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
     space, (scan, *_) = flat.space, look_back_scans(flat)
     grid = [axis for axis in space.grid if axis.size != 1]
     count = math.prod(int(axis.size) for axis in grid)
-    operands = (Name(flat.param_of(scan.workspace).text), Constant(count * space.parts))
+    operands = (Name(flat.param_of(scan.workspace).text), Constant(count * space.splits))
     program = builder.let("program", Call("ticket_in_order", operands, (TileType(I32),)), NO_AXES).expression
     line = builder.let("line", remainder(program, Literal(count, I32)), NO_AXES).expression
     part = builder.let("part", quotient(program, Literal(count, I32)), NO_AXES).expression
@@ -148,8 +150,8 @@ def place_part(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
     if reduction is None:
         raise AssertionError("a scan without a reduction axis")
     if scan.reverse:
-        builder.let("block", sub(Literal(space.parts - 1, I32), part), NO_AXES)
-    if space.pieces > 1:
-        return  # the body says where each piece lies
+        builder.let("block", sub(Literal(space.splits - 1, I32), part), NO_AXES)
+    if space.register_tiles > 1:
+        return  # the body says where each of its tiles lies
     first = mul(converted(block_of_line(scan), I32, dtype), block_size("RBLOCK", dtype))
     place_axis(builder, space, reduction, positions_from(first, "RBLOCK", dtype))

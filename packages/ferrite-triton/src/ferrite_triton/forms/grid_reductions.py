@@ -10,6 +10,7 @@ from ferrite_ir.language.dtypes import F32, I32, DType
 from ferrite_ir.language.graph import Reduction
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.reference.combine_semantics import neutral
+from ferrite_scheduler.model.forms import GridReduction
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.space import next_power_of_two
 from ferrite_triton.forms.builder import Builder, Tile
@@ -52,7 +53,7 @@ class GridReductions:
             own[definition.results[0].name] = states[0]
             places.append(states_at)
         group = add(Literal(1, self._index), Name("group"))
-        barrier = Call("grid_barrier", (Offset(self._workspace, group), Constant(self.flat.space.parts)))
+        barrier = Call("grid_barrier", (Offset(self._workspace, group), Constant(self.flat.space.splits)))
         self.builder.do(barrier, axes)
         for definition, states_at in zip(definitions, places, strict=True):
             lanes_ = [
@@ -85,8 +86,13 @@ class GridReductions:
         return self.evaluator.index_dtype
 
     @property
+    def _form(self) -> GridReduction:
+        assert isinstance(self.flat.kernel.form, GridReduction), "only grid reductions have such a workspace"
+        return self.flat.kernel.form
+
+    @property
     def _workspace(self) -> Name:
-        return Name(self.flat.param_of(self.flat.kernel.workspace).text)
+        return Name(self.flat.param_of(self._form.workspace).text)
 
     @property
     def _rows(self) -> int:
@@ -94,7 +100,7 @@ class GridReductions:
 
     def _words(self, definitions: list[Reduction], words: Expression) -> Iterator[tuple[Reduction, list[Expression]]]:
         """Yields each reduction with where the components of its states lie: of each a word for every row and block."""
-        count, size = 0, self._rows * self.flat.space.parts
+        count, size = 0, self._rows * self.flat.space.splits
         for definition in definitions:
             numbers = range(count, count + len(definition.results))
             yield definition, [Offset(words, Literal(number * size, self._index)) for number in numbers]
@@ -120,11 +126,11 @@ class GridReductions:
                 row = position if row is None else add(mul(row, self._number(int(axis.size))), position)
         first: Expression = Offset(self._workspace, self._number(1 + self._rows))
         if row is not None:
-            first = Offset(first, mul(row, self._number(space.parts)))
+            first = Offset(first, mul(row, self._number(space.splits)))
         words = self.builder.let("words", first, R).expression
-        blocks = space.expand("r", Lanes(next_power_of_two(space.parts)))
+        blocks = space.expand("r", Lanes(next_power_of_two(space.splits)))
         members = self.builder.let("members", blocks, R).expression
-        told: Expression = apply("lt", members, Literal(space.parts, I32))
+        told: Expression = apply("lt", members, Literal(space.splits, I32))
         if self._rows_mask is not None:
             told = both(told, self._rows_mask)
         return words, members, self.builder.let("told", told, R).expression

@@ -163,9 +163,9 @@ def _name_of(atom: FloorDiv | Mod) -> str:
     return f"{dim.name}_{'over' if isinstance(atom, FloorDiv) else 'mod'}_{atom.divisor}"
 
 
-def run_atom(space: Space) -> Hashable:
+def chunk_atom(space: Space) -> Hashable:
     """Returns the key under which the number of a run of rows is known: the position along ``x`` over its length."""
     rows = space.axis("x")
     assert rows is not None, "a run without rows"
-    number = floordiv(flat_dim(rows).index, space.run)
+    number = floordiv(flat_dim(rows).index, space.chunk_length)
     return "atom", number.terms[0][0], ()

@@ -8,6 +8,8 @@ from ferrite_ir.language.dtypes import I32, I64
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.model.annotations import LookBackScan
+from ferrite_scheduler.model.forms import LookBackScan as LookBackForm
+from ferrite_scheduler.model.forms import RegisterNorm
 from ferrite_triton.analysis.flat import FlatKernel, computed_nodes, memory_loads
 from ferrite_triton.analysis.rows import step_along
 from ferrite_triton.analysis.space import flat_dim
@@ -33,8 +35,8 @@ def ask_for_part(flat: FlatKernel, addresses: Addresses, scan: LookBackScan, *, 
         scan: what scans them.
         wide: whether addresses have 64 bits.
     """
-    operand, points = scan.operand, scan.points
-    reduction, prefetch_distance = flat.space.reduction, flat.kernel.prefetch_distance
+    operand, points, form = scan.operand, scan.points, flat.kernel.form
+    reduction, prefetch_distance = flat.space.reduction, form.prefetch_distance if isinstance(form, LookBackForm) else 0
     whole = 0 if reduction is None else int(reduction.size) // points
     if reduction is None or not 0 < prefetch_distance < whole:
         return
@@ -62,8 +64,8 @@ def ask_for_image(flat: FlatKernel, addresses: Addresses, load: Scalar, builder:
         load: what it holds.
         builder: knows where the program is.
     """
-    kernel, x, y, r = flat.kernel, flat.space.axis("x"), flat.space.axis("y"), flat.space.reduction
-    if not kernel.prefetch_distance or x is None or y is None or r is None:
+    form, x, y, r = flat.kernel.form, flat.space.axis("x"), flat.space.axis("y"), flat.space.reduction
+    if not isinstance(form, RegisterNorm) or not form.prefetch_distance or x is None or y is None or r is None:
         return
     offset = flat.offset(load.source, load.indices)
     steps = {axis.name: step_along(offset, axis.name) for axis in (x, y, r)}
@@ -71,11 +73,11 @@ def ask_for_image(flat: FlatKernel, addresses: Addresses, load: Scalar, builder:
         return  # no images of which all channels of a place lie beside each other, and the next place's behind them
     program, image = Name("program"), builder.position("y")
     dtype = builder.type_of(program).dtype
-    programs = flat.space.parts * -(-int(x.size) // kernel.columns)
+    programs = flat.space.splits * -(-int(x.size) // form.channels)
     size = int(x.size) * int(r.size) * load.dtype.bytes // programs // ASKED * ASKED
     start = offset - flat_dim(x).index - flat_dim(r).index * x.size
     # The program and the image have the type of addresses.
     piece = mul(remainder(program, literal(programs, dtype)), literal(size // load.dtype.bytes, dtype))
-    later = add(literal(kernel.prefetch_distance * int(steps["y"]), dtype), piece)
-    exists = apply("lt", add(image, literal(kernel.prefetch_distance, dtype)), literal(int(y.size), dtype))
+    later = add(literal(form.prefetch_distance * int(steps["y"]), dtype), piece)
+    exists = apply("lt", add(image, literal(form.prefetch_distance, dtype)), literal(int(y.size), dtype))
     addresses.ask_for(flat.param_of(load.source), start, later, size, exists)

@@ -14,6 +14,7 @@ from ferrite_ir.language.dtypes import BOOL, F32, I8, I32, DType
 from ferrite_ir.language.graph import Reduction
 from ferrite_ir.language.scalar import Number
 from ferrite_ir.language.sizes import Size, is_static, product
+from ferrite_scheduler.model.forms import PersistentReduction
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.lane_groups import Grouping, TakenApart, grouping
 from ferrite_triton.analysis.neutral_padding import padded_sums
@@ -61,7 +62,13 @@ class Reductions:
         # By the name of a softmax's maximum its terms, for whom these are kept.
         self.terms: dict[str, Tile] = {}
 
-    # --- pieces -----------------------------------------------------------------------------------------------------
+    @property
+    def _block_length(self) -> int:
+        """Returns the length of the blocks that some reductions combine, each by itself; 0 without such."""
+        form = self._space.form
+        return form.block_length if isinstance(form, PersistentReduction) else 0
+
+    # --- operands ---------------------------------------------------------------------------------------------------
 
     @property
     def _masked(self) -> KernelAxis | None:
@@ -181,7 +188,7 @@ class Reductions:
         Of a softmax whose maximum has a name in ``kept`` the terms are in `terms` afterwards.
         """
         if self._space.blocks is not None:
-            is_inner = product(dim.size for dim in definition.reduction_dims) == self._flat.kernel.inner
+            is_inner = product(dim.size for dim in definition.reduction_dims) == self._block_length
             self._over = R if is_inner else REDUCTION_AXES
         tiles, axes = self.operands(definition)
         match definition.combine:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ferrite_ir.language.dtypes import BOOL, F32, I32, I64, DType
 from ferrite_ir.language.graph import Computed, Loop, Reduction, bodies_of
 from ferrite_ir.language.scalar import Scalar, postorder
+from ferrite_scheduler.model.forms import RegisterNorm
 from ferrite_scheduler.refinements.register_norms import slots_of, spans_of
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_reduction
 from ferrite_triton.analysis.loop_plan import READ_THE_LAST_TIME
@@ -33,7 +34,7 @@ from ferrite_triton.tile.language import (
 )
 
 PLACES = 32
-"""Places of a piece of what a program holds: of one after the other floats are made, while others wait as they came."""
+"""Places of a tile of what a program holds: of one after the other floats are made, while others wait as they came."""
 REGISTERS, REGISTERS_OF_HALVES = 96, 56
 """Registers of a thread, 64 or 32 of which hold elements: a multiprocessor has five programs of four warps, or nine."""
 THREADS = 128
@@ -45,9 +46,15 @@ WORDS, FIRST_CHANNEL, MEMBER = Name("words"), Name("xfirst"), Name("member")
 """Where what programs tell each other lies, the first channel of a program, and its part of the image."""
 
 
-def pieces_of(flat: FlatKernel) -> int:
-    """Returns in how many pieces a program takes what it holds."""
-    return flat.kernel.points // PLACES
+def form_of(flat: FlatKernel) -> RegisterNorm:
+    """Returns the form of a kernel that is a register norm."""
+    assert isinstance(flat.kernel.form, RegisterNorm), "only register norms hold images"
+    return flat.kernel.form
+
+
+def register_tiles_of(flat: FlatKernel) -> int:
+    """Returns in how many tiles a program takes what it holds."""
+    return form_of(flat).block_length // PLACES
 
 
 def registers_of(flat: FlatKernel) -> int:
@@ -73,11 +80,11 @@ def place_program(builder: Builder, space: Space, workspace: Expression, dtype: 
 
     drawn = builder.call("ticket", "ticket_in_order", (workspace, ProgramCount(0)), TileType(I32), NO_AXES).expression
     program = builder.let("program", converted(drawn, I32, dtype), NO_AXES).expression
-    parts = number(space.parts)
+    parts = number(space.splits)
     builder.let("member", remainder(program, parts), NO_AXES)
     block = builder.let("block", remainder(quotient(program, parts), number(blocks)), NO_AXES).expression
     if y is not None:
-        image = builder.let("y", quotient(program, number(space.parts * blocks)), NO_AXES).expression
+        image = builder.let("y", quotient(program, number(space.splits * blocks)), NO_AXES).expression
         builder.places["y"] = Place(image)
     half = hidden(builder, mul(block, block_size("XBLOCK", dtype, CHANNELS)))
     first = builder.let("xfirst", mul(half, number(CHANNELS)), NO_AXES).expression
@@ -117,14 +124,14 @@ class RegisterNorms:
         reduction = next(definition for definition in self.flat.definitions if isinstance(definition, Reduction))
         (load,) = held_loads(self.flat)
         self.builder.let("words", self._words, NO_AXES)
-        sizes = (self._members, self.flat.kernel.columns, self._spans, self.flat.space.parts)
+        sizes = (self._members, form_of(self.flat).channels, self._spans, self.flat.space.splits)
         operands = (WORDS, FIRST_CHANNEL, MEMBER, *map(Constant, sizes))
         (sign,) = self.builder.hold_all(("sign",), Call("epoch_sign", operands, (TileType(I64),)), NO_AXES)
         self.evaluator.hints = {load: READ_THE_LAST_TIME}
         self._begin(MEMBER)
-        pieces = [self._loaded(piece, load) for piece in range(self.flat.space.pieces)]
+        tiles = [self._loaded(number, load) for number in range(self.flat.space.register_tiles)]
         self.evaluator.hints = {}
-        self._publish(reduction, load, pieces, sign.expression)
+        self._publish(reduction, load, tiles, sign.expression)
         self._load_channels()
         # All that it reads itself has come by now: what it waits for is what others tell it.
         ask_for_image(self.flat, self.evaluator.addresses, load, self.builder)
@@ -137,8 +144,8 @@ class RegisterNorms:
         # No register holds addresses meanwhile.
         self.builder.forget_if(lambda key, _: isinstance(key, tuple) and key[0] == "first")
         self._begin(hidden(self.builder, MEMBER))
-        for piece, held in enumerate(pieces):
-            self._place(piece)
+        for number, held in enumerate(tiles):
+            self._place(number)
             self.evaluator.renew_elements({load: held})
             for definition in self.flat.definitions:
                 if self._is_of_elements(definition):
@@ -152,14 +159,16 @@ class RegisterNorms:
     def _begin(self, member: Expression) -> None:
         """Writes where the places of a program begin."""
         dtype = self.evaluator.index_dtype
-        first = self.builder.let("rfirst", mul(member, Literal(self.flat.kernel.points, dtype)), NO_AXES).expression
+        first = self.builder.let(
+            "rfirst", mul(member, Literal(form_of(self.flat).block_length, dtype)), NO_AXES
+        ).expression
         self.builder.places["rfirst"] = Place(first)
 
-    def _place(self, piece: int) -> None:
-        """Writes which places a piece holds."""
+    def _place(self, number: int) -> None:
+        """Writes which places a tile holds."""
         vector: Expression = lanes("RBLOCK")
-        if piece:
-            vector = add(vector, mul(Literal(piece, I32), block_size("RBLOCK", I32)))
+        if number:
+            vector = add(vector, mul(Literal(number, I32), block_size("RBLOCK", I32)))
         self._position(vector)
 
     def _position(self, vector: Expression) -> None:
@@ -169,24 +178,24 @@ class RegisterNorms:
         position = self.builder.let("r", add(self.builder.position("rfirst"), lane), R).expression
         self.builder.places |= {"rlane": Place(lane), "r": Place(position)}
 
-    def _loaded(self, piece: int, load: Scalar) -> Tile:
-        self._place(piece)
+    def _loaded(self, number: int, load: Scalar) -> Tile:
+        self._place(number)
         tile = self.evaluator.tile(load)
         self.builder.forget(R)
         return tile
 
-    def _publish(self, reduction: Reduction, load: Scalar, pieces: list[Tile], sign: Expression) -> None:
+    def _publish(self, reduction: Reduction, load: Scalar, tiles: list[Tile], sign: Expression) -> None:
         """Writes the moments of a program's own places, which others wait for."""
         (body,) = reduction.bodies
-        points, columns = self.flat.kernel.points, Block("XBLOCK")
+        points, columns = form_of(self.flat).block_length, Block("XBLOCK")
         self._position(Lanes(1))
         origin = self.evaluator.tile(body).expression
         self.builder.forget(R)
-        together = THREADS * CHANNELS // self.flat.kernel.columns
+        together = THREADS * CHANNELS // form_of(self.flat).channels
         apart = TileType(F32, (together, columns))
         sums: list[tuple[Expression, ...]] = []
-        for piece, held in enumerate(pieces):
-            self._place(piece)
+        for number, held in enumerate(tiles):
+            self._place(number)
             self.evaluator.renew_elements({load: held})
             tile = self.evaluator.tile(body).expression
             summing = Call("sums_apart", (tile, origin, Constant(together)), (apart, apart))
@@ -209,7 +218,7 @@ class RegisterNorms:
 
     def _await(self, reduction: Reduction, sign: Expression) -> None:
         """Writes the moments of whole groups, what is computed of them alone, and which of it each channel has."""
-        lanes_ = max(next_power_of_two(self._spans * self.flat.space.parts), THREADS // self._slots)
+        lanes_ = max(next_power_of_two(self._spans * self.flat.space.splits), THREADS // self._slots)
         groups = TileType(F32, (self._slots,))
         asked = (WORDS, sign, FIRST_CHANNEL, *self._sizes, Constant(lanes_))
         mean, squares = self.builder.hold_all(
@@ -228,7 +237,7 @@ class RegisterNorms:
         """Returns what each channel has of a value of groups, a vector."""
         if tile.literal is not None:
             return tile
-        numbers = map(Constant, (self._columns, self._members, self.flat.kernel.columns))
+        numbers = map(Constant, (self._columns, self._members, form_of(self.flat).channels))
         kind = TileType(tile.dtype, self.flat.space.shape(X))
         return self.builder.call("of", "of_columns", (tile.expression, FIRST_CHANNEL, *numbers), kind, X)
 
@@ -267,16 +276,16 @@ class RegisterNorms:
 
     @property
     def _sizes(self) -> tuple[Expression, ...]:
-        kernel = self.flat.kernel
-        sizes = (kernel.points, self._columns, self._members, kernel.columns, self._slots, self._spans)
-        return tuple(map(Constant, (*sizes, self.flat.space.parts)))
+        form = form_of(self.flat)
+        sizes = (form.block_length, self._columns, self._members, form.channels, self._slots, self._spans)
+        return tuple(map(Constant, (*sizes, self.flat.space.splits)))
 
     @property
     def _words(self) -> Expression:
         """Returns where the words of an image begin, behind the counter."""
         dtype = self.evaluator.index_dtype
-        first = Offset(Name(self.flat.param_of(self.flat.kernel.workspace).text), Literal(1, dtype))
-        words = self._columns // self._members * self._spans * self.flat.space.parts
+        first = Offset(Name(self.flat.param_of(form_of(self.flat).workspace).text), Literal(1, dtype))
+        words = self._columns // self._members * self._spans * self.flat.space.splits
         if self.flat.space.axis("y") is None:
             return first
         return Offset(first, mul(self.builder.position("y"), Literal(words, dtype)))

@@ -13,6 +13,7 @@ from ferrite_ir.language.ops import REQUIREMENTS
 from ferrite_ir.language.scalar import Number, Scalar, cast, indirects, indirects_of, postorder
 from ferrite_ir.language.sizes import hint, is_provably_at_most, is_static
 from ferrite_scheduler.model.contractions import uses_tensor_cores
+from ferrite_scheduler.model.forms import RegisterNorm
 from ferrite_triton.analysis.approximations import rounded_quotients, shares, weights
 from ferrite_triton.analysis.flat import FlatKernel, KernelParam, memory_loads, reads_along_reduction
 from ferrite_triton.analysis.neutral_padding import padded_sums
@@ -83,7 +84,7 @@ class ScalarValues:
             self._index_dtype,
             has_column=has_column,
             has_rows=bool(self._waiting),
-            in_tiles=bool(flat.kernel.columns),
+            in_tiles=isinstance(flat.kernel.form, RegisterNorm),
         )
         self._inside: dict[Scalar, bool] = {}
         self._demanding: set[Scalar] | None = None

@@ -181,44 +181,46 @@ class Scans:
     def _before(self, told: tuple[Expression, ...], total: Tile, axes: Axes) -> Tile:
         return self.builder.call("before", "sum_before", told, TileType(total.dtype), axes)
 
-    def pieces(self, scan: LookBackScan, halves: Sequence[Scalar], place: Callable[[int], None]) -> Iterator[Tile]:
-        """Yields the scan of each piece of a part, where the piece lies when it is yielded; ``place`` writes that.
+    def register_tiles(
+        self, scan: LookBackScan, halves: Sequence[Scalar], place: Callable[[int], None]
+    ) -> Iterator[Tile]:
+        """Yields the scan of each tile of a block, where the tile lies when it is yielded; ``place`` writes that.
 
-        What a part adds up to is published as soon as it is known. Until the sum before it is there, its elements wait
-        as they came, two in a register, and no more than one piece is floats at a time: a thread holds 128 elements,
+        What a block adds up to is published as soon as it is known. Until the sum before it is there, its elements wait
+        as they came, two in a register, and no more than one tile is floats at a time: a thread holds 128 elements,
         and a multiprocessor four such programs of four warps.
         """
         axes = R.union(self.space.order)
         self._write_epoch(scan, axes)
         waiting: list[dict[Scalar, Tile]] = []
-        pieces: list[Tile] = []
-        for piece in range(self.space.pieces):
-            place(piece)
-            pieces.append(self._summed(scan, axes))
+        tiles: list[Tile] = []
+        for number in range(self.space.register_tiles):
+            place(number)
+            tiles.append(self._summed(scan, axes))
             waiting.append(self.evaluator.loaded(halves))
             self.builder.forget(R)
         self._ask(scan)
-        kinds = tuple(TileType(tile.dtype) for tile in pieces)
-        summing = Call("sums_of_four", tuple(tile.expression for tile in pieces), kinds)
-        totals = self.builder.hold_all(["total"] * len(pieces), summing, axes)
+        kinds = tuple(TileType(tile.dtype) for tile in tiles)
+        summing = Call("sums_of_four", tuple(tile.expression for tile in tiles), kinds)
+        totals = self.builder.hold_all(["total"] * len(tiles), summing, axes)
         whole = self._hold("total", add(*(total.expression for total in totals)), totals[0])
         told = self._told(scan, whole)
         self.builder.do(Call("publish_part", told), axes)
         before = self._before(told, whole, axes)
-        for piece, (held, total) in enumerate(zip(waiting, totals, strict=True)):
-            place(piece)
+        for number, (held, total) in enumerate(zip(waiting, totals, strict=True)):
+            place(number)
             self.evaluator.renew_elements(held)
             values = self._summed(scan, axes)
             block = self._hold("scan", TileScan((values.expression,), "sum", 0, scan.reverse), values)
             result = self._hold("scan", add(before.expression, block.expression), block)
             yield self._as(scan.operand.dtype, result)
             self.builder.forget(R)
-            if piece + 1 < self.space.pieces:
+            if number + 1 < self.space.register_tiles:
                 before = self._hold("before", add(before.expression, total.expression), before)
 
     def _write_epoch(self, scan: LookBackScan, axes: Axes) -> None:
         """Writes the mark of what programs tell each other in this launch; it comes while elements do."""
-        operands = (self._workspace(scan), Name("line"), Name("part"), Constant(self.space.parts))
+        operands = (self._workspace(scan), Name("line"), Name("part"), Constant(self.space.splits))
         call = Call("part_epoch", operands, (TileType(I64),))
         self.builder.let("mark", call, axes)
 
@@ -232,7 +234,7 @@ class Scans:
     def _told(self, scan: LookBackScan, total: Tile) -> tuple[Expression, ...]:
         """Returns what programs tell and ask each other with: a workspace, a part of a line, and what it comes to."""
         lines = math.prod(int(axis.size) for axis in self.space.grid)
-        where_ = (Name("line"), Constant(lines), Name("part"), Constant(self.space.parts))
+        where_ = (Name("line"), Constant(lines), Name("part"), Constant(self.space.splits))
         return (self._workspace(scan), *where_, total.expression, Name("mark"))
 
     def _summed(self, scan: LookBackScan, axes: Axes) -> Tile:
@@ -286,11 +288,11 @@ SERIAL = 8
 """Neighbours along a column that a thread holds, where columns are scanned block by block."""
 
 
-PIECES, PIECES_REGISTERS = 4, 128
+REGISTER_TILES, TILES_REGISTERS = 4, 128
 """Pieces of a part whose elements have two bytes, and registers of a thread that holds 128 of them."""
 
 
-def waits_in_pieces(flat: FlatKernel) -> bool:
+def holds_register_tiles(flat: FlatKernel) -> bool:
     """Returns whether programs that wait for each other hold elements of two bytes, of which they only make floats."""
     scans = look_back_scans(flat)
     if len(scans) != 1 or not all(isinstance(definition, (Loop, LookBackScan)) for definition in flat.definitions):
@@ -298,7 +300,7 @@ def waits_in_pieces(flat: FlatKernel) -> bool:
     nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
     if any(node.op in RANDOM for node in nodes) or not sums_halves(scans[0].operand):
         return False
-    return scans[0].points % PIECES == 0 and all(load.dtype.bytes <= HALF_BYTES for load in _elements(flat))
+    return scans[0].points % REGISTER_TILES == 0 and all(load.dtype.bytes <= HALF_BYTES for load in _elements(flat))
 
 
 def waiting_halves(flat: FlatKernel) -> list[Scalar]:

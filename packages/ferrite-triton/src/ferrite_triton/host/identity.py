@@ -9,6 +9,7 @@ from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar, load, replace_in_index, replace_loads
 from ferrite_ir.passes.rewriting import map_scalars
 from ferrite_scheduler.model.annotations import LookBackScan
+from ferrite_scheduler.model.forms import Form, GridReduction, RegisterNorm
 from ferrite_scheduler.model.schedule import Kernel
 
 
@@ -31,7 +32,7 @@ def without_names(kernel: Kernel) -> Kernel:
         homes={renaming.name(name): tuple(map(renaming.index, home)) for name, home in kernel.homes.items()},
         stored=tuple(map(renaming.name, kernel.stored)),
         params=tuple(replace(param, name=renaming.name(param.name)) for param in kernel.params),
-        workspace=renaming.name(kernel.workspace),
+        form=renaming.form(kernel.form),
     )
 
 
@@ -44,6 +45,12 @@ class _Renaming:
 
     def name(self, name: str) -> str:
         return self.numbers.get(name, name)
+
+    def form(self, form: Form) -> Form:
+        match form:
+            case GridReduction() | RegisterNorm():
+                return replace(form, workspace=self.name(form.workspace))
+        return form
 
     def definition(self, definition: Computed) -> Computed:
         results = tuple(map(self.value, definition.results))

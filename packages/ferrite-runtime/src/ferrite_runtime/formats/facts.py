@@ -1,0 +1,233 @@
+"""Facts of kernels: what a writer knows of a kernel that config policies, predictions and reports compute with.
+
+Each kernel form has a record of its own, with what is a fact of that form only. Facts are claims of whoever wrote the
+spec, so all but a few may be left out, and all are checked for type and range when a spec is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, TypeVar
+
+from ferrite_runtime.errors import SpecError, UnknownField
+from ferrite_runtime.formats.json_fields import Fields, check_identifier, check_integer
+
+Value = int | bool | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What may be known of a kernel of any form.
+
+    Attributes:
+        stated: names of the facts that the spec states; the others are as by default.
+        loads, stores: distinct buffers read and written.
+        reductions: reduction definitions.
+        ops: scalar operations per point.
+        flops: scalar operations of one launch.
+        bytes: unavoidable memory traffic of one launch; None if the writer does not say.
+        element_bytes: bytes of the widest element; 0 if the writer does not say.
+        numel: product of the sizes of the grid axes.
+        atomics, random: whether it has atomic updates, or draws random numbers.
+        checked: whether its assertions are compiled.
+        contiguous_axis: the stride-1 axis of most of the traffic, ``x``, ``y`` or ``r``; None if there is none.
+        transposed: whether a good part of the traffic has another stride-1 grid axis.
+        neighbours: length of the shortest contiguous stretch along a stride-1 axis, where an access jumps after a few
+            positions; 0 where none does.
+        noncoalesced: whether few of the columns that a tile holds are adjacent in memory.
+        vectors: vectors that all rows of a matrix are combined, or reduced, with.
+        registers: most registers per thread, on NVIDIA GPUs; 0 for as many as there are.
+    """
+
+    stated: tuple[str, ...] = field(default=(), compare=False)
+    loads: int = 1
+    stores: int = 1
+    reductions: int = 0
+    ops: int = 0
+    flops: int = 0
+    bytes: int | None = None
+    element_bytes: int = 0
+    numel: int = 0
+    atomics: bool = False
+    random: bool = False
+    checked: bool = False
+    contiguous_axis: str | None = None
+    transposed: bool = True
+    neighbours: int = 0
+    noncoalesced: bool = False
+    vectors: int = 0
+    registers: int = 0
+
+    @property
+    def has_no_contiguous_axis(self) -> bool:
+        """Returns whether the writer says that neighbours in memory are on no axis."""
+        return "contiguous_axis" in self.stated and self.contiguous_axis is None
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form: what the spec states."""
+        return {name: getattr(self, name) for name in self.stated}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointwiseFacts(Facts):
+    """Of kernels without a reduction axis.
+
+    Attributes:
+        percent_apart: percentage of the bytes that are read along no stride-1 axis.
+        sorted: whether rows of ``y`` that are combined into one destination follow each other.
+    """
+
+    percent_apart: int = 0
+    sorted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComboFacts(PointwiseFacts):
+    """Of combo kernels.
+
+    Attributes:
+        parts: how often the grid axes are repeated, each time for other buffers; ``loads`` and ``stores`` count all.
+    """
+
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReductionFacts(Facts):
+    """Of kernels with a reduction axis.
+
+    Attributes:
+        reduction_size: points of it.
+        live_values: tile-sized values alive at once.
+        passes: loops over the reduction axis; more than one read the rows again.
+        rows_together: rows of a column that are reduced with each other first: fast where one thread holds them.
+        row_per_thread: whether each thread reduces a short row of its own, element by element.
+    """
+
+    reduction_size: int = 0
+    live_values: int = 1
+    passes: int = 1
+    rows_together: int = 1
+    row_per_thread: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowColumnFacts(ReductionFacts):
+    """Of row reductions with partial column reductions.
+
+    Attributes:
+        chunk: positions of ``x`` that one program takes in blocks, one after the other: the grid has one program for
+            each chunk, whatever ``XBLOCK``; the last chunks may be shorter, or empty.
+    """
+
+    chunk: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContractionFacts(ReductionFacts):
+    """Of products of few rows by a matrix.
+
+    Attributes:
+        product: products of tiles of ``y`` and ``x`` (``tl.dot``) that the loop over the reduction axis adds up; 0
+            without tensor cores. No block may be less than 16; stages are software-pipelined.
+        multiplied_rows: rows of ``y`` that the loop multiplies with each element of a matrix; 0 with tensor cores.
+    """
+
+    product: int = 0
+    multiplied_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitFacts(ReductionFacts):
+    """Of kernels whose programs share a line of the reduction axis, and wait for each other.
+
+    Such a kernel takes a workspace, zeros or what the step ``keep`` names, and cannot be measured by repeating it.
+
+    Attributes:
+        splits: programs that share a line.
+        register_tiles: tiles of the reduction axis that each of them holds, one after the other: the grid has one
+            program for all of them.
+    """
+
+    splits: int = 1
+    register_tiles: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterNormFacts(SplitFacts):
+    """Of register-resident norms.
+
+    Attributes:
+        threads: threads of a program, on every GPU: the text relies on their number.
+    """
+
+    threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateFacts(Facts):
+    """Of kernels whose config is part of their text.
+
+    Attributes:
+        num_warps, num_stages: the config.
+    """
+
+    num_warps: int = 4
+    num_stages: int = 3
+
+
+KINDS: dict[str, type[Facts]] = {
+    "pointwise": PointwiseFacts,
+    "combo": ComboFacts,
+    "persistent": ReductionFacts,
+    "row_column": RowColumnFacts,
+    "looped": ReductionFacts,
+    "contraction": ContractionFacts,
+    "grid_reduction": SplitFacts,
+    "register_norm": RegisterNormFacts,
+    "scan": ReductionFacts,
+    "look_back": SplitFacts,
+    "sort": ReductionFacts,
+    "template": TemplateFacts,
+    "user": Facts,
+}
+"""The record of each kernel form."""
+
+Kind = TypeVar("Kind", bound=Facts)
+
+
+def facts_as(facts: Facts, kind: type[Kind]) -> Kind:
+    """Returns the facts of a kernel of which the caller knows the form, as the record of that form."""
+    assert isinstance(facts, kind), f"{type(facts).__name__} of a kernel that should have {kind.__name__}"
+    return facts
+
+
+def read_facts(form: str, value: object, path: str) -> Facts:
+    """Returns the facts of a kernel of this form, as ``value`` states them.
+
+    Raises:
+        UnknownField, SpecError: naming the field under ``path`` that is unknown, missing or wrong.
+    """
+    inner, kind = Fields(value, path), KINDS[form]
+    known = {each.name: each for each in fields(kind) if each.name != "stated"}
+    found: dict[str, Value] = {}
+    for name in list(inner.names()):
+        if name not in known:
+            raise UnknownField(f"{path}.{name}", f"a {form} kernel has no such fact; known: {', '.join(known)}")
+        found[name] = _read_fact(inner.take(name), str(known[name].type), f"{path}.{name}")
+    for name, each in known.items():
+        if each.default is MISSING and name not in found:
+            raise SpecError(f"{path}.{name}", f"a {form} kernel has to state it")
+    return kind(stated=tuple(found), **found)  # type: ignore[arg-type]
+
+
+def _read_fact(value: object, kind: str, path: str) -> Value:
+    if kind == "bool":
+        if not isinstance(value, bool):
+            raise SpecError(path, f"true or false is needed, not {value!r}")
+        return value
+    if kind.startswith("str"):
+        return None if value is None else check_identifier(value, path)
+    if check_integer(value, path) < 0:
+        raise SpecError(path, f"{value!r} is out of range")
+    return check_integer(value, path)

@@ -1,0 +1,233 @@
+"""Kernel forms: how the programs of a kernel divide its points among them, a closed family.
+
+A form has only the fields that mean something for it. Each later layer has one table from these classes to what it does
+with them: where axes lie and what a program does (`ferrite_triton`), and, by the form's name in the kernel spec, which
+configs to try (`ferrite_runtime`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, fields
+from typing import ClassVar, TypeAlias
+
+from ferrite_ir.language.sizes import Size, ceildiv
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """Every point of the grid is on its own; there is no reduction axis."""
+
+    name: ClassVar[str] = "pointwise"
+
+
+@dataclass(frozen=True, slots=True)
+class Combo:
+    """Horizontal fusion of pointwise work: the grid is gone through once for each part, by programs of its own.
+
+    Attributes:
+        parts: numbers of definitions, in the order of the body, of each part. Definitions of two parts share no storage
+            unless it is small and only read.
+    """
+
+    name: ClassVar[str] = "combo"
+    parts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PersistentReduction:
+    """A program holds the whole reduction axis of its rows in one tile.
+
+    Attributes:
+        block_length: length of the blocks of the reduction axis that some reductions of the body combine, each by
+            itself; 0 where all reductions are over the whole axis. Such reductions, and what is computed once per
+            block, have the outer ones of the reduction axis's dims among their ``dims``.
+    """
+
+    name: ClassVar[str] = "persistent"
+    block_length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowColumnReduction:
+    """A persistent reduction with partial column reductions fused into it (`annotations.ColumnReduction`).
+
+    A program takes the rows of a chunk one after the other and adds them up by column; another kernel combines the
+    chunks' sums.
+
+    Attributes:
+        chunks: in how many chunks the positions of ``x`` are cut; there is a program for each, though it be empty.
+    """
+
+    name: ClassVar[str] = "row_column"
+    chunks: int
+
+    def chunk_length(self, rows: Size) -> Size:
+        """Returns the number of positions of ``x`` in a chunk; the last ones may have fewer."""
+        return ceildiv(rows, self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopedReduction:
+    """A program walks the reduction axis in blocks, once for each reduction that needs the result of another.
+
+    Attributes:
+        persistent_up_to: how long a symbolic reduction axis may be to fit in one tile: the kernel has another version
+            for those; 0 if it never does.
+    """
+
+    name: ClassVar[str] = "looped"
+    persistent_up_to: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """Few rows, all of them in one tile on ``y``, by a matrix, whose columns lie on ``x``; see `model.contractions`."""
+
+    name: ClassVar[str] = "contraction"
+
+
+@dataclass(frozen=True, slots=True)
+class GridReduction:
+    """Programs hold a block each of a long reduction axis, and combine what they publish; see `grid_reductions`.
+
+    Attributes:
+        block_length: points of the reduction axis that a program holds, a power of two.
+        workspace: the param through which they tell each other, zeros; "" until it has one.
+    """
+
+    name: ClassVar[str] = "grid_reduction"
+    block_length: int
+    workspace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterNorm:
+    """Register-resident group norm: as a grid reduction, over the channels of a group, too; see `register_norms`.
+
+    Attributes:
+        block_length: points of the reduction axis that a program holds, a power of two.
+        channels: positions of ``x`` that it holds of each.
+        workspace: the param through which programs tell each other, kept from launch to launch; "" until it has one.
+        prefetch_distance: how many images further on programs that wait ask for what is read there; 0 where they do
+            not.
+    """
+
+    name: ClassVar[str] = "register_norm"
+    block_length: int
+    channels: int
+    workspace: str = ""
+    prefetch_distance: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Prefix scans along the reduction axis.
+
+    Attributes:
+        longest: longest reduction axis that one tile holds; longer ones are walked in blocks, with what was carried.
+    """
+
+    name: ClassVar[str] = "scan"
+    longest: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LookBackScan:
+    """A scan by decoupled look-back: programs hold a block each of a long line (`annotations.LookBackScan`).
+
+    Attributes:
+        block_length: points of the line that a program holds, a power of two.
+        prefetch_distance: how many blocks further on programs that wait ask for what is read there; 0 where they do
+            not.
+    """
+
+    name: ClassVar[str] = "look_back"
+    block_length: int
+    prefetch_distance: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """Rows are sorted, each in one tile."""
+
+    name: ClassVar[str] = "sort"
+
+
+Form: TypeAlias = (
+    Pointwise
+    | Combo
+    | PersistentReduction
+    | RowColumnReduction
+    | LoopedReduction
+    | Contraction
+    | GridReduction
+    | RegisterNorm
+    | Scan
+    | LookBackScan
+    | Sort
+)
+
+FORMS: dict[str, type[Form]] = {
+    form.name: form
+    for form in (
+        Pointwise,
+        Combo,
+        PersistentReduction,
+        RowColumnReduction,
+        LoopedReduction,
+        Contraction,
+        GridReduction,
+        RegisterNorm,
+        Scan,
+        LookBackScan,
+        Sort,
+    )
+}
+"""The family, by name."""
+
+Waiting: TypeAlias = GridReduction | RegisterNorm | LookBackScan
+"""Forms whose programs share a line of the reduction axis, and wait for each other."""
+
+
+def form_text(form: Form) -> str:
+    """Returns a form with the fields that are not as by default: ``grid_reduction(block_length=1024)``."""
+    given = [(field, getattr(form, field.name)) for field in fields(form)]
+    shown = [f"{field.name}={_value_text(value)}" for field, value in given if value != field.default]
+    return f"{form.name}({', '.join(shown)})" if shown else form.name
+
+
+def parse_form(text: str) -> Form:
+    """Returns the form that `form_text` writes so.
+
+    Raises:
+        ValueError: there is no such form, or it has no such fields; the message lists what there is.
+    """
+    name, _, rest = text.strip().partition("(")
+    kind = FORMS.get(name)
+    if kind is None:
+        raise ValueError(f"{name!r} is no kernel form; there are {', '.join(FORMS)}")
+    given: dict[str, str | int | tuple[int, ...]] = {}
+    for word in filter(None, (word.strip() for word in rest.rstrip(")").split(","))):
+        field, _, value = word.partition("=")
+        given[field] = _value(kind, field, value)
+    missing = [field.name for field in fields(kind) if field.default is MISSING and field.name not in given]
+    if missing:
+        raise ValueError(f"{name} needs {', '.join(missing)}")
+    return kind(**given)  # type: ignore[arg-type]
+
+
+def _value_text(value: str | int | tuple[int, ...]) -> str:
+    return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _value(kind: type[Form], field: str, text: str) -> str | int | tuple[int, ...]:
+    types = {each.name: each.type for each in fields(kind)}
+    if field not in types:
+        raise ValueError(f"{kind.name} has no {field!r}; it has {', '.join(types) or 'no fields'}")
+    if types[field] == "str":
+        return text
+    try:
+        numbers = tuple(map(int, text.split("+")))
+    except ValueError:
+        raise ValueError(f"{kind.name}: {field} is {text!r}, a number is needed") from None
+    return numbers if types[field] != "int" else numbers[0]
