@@ -28,7 +28,9 @@ def compiled(function: Callable[..., Tensor], points: int = 256) -> Callable[...
 
 def scans() -> list[str]:
     """Returns the sources of the scans of the last program."""
-    return [kernel["source"] for kernel in compiled_programs()[-1]["kernels"] if kernel["form"] in ("scan", "look_back")]
+    return [
+        kernel["source"] for kernel in compiled_programs()[-1]["kernels"] if kernel["form"] in ("scan", "look_back")
+    ]
 
 
 CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], torch.dtype]] = {

@@ -72,7 +72,7 @@ ROWS: dict[str, Callable[[], Tensor]] = {
 def test_scans_ask_for_halves_of_later_parts(name: str, asked: Ranges) -> None:
     x = ROWS[name]()
     found = compiled(lambda x: x.cumsum(-1))(x)
-    assert forms() == ["scan"]
+    assert forms() == ["look_back"]
     torch.testing.assert_close(found, x.cumsum(-1), rtol=8e-3, atol=0)
     points = 8192 if x.dtype is torch.bfloat16 else 4096
     lines = x.reshape(-1, x.shape[-1])
@@ -93,7 +93,7 @@ def test_scans_ask_for_halves_of_later_parts(name: str, asked: Ranges) -> None:
 def test_scans_from_the_end_ask_for_parts_before_theirs(name: str, asked: Ranges) -> None:
     x = ROWS[name]()
     found = compiled(lambda x: x.flip(0).cumsum(0).flip(0))(x)
-    assert forms() == ["scan"]
+    assert forms() == ["look_back"]
     torch.testing.assert_close(found, x.flip(0).cumsum(0).flip(0), rtol=8e-3, atol=0)
     points = 8192 if x.dtype is torch.bfloat16 else 4096
     asking = -(-len(x) // points) - FEW * (128 << 10) // (points * x.element_size())
@@ -113,7 +113,7 @@ OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_nothing_else_is_asked_for(name: str, asked: Ranges) -> None:
     x = torch.ones(80 * 4096)
     torch.testing.assert_close(compiled(OTHERS[name])(x), OTHERS[name](x))
-    assert forms() == ["scan"]
+    assert forms() == ["look_back"]
     assert not asked
 
 
@@ -139,7 +139,7 @@ def test_programs_of_an_image_ask_for_all_of_a_later_one(
     weight, bias = torch.randn(channels).to(dtype), torch.randn(channels).to(dtype)
     call = compiled(lambda *a: F.group_norm(a[0], groups, *a[1:]))
     torch.testing.assert_close(call(x, weight, bias), F.group_norm(x, groups, weight, bias), rtol=2e-2, atol=2e-2)
-    assert forms() == ["grid_reduction"]
+    assert forms() == ["register_norm"]
     image = channels * 256 * x.element_size()
     prefetch_distance = (120 << 10) * FEW // image
     assert 0 < prefetch_distance < 18
@@ -157,7 +157,7 @@ def test_images_with_gaps_are_not_asked_for(asked: Ranges) -> None:
     x = torch.randn(18, 128, 16, 16).to(memory_format=torch.channels_last)[:, :64]
     call = compiled(lambda x: F.group_norm(x, 4))
     torch.testing.assert_close(call(x), F.group_norm(x, 4), rtol=1e-4, atol=1e-4)
-    assert forms() == ["grid_reduction"]
+    assert forms() == ["register_norm"]
     assert not asked
 
 

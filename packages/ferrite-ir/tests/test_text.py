@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ferrite_ir.language.dtypes import F32, I64
-from ferrite_ir.language.graph import Graph, Loop, Origin, TensorType, Value, whole
+from ferrite_ir.language.graph import Graph, Loop, Origin, Reduction, TensorType, Value, whole
 from ferrite_ir.language.index import Dim, indirect
 from ferrite_ir.language.scalar import apply, cast, load
 from ferrite_ir.text.expression_parser import parse_scalar
-from ferrite_ir.text.parser import ParseError, parse_graph, parse_module
+from ferrite_ir.text.parser import DefinitionReader, ParseError, parse_graph, parse_module
 from ferrite_ir.text.printer import definition_text, graph_text, scalar_text
-from ferrite_ir.text.tokens import KEYWORDS, spelled
+from ferrite_ir.text.tokens import KEYWORDS, Words, spelled
 
 I = Dim("i", 4)
 X = Value("x", TensorType(F32, (4,)))
@@ -136,3 +136,21 @@ def test_broken_text(text: str, message: str) -> None:
 def test_two_graphs_of_one_name() -> None:
     with pytest.raises(ParseError, match="two graphs are called @f"):
         parse_module("graph @f() -> () {\n}\ngraph @f() -> () {\n}")
+
+
+def test_definitions_are_read_beside_graphs() -> None:
+    """Texts of other packages hold them: what a name means goes on from the graph that was read before."""
+    words = Words(
+        "graph @f(x: f32[n, 4]) -> (x) where n: size { } y: f32[n] = reduce max [i < n | j < 4] x[i, j] [2*n]"
+    )
+    reader = DefinitionReader(words)
+    graph = reader.read()
+    assert reader.values == graph.values
+    definition = reader.read_definition()
+    assert isinstance(definition, Reduction)
+    assert reader.values["y"] is definition.results[0]
+    words.expect("[")
+    assert reader.read_size() == 2 * definition.dims[0].size
+    words.expect("]")
+    with pytest.raises(ParseError, match="expected a definition"):
+        DefinitionReader(Words("y: f32[3] = spin x")).read_definition()

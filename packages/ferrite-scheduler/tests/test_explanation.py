@@ -79,10 +79,10 @@ def test_text_shows_kernels_and_steps(found):
     for part in (
         "kernel 0 persistent_max",
         "read x: f32[1024, 1024]",
-        "# stores y[x0, r0]",
+        "at [x0, r0] stores y",
         "y = alloc f32[1024, 1024]",
         "launch 0(",
-        "e = extern aten.clone.default(m)",
+        "e: f32[1024] = extern aten.clone.default(m)",
         "free x",
         "return y, u, e, q",
     ):

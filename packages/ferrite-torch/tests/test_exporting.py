@@ -83,7 +83,7 @@ def test_indices_are_checked_on_gpus_unless_an_option_says_no(*, is_checked: boo
     table = torch.arange(12.0).view(4, 3)
     options = ferrite_torch.Options(check_indices=is_checked)
     bundle = exported(lambda table, at: table[at] + 1, (table, torch.tensor([0, 3])), options=options)
-    assert [spec.facts.get("checked", False) for spec in bundle.kernels.values()] == [is_checked]
+    assert [spec.facts.checked for spec in bundle.kernels.values()] == [is_checked]
     with pytest.raises(IndexOutOfBounds, match=r"test_exporting\.py:\d+\): index out of bounds"):
         reloaded(bundle)(table, torch.tensor([0, 4]))
 

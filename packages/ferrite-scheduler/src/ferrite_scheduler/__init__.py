@@ -7,6 +7,7 @@ from .memory.footprint import Footprint, footprint
 from .model.schedule import Decision, Kernel, Schedule
 from .model.target import Policy, Target
 from .pipeline import schedule
+from .text.parser import parse_schedule
 
 __version__ = "0.1.0"
 
@@ -24,5 +25,6 @@ __all__ = [
     "boundaries",
     "explain",
     "footprint",
+    "parse_schedule",
     "schedule",
 ]

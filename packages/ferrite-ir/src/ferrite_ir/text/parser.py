@@ -53,7 +53,15 @@ from .expression_parser import (
 )
 from .tokens import ParseError, Words
 
-__all__ = ["ParseError", "parse_graph", "parse_index", "parse_module", "parse_scalar", "place_definitions"]
+__all__ = [
+    "DefinitionReader",
+    "ParseError",
+    "parse_graph",
+    "parse_index",
+    "parse_module",
+    "parse_scalar",
+    "place_definitions",
+]
 
 Results = tuple[Value | None, ...]
 Domain = tuple[tuple[Dim, ...], tuple[Dim, ...]]
@@ -503,6 +511,38 @@ class _GraphReader:
         self.words.expect("do")
         body = self._read_callee()
         return While(self._named(results), condition, body, self._read_names())
+
+
+class DefinitionReader(_GraphReader):
+    """Reads what other texts hold beside graphs: definitions, values, types and sizes, by names known so far.
+
+    Attributes:
+        words: what is read.
+        values: the values that there are, by name; `read` leaves those of the graph that it has read.
+        symbols: the symbolic sizes that there are, by name, likewise.
+    """
+
+    __slots__ = ()
+
+    def read_definition(self) -> Definition:
+        """Returns the definition that stands next; its results are known from there on."""
+        return self._read_definition()
+
+    def read_value(self) -> Value:
+        """Returns the value that stands next: a name and a type."""
+        return self._read_value()
+
+    def read_type(self) -> TensorType:
+        """Returns the type that stands next."""
+        return self._read_type()
+
+    def read_size(self) -> Size:
+        """Returns the size that stands next."""
+        return self._read_size()
+
+    def scope(self, dims: tuple[Dim, ...]) -> Scope:
+        """Returns what names mean in an expression over these dims."""
+        return self._scope(dims)
 
 
 _WORDS: dict[str, bool | None] = {"none": None, "true": True, "false": False}

@@ -122,10 +122,11 @@ def unannotated(graph: Graph) -> Graph:
     """Returns the graph without marks, for all that is not about layout."""
     if not any(isinstance(definition, (ColumnReduction, LookBackScan, RowResult)) for definition in graph.definitions):
         return graph
-    return replace(graph, definitions=tuple(map(_plain, graph.definitions)))
+    return replace(graph, definitions=tuple(d if isinstance(d, SortedScatter) else plain(d) for d in graph.definitions))
 
 
-def _plain(definition: Definition) -> Definition:
+def plain(definition: Definition) -> Definition:
+    """Returns a definition without what an annotation says beside it."""
     match definition:
         case ColumnReduction():
             return as_reduction(definition)
@@ -133,4 +134,6 @@ def _plain(definition: Definition) -> Definition:
             return as_scan(definition)
         case RowResult():
             return Loop(definition.results, definition.dims, definition.bodies, definition.origins)
+        case SortedScatter(result, target, mode, dims, indices, body, condition, origins):
+            return Update(result, target, mode, dims, indices, body, condition, origins)
     return definition

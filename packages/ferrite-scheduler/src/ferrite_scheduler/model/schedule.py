@@ -10,7 +10,7 @@ also written to memory is said by ``Kernel.stored``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
@@ -28,14 +28,12 @@ from ferrite_ir.language.graph import (
     View,
     While,
     names_read,
-    views_in,
 )
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.sizes import Size
-from ferrite_ir.text.printer import definition_text, type_text
 
-from .annotations import ColumnReduction, as_reduction
-from .forms import Combo, Form, GridReduction, RegisterNorm, form_text
+from .forms import Combo, Form, GridReduction, RegisterNorm
+from .text_hooks import printed
 
 Conditions: TypeAlias = "tuple[tuple[Size, int], ...]"
 """Sizes, each with what it is at most."""
@@ -62,7 +60,7 @@ class Axis:
         return self.name == "r"
 
     def __str__(self) -> str:
-        return f"{self.name}({', '.join(f'{dim.name} < {sizes.text(dim.size)}' for dim in self.dims)})"
+        return printed("axis", self)
 
 
 ACCESSES = ("read", "write", "readwrite", "atomic")
@@ -85,8 +83,7 @@ class Param:
     is_streaming: bool = False
 
     def __str__(self) -> str:
-        mark = " for the last time" if self.is_last else " streaming" if self.is_streaming else ""
-        return f"{self.access} {self.name}: {type_text(self.type)}{mark}"
+        return printed("param", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,19 +166,7 @@ class Kernel:
         return tuple(dict.fromkeys(origin for definition in self.body for origin in definition.origins))
 
     def __str__(self) -> str:
-        params = ", ".join(map(str, self.params))
-        rows = [" and ".join(f"{sizes.text(size)} <= {limit}" for size, limit in row) for row in self.skip_guard]
-        unless = f" unless {' or '.join(rows)}" if rows else ""
-        lines = [f"{self.name}: {form_text(self.form)} [{' '.join(map(str, self.axes))}]{unless} ({params}) {{"]
-        for definition, part in zip(self.body, self.part_of, strict=True):
-            kept = [result.name for result in definition.results if result.name in self.stored]
-            places = [f"{name}[{', '.join(map(str, self.homes[name]))}]" for name in kept]
-            plain = as_reduction(definition) if isinstance(definition, ColumnReduction) else definition
-            lines += definition_text(plain).splitlines()
-            lines[-1] += "  # by column" if plain is not definition else ""
-            lines[-1] += f"  # stores {', '.join(places)}" if places else ""
-            lines[-1] += f"  # part {part}" if isinstance(self.form, Combo) else ""
-        return "\n".join([lines[0], *(f"  {line}" for line in lines[1:]), "}"])
+        return printed("kernel", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +177,7 @@ class Allocate:
     type: TensorType
 
     def __str__(self) -> str:
-        return f"{self.name} = alloc {type_text(self.type)}"
+        return printed("step", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +188,7 @@ class Keep:
     type: TensorType
 
     def __str__(self) -> str:
-        return f"{self.name} = keep {type_text(self.type)}"
+        return printed("step", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +200,7 @@ class Reuse:
     type: TensorType
 
     def __str__(self) -> str:
-        return f"{self.name} = reuse {self.source} as {type_text(self.type)}"
+        return printed("step", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +211,7 @@ class MakeView:
     view: View
 
     def __str__(self) -> str:
-        view = self.view
-        tensor = TensorType(view.dtype, view.shape, view.strides)
-        return f"{self.name} = view {view.name} as {type_text(tensor)} at {sizes.text(view.offset)}"
+        return printed("step", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +223,7 @@ class Item:
     type: TensorType
 
     def __str__(self) -> str:
-        return f"{self.name} = item {self.source}"
+        return printed("step", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +234,7 @@ class Launch:
     args: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"launch {self.kernel}({', '.join(self.args)})"
+        return printed("step", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,10 +248,7 @@ class CallExtern:
     results: tuple[str | None, ...]
 
     def __str__(self) -> str:
-        views = views_in((*self.definition.args, *(value for _, value in self.definition.kwargs)))
-        tensors = {v.name: Value(v.name, TensorType(v.dtype, v.shape, v.strides)) for v in views}
-        call = definition_text(replace(self.definition, results=()), tensors)
-        return f"{', '.join(name or '_' for name in self.results)} = {call}" if self.results else call
+        return printed("step", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +258,7 @@ class CallGraph:
     definition: Call | If | While
 
     def __str__(self) -> str:
-        return definition_text(self.definition)
+        return printed("step", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +269,7 @@ class Copy:
     source: str
 
     def __str__(self) -> str:
-        return f"copy {self.target} from {self.source}"
+        return printed("step", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,12 +279,12 @@ class Free:
     names: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"free {', '.join(self.names)}"
+        return printed("step", self)
 
 
 Step: TypeAlias = Allocate | Keep | Reuse | MakeView | Item | Launch | CallExtern | CallGraph | Copy | Free
 
-ScheduledOutput: TypeAlias = "str | bool | int | float | None"
+ScheduledOutput: TypeAlias = "str | bool | int | float | sizes.Symbolic | None"
 
 
 Numbers: TypeAlias = "tuple[tuple[str, int | str], ...]"
@@ -372,12 +352,4 @@ class Schedule:
         return self.graph.inputs
 
     def __str__(self) -> str:
-        lines = [f"schedule @{self.graph.name} {{"]
-        for number, kernel in enumerate(self.kernels):
-            lines += f"kernel {number} {kernel}".splitlines()
-        lines += [self._step_text(step) for step in self.steps]
-        returned = ", ".join(map(str, self.outputs))
-        return "\n".join([lines[0], *(f"  {line}" for line in lines[1:]), f"  return {returned}", "}"])
-
-    def _step_text(self, step: Step) -> str:
-        return f"{step}  # {self.kernels[step.kernel].name}" if isinstance(step, Launch) else str(step)
+        return printed("schedule", self)
