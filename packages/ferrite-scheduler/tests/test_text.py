@@ -88,6 +88,7 @@ def test_all_that_a_kernel_has_parses_back(name: str) -> None:
     again = reparsed(found)
     assert again.steps == found.steps
     assert again.decisions == found.decisions
+    assert again.changes == found.changes
     for mine, theirs in zip(again.kernels, found.kernels, strict=True):
         assert (mine.form, mine.axes, mine.params, mine.homes) == (
             theirs.form,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ferrite_ir.language.graph import Graph
-from ferrite_ir.passes import Dce
 from ferrite_scheduler.analysis.clusters import Cluster, absorb, cluster_of, stored_names
 from ferrite_scheduler.analysis.dependences import Dependences, Node, Stage, dependences_of, make_node, nodes_of
 from ferrite_scheduler.analysis.kernel_forms import form_of
@@ -18,11 +17,10 @@ from ferrite_scheduler.fusion.rules import judge
 from ferrite_scheduler.kernels.loop_nests import Layouts, Misfit, build_kernel
 from ferrite_scheduler.memory.host_steps import Work, plan_memory
 from ferrite_scheduler.model.annotations import ColumnReduction, as_reduction, unannotated
-from ferrite_scheduler.model.contractions import keep_narrow_contractions
+from ferrite_scheduler.model.changes import Change, changes_between
 from ferrite_scheduler.model.schedule import Conditions, Decision, Kernel, Schedule
 from ferrite_scheduler.model.target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
-from ferrite_scheduler.refinements.grid_reductions import as_grid_reduction, with_workspaces
-from ferrite_scheduler.refinements.last_uses import mark_last_uses
+from ferrite_scheduler.refinements.grid_reductions import as_grid_reduction
 from ferrite_scheduler.refinements.multi_versioning import (
     SinglePass,
     SplitCandidate,
@@ -33,21 +31,16 @@ from ferrite_scheduler.refinements.multi_versioning import (
     single_pass_versions,
     with_loops,
 )
-from ferrite_scheduler.refinements.prefetches import prefetch
-from ferrite_scheduler.refinements.register_norms import hold_images
-from ferrite_scheduler.refinements.reverse_traversal import reverse_traversal
-from ferrite_scheduler.rewrites.accumulated_products import accumulate_products
-from ferrite_scheduler.rewrites.column_scales import scale_sums
-from ferrite_scheduler.rewrites.contiguous_inner import split_contiguous_inner
-from ferrite_scheduler.rewrites.hoisted_terms import separate_terms
-from ferrite_scheduler.rewrites.online_softmax import join_softmax
-from ferrite_scheduler.rewrites.prologues import recompute_statistics
-from ferrite_scheduler.rewrites.row_results import separate_row_results
-from ferrite_scheduler.rewrites.segmented_reductions import reduce_segments
-from ferrite_scheduler.rewrites.sorted_scatters import sort_scatters
-from ferrite_scheduler.rewrites.split_precision import cut_rows
+from ferrite_scheduler.refinements.pipeline import Ordered, kernel_changes, refine
+from ferrite_scheduler.rewrites.pipeline import rewrite
 from ferrite_scheduler.rewrites.split_reductions import prepare_reductions
-from ferrite_scheduler.rewrites.update_operands import separate_updates
+
+STAGES = "one program for each result would leave the device idle, or read too little at once"
+"""Why reductions and scans get stages."""
+COMBO = "independent work of one launch has programs of its own"
+"""Why kernels are combo kernels."""
+SHARED = "a row that is too long for the cache is read once"
+"""Why programs share rows."""
 
 
 def schedule(
@@ -69,20 +62,14 @@ def schedule(
 
     Symbolic sizes stay symbolic: what is decided holds for all of their values; how well it does is judged by hints.
     """
-    graph = accumulate_products(graph, policy)
-    graph = cut_rows(scale_sums(keep_narrow_contractions(graph, policy), policy), policy)
-    graph = separate_updates(recompute_statistics(Dce().run(graph), target, policy))
-    graph = sort_scatters(reduce_segments(graph, target, policy), policy)
-    graph = separate_row_results(join_softmax(graph, policy), policy)
-    graph = separate_terms(split_contiguous_inner(graph, policy), policy)
+    graph, rewritten = rewrite(graph, target, policy)
     plan, single_passes = _with_versions(graph, _clustered(graph, target, policy), target, policy)
-    graph, dependences = plan.graph, plan.dependences
-    work = hold_images(_work(plan, target, policy, single_passes), dependences, target, policy)
-    work = prefetch(work, target, policy)
-    work, graph, dependences = with_workspaces(work, graph, dependences)
-    work = reverse_traversal(mark_last_uses(work, graph, dependences, target), graph, dependences, target, policy)
-    kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated, held)
-    return Schedule(graph, kernels, steps, outputs, plan.decisions)
+    making = _Making(target, policy)
+    work = _work(plan, making, single_passes)
+    refined, changed = refine(Ordered(work, plan.graph, plan.dependences), target, policy)
+    kernels, steps, outputs = plan_memory(refined.work, refined.graph, refined.dependences, policy, donated, held)
+    changes = (*rewritten, *plan.changes, *making.changes, *changed)
+    return Schedule(refined.graph, kernels, steps, outputs, plan.decisions, changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +80,17 @@ class _Plan:
     dependences: Dependences
     clusters: list[Cluster | Node]
     decisions: tuple[Decision, ...]
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """What making kernels of clusters goes by, and what it leaves: layouts found so far, and changes of forms."""
+
+    target: Target
+    policy: Policy
+    layouts: Layouts = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
 
 
 def _with_versions(
@@ -159,7 +157,9 @@ def _clustered(
 
     ``stages`` says, by result, which definitions are stages of reductions in two forms.
     """
-    graph = prepare_reductions(graph, target, policy, settled)
+    prepared = prepare_reductions(graph, target, policy, settled)
+    changes = tuple(changes_between("split_reductions", graph, prepared, STAGES))
+    graph = prepared
     nodes = nodes_of(graph)
     graph = unannotated(graph)
     dependences = dependences_of(graph, nodes)
@@ -169,7 +169,7 @@ def _clustered(
     fusion = fuse(dependences, target, policy)
     clusters = [fusion.clusters.get(number, nodes[number]) for number in execution_order(fusion, graph)]
     clusters, dependences = _without_lonely_columns(clusters, graph, dependences, target, policy)
-    return _Plan(graph, dependences, clusters, tuple(fusion.decisions))
+    return _Plan(graph, dependences, clusters, tuple(fusion.decisions), changes)
 
 
 def _without_lonely_columns(
@@ -214,15 +214,14 @@ def _join(together: list[Cluster], single: Cluster, dependences: Dependences, ta
     together.append(single)
 
 
-def _work(plan: _Plan, target: Target, policy: Policy, single_passes: Sequence[tuple[SinglePass, _Plan]]) -> list[Work]:
+def _work(plan: _Plan, making: _Making, single_passes: Sequence[tuple[SinglePass, _Plan]]) -> list[Work]:
     """Returns the kernels and calls of a plan, with those that do the work of several for some sizes."""
-    layouts: Layouts = {}
     skip_guard: dict[int, tuple[Conditions, ...]] = {}
     before: dict[int, list[Kernel]] = {}
     later: set[int] = set()
     for form, alone in single_passes:
         (cluster,) = alone.clusters
-        found = _kernels_of(cluster, alone, target, policy, layouts)
+        found = _kernels_of(cluster, alone, making)
         last = form.stages[-1]
         made = {name for place in form.loops if place < last for name in made_in(plan.clusters[place])}
         before[last] = [_overwriting(replace(kernel, skip_guard=form.skip_guard), made) for kernel in found]
@@ -233,7 +232,7 @@ def _work(plan: _Plan, target: Target, policy: Policy, single_passes: Sequence[t
         if isinstance(item, Node):
             work.append(item)
             continue
-        kernels = _kernels_of(item, plan, target, policy, layouts)
+        kernels = _kernels_of(item, plan, making)
         if place in skip_guard:
             kernels = [replace(kernel, skip_guard=skip_guard[place]) for kernel in kernels]
         if place in before or place in later:
@@ -251,23 +250,26 @@ def _overwriting(kernel: Kernel, names: Collection[str] | None = None) -> Kernel
     return replace(kernel, params=params)
 
 
-def _kernels_of(item: Cluster | Node, plan: _Plan, target: Target, policy: Policy, layouts: Layouts) -> list[Kernel]:
+def _kernels_of(item: Cluster | Node, plan: _Plan, making: _Making) -> list[Kernel]:
     assert isinstance(item, Cluster)
-    return _kernels(item, plan.graph, plan.dependences, target, policy, layouts)
+    return _kernels(item, plan.graph, plan.dependences, making)
 
 
-def _kernels(
-    cluster: Cluster, graph: Graph, dependences: Dependences, target: Target, policy: Policy, layouts: Layouts
-) -> list[Kernel]:
+def _kernels(cluster: Cluster, graph: Graph, dependences: Dependences, making: _Making) -> list[Kernel]:
     """Returns the kernel of a cluster, or one for each member if the members' dims turn out not to fit together."""
     stored = stored_names(cluster, dependences)
+    policy = making.policy
     form = form_of(cluster, dependences, policy)
     try:
-        kernel = build_kernel(cluster, dependences, graph, stored, form, policy, layouts)
-        return [as_grid_reduction(separate_parts(kernel, dependences, policy), cluster, target, policy)]
+        kernel = build_kernel(cluster, dependences, graph, stored, form, policy, making.layouts)
+        parted = separate_parts(kernel, dependences, policy)
+        shared = as_grid_reduction(parted, cluster, making.target, policy)
+        making.changes.extend(kernel_changes("combo_kernels", [kernel], [parted], COMBO))
+        making.changes.extend(kernel_changes("grid_reductions", [parted], [shared], SHARED))
+        return [shared]
     except Misfit:
         if len(cluster.members) == 1:
             raise
     dependences = _over_columns(dependences, cluster.members, graph)
     singles = [cluster_of(dependences.nodes[number], dependences) for number in sorted(cluster.members)]
-    return [kernel for single in singles for kernel in _kernels(single, graph, dependences, target, policy, layouts)]
+    return [kernel for single in singles for kernel in _kernels(single, graph, dependences, making)]

@@ -9,9 +9,17 @@ from ferrite_scheduler.model.schedule import Decision, Schedule
 def explain(schedule: Schedule, a: str, b: str) -> str:
     """Returns why the definitions of two values are, or are not, in one kernel, with their source lines.
 
+    Behind it stands what rewrites and refinements made of them.
+
     Raises:
         KeyError: the schedule has no such value, or it is a graph input.
     """
+    changes = [f"  {change}" for change in schedule.changes if change.concerns(a) or change.concerns(b)]
+    return "\n".join([_placed(schedule, a, b), *changes])
+
+
+def _placed(schedule: Schedule, a: str, b: str) -> str:
+    """Returns where the definitions of two values are, and what was decided between them."""
     first, second = _definition(schedule, a), _definition(schedule, b)
     header = f"{_described(a, first)} and {_described(b, second)}"
     if first is second:

@@ -32,6 +32,7 @@ from ferrite_ir.language.graph import (
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.sizes import Size
 
+from .changes import Change
 from .forms import Combo, Form, GridReduction, RegisterNorm
 from .text_hooks import printed
 
@@ -338,6 +339,7 @@ class Schedule:
         outputs: host names or numbers, in return order.
         inputs: the graph's inputs; host names equal value names.
         decisions: every fusion considered, in order.
+        changes: what rewrites before fusion and refinements after it made of definitions and kernels, in order.
     """
 
     graph: Graph
@@ -345,6 +347,7 @@ class Schedule:
     steps: tuple[Step, ...]
     outputs: tuple[ScheduledOutput, ...]
     decisions: tuple[Decision, ...] = ()
+    changes: tuple[Change, ...] = ()
 
     @property
     def inputs(self) -> tuple[Value, ...]:

@@ -32,6 +32,7 @@ from ferrite_ir.text.expression_parser import read_indices, read_integer, read_l
 from ferrite_ir.text.parser import DefinitionReader
 from ferrite_ir.text.tokens import ParseError, Words
 from ferrite_scheduler.model.annotations import ColumnReduction, LookBackScan, RowResult, SortedScatter
+from ferrite_scheduler.model.changes import Change
 from ferrite_scheduler.model.forms import Form, parse_form
 from ferrite_scheduler.model.schedule import (
     ACCESSES,
@@ -111,7 +112,8 @@ class _ScheduleReader:
         words.expect("return")
         outputs = self._read_outputs()
         decisions = self._read_section("decisions", self._read_decision)
-        found = Schedule(graph, tuple(kernels), tuple(steps), outputs, decisions)
+        changes = self._read_section("changes", self._read_change)
+        found = Schedule(graph, tuple(kernels), tuple(steps), outputs, decisions, changes)
         origins = self._read_section("origins", self._read_origins)
         words.expect("}")
         return _with_origins(found, {place: each for places, each in origins for place in places})
@@ -377,6 +379,16 @@ class _ScheduleReader:
         if words.accept("("):
             numbers = tuple(read_listed(words, ")", self._read_fact))
         return Decision(first, second, token.text == "fused", rule, reason, numbers)
+
+    def _read_change(self) -> Change:
+        words = self.words
+        step = words.name("a step")
+        words.expect("(")
+        names = tuple(read_listed(words, ")", lambda: words.name("a value")))
+        words.expect("became")
+        words.expect("(")
+        became = tuple(read_listed(words, ")", self._read_string))
+        return Change(step, names, became, self._read_string())
 
     def _read_fact(self) -> tuple[str, int | str]:
         name = self._read_string()

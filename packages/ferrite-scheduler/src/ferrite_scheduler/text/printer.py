@@ -27,6 +27,7 @@ from ferrite_ir.language.graph import (
 from ferrite_ir.text.printer import definition_text, dims_text, graph_text, type_text
 from ferrite_ir.text.tokens import spelled
 from ferrite_scheduler.model.annotations import ColumnReduction, LookBackScan, RowResult, SortedScatter, plain
+from ferrite_scheduler.model.changes import Change
 from ferrite_scheduler.model.forms import Combo, form_text
 from ferrite_scheduler.model.schedule import (
     Allocate,
@@ -62,6 +63,7 @@ def schedule_text(schedule: Schedule) -> str:
         hosts |= {value.name: value for value in host_values(step)}
     lines.append(f"return {', '.join(map(_output_text, schedule.outputs))}")
     lines += _section("decisions", map(decision_text, schedule.decisions))
+    lines += _section("changes", map(change_text, schedule.changes))
     lines += _section("origins", _origin_lines(schedule))
     return "\n".join([f"schedule @{spelled(schedule.graph.name)} {{", *(f"  {line}" for line in lines), "}"])
 
@@ -96,6 +98,12 @@ def decision_text(decision: Decision) -> str:
     numbers = ", ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in decision.numbers)
     names = f"{spelled(decision.first)} + {spelled(decision.second)}"
     return f"{names}: {verdict} {json.dumps(decision.reason)}{f' ({numbers})' if numbers else ''}"
+
+
+def change_text(change: Change) -> str:
+    """Returns a change as the parser reads it; ``str(change)`` is for people."""
+    became = ", ".join(map(json.dumps, change.became))
+    return f"{change.step} ({_names(change.names)}) became ({became}) {json.dumps(change.reason)}"
 
 
 def _section(name: str, lines: Iterator[str]) -> list[str]:

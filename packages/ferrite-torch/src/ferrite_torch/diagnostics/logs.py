@@ -41,7 +41,7 @@ def log_schedule(kind: str, plan: Schedule) -> None:
     if SCHEDULE.isEnabledFor(logging.INFO):
         SCHEDULE.info("%s graph, scheduled:\n%s", kind, plan)
     if FUSION.isEnabledFor(logging.INFO):
-        lines = [*map(str, plan.decisions), *map(str, boundaries(plan))]
+        lines = [*map(str, plan.changes), *map(str, plan.decisions), *map(str, boundaries(plan))]
         FUSION.info("%s graph, decisions and boundaries:\n%s", kind, "\n".join(lines) or "none")
 
 
