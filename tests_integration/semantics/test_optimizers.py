@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 from torch import Tensor, nn
 from torch.optim import (
     ASGD,
@@ -32,6 +33,7 @@ from torch.optim import (
 
 from against_eager import assert_worked, compiled, compiled_or_eager, compiled_to_kernels, devices, observed_work
 
+VERSION, TRITON = (tuple(map(int, package.__version__.split(".")[:2])) for package in (torch, triton))
 Make = Callable[[list[nn.Parameter]], Optimizer]
 
 SETTINGS: dict[str, Make] = {
@@ -174,6 +176,8 @@ def test_fused_steps_are_torch_s_own_kernels(name: str, device: str) -> None:
 @pytest.mark.parametrize("foreach", [False, True], ids=["one by one", "foreach"])
 def test_steps_that_read_their_state_are_compiled_where_torch_captures_numbers(*, foreach: bool) -> None:
     """Adafactor reads its count of steps, on torch 2.15 with foreach, too: products are all that is no kernel."""
+    if foreach and VERSION < (2, 12):
+        pytest.skip("torch 2.11 groups parameters without their type while it captures, and asserts that there is one")
 
     def make(p: list[nn.Parameter]) -> Optimizer:
         return Adafactor(p, 1e-2, foreach=foreach, weight_decay=0.1)
@@ -224,6 +228,8 @@ def test_steps_that_call_back_run_as_they_are(search: str | None) -> None:
     torch.testing.assert_close(trained_to(target, compiled), trained_to(target, lambda step: step))
 
 
+# Torch 2.11 says so though the tensor asks for the checks.
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_sparse_gradients_are_applied_eagerly() -> None:
     def trained_once(compile_step: Callable[[Any], Any]) -> Tensor:
         parameter = nn.Parameter(torch.ones(4, 2))
@@ -277,6 +283,7 @@ def test_updates_are_kernels(name: str, dtype: torch.dtype) -> None:
     assert_worked(work)
 
 
+@pytest.mark.skipif(TRITON < (3, 7), reason="the interpreter of Triton 3.6 rounds the product of a fused multiply-add")
 def test_a_product_is_added_with_one_rounding() -> None:
     """What a square has more than its rounding is there when the rounding is taken off."""
     a = torch.full((8,), 1 + 2.0**-12)

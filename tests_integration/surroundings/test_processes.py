@@ -36,6 +36,9 @@ def count_on():
         ferrite_torch.statistics()
 
 def in_child():
+    # Before torch 2.15 a flag of the process says that one of its threads captures: the child has it for ever.
+    if hasattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag"):
+        torch.fx._symbolic_trace._is_fx_tracing_flag = False
     torch.testing.assert_close(softmax(x), torch.softmax(x, -1))
     new = torch.compile(lambda x: x.cos() + x.sum(), backend="ferrite", options={"fallback": False})
     torch.testing.assert_close(new(x), x.cos() + x.sum())

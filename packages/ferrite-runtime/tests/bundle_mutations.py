@@ -33,6 +33,9 @@ from typing import Any
 if __name__ == "__main__" and find_spec("ferrite_runtime") is None:
     sys.path[:0] = [str(path) for path in sorted(Path(__file__).resolve().parents[2].glob("*/src"))]
 
+# Autograd has threads where there is a GPU, and a process with such does not fork.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 import torch
 
 from bundle_cases import opened, places, reseal
