@@ -12,8 +12,8 @@ from ferrite_ir import parse_graph
 from ferrite_ir.language.graph import Extern, Update
 from ferrite_ir.reference.evaluator import evaluate
 from ferrite_scheduler import Policy, Schedule, Target, schedule
+from ferrite_scheduler.model.segments import REDUCE_SEGMENTS
 from ferrite_scheduler.model.target import DEFAULT_TARGET
-from ferrite_scheduler.rewrites.segmented_reductions import REDUCE_SEGMENTS
 from ferrite_scheduler.simulation.simulator import simulate
 
 POLICY = Policy(segment_bytes=0, segment_row=1)

@@ -15,12 +15,11 @@ from ferrite_scheduler.model.forms import (
     GridReduction,
     LookBackScan,
     LoopedReduction,
-    PersistentReduction,
     RegisterNorm,
     RowColumnReduction,
 )
 from ferrite_scheduler.model.schedule import Kernel
-from ferrite_scheduler.rewrites.online_softmax import part_softmax
+from ferrite_scheduler.model.versions import persistent_version
 from ferrite_triton.analysis.accesses import (
     Access,
     Condition,
@@ -115,7 +114,7 @@ def _forms(kernel: Kernel) -> list[_Form]:
     conditions = narrow_conditions(flat, accesses)
     limit = kernel.form.persistent_up_to if isinstance(kernel.form, LoopedReduction) else 0
     if limit and kernel.reduction is not None:
-        held = _flattened(part_softmax(replace(kernel, form=PersistentReduction())))
+        held = _flattened(persistent_version(kernel))
         own = narrow_conditions(*held)
         if own is not None:
             forms.append(_Form(((kernel.reduction.size, limit), *own), *held, 32))

@@ -8,8 +8,8 @@ from typing import Any
 
 from ferrite_ir.language.bindings import results_that_bind
 from ferrite_scheduler.model.schedule import Allocate, CallExtern, Item, Keep, Kernel, MakeView, Reuse, Schedule
+from ferrite_scheduler.model.segments import REDUCE_SEGMENTS
 from ferrite_scheduler.model.target import Target
-from ferrite_scheduler.rewrites.segmented_reductions import REDUCE_SEGMENTS
 from ferrite_triton.errors import EmitError
 from ferrite_triton.host.identity import without_names
 from ferrite_triton.host.segmented_reductions import write_segmented_reduction

@@ -88,6 +88,15 @@ class SortedScatter(Update):
         return following
 
 
+HALF_BYTES = 2
+"""Bytes of elements that wait two in a register."""
+
+
+def sums_halves(operand: Scalar) -> bool:
+    """Returns whether all that an operand is made of are floats of two bytes, and there are some."""
+    return bool(operand.loads) and all(load.dtype.is_float and load.dtype.bytes == HALF_BYTES for load in operand.loads)
+
+
 def as_scan(scan: LookBackScan) -> Scan:
     """Returns the same scan without the mark."""
     return Scan(scan.results, scan.combine, scan.dims, scan.along, scan.bodies, scan.reverse, scan.origins)

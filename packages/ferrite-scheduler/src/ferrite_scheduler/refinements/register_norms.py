@@ -27,14 +27,13 @@ from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.kernels.kernel_names import kernel_name
 from ferrite_scheduler.memory.host_steps import Work
 from ferrite_scheduler.model.forms import Form, LoopedReduction, PersistentReduction, Pointwise, RegisterNorm
+from ferrite_scheduler.model.group_blocks import COLUMNS, slots_of, spans_of
 from ferrite_scheduler.model.intermediates import fresh_dim
 from ferrite_scheduler.model.schedule import Axis, Kernel, Param
 from ferrite_scheduler.model.target import Policy, Target
 
 from .affine_factors import join_factors
 
-COLUMNS = 32
-"""Channels that a program takes: 64 bytes of each place or more, and few enough for many places."""
 MOST_POINTS, FEWEST_POINTS = 256, 64
 """Places of a part. Results that lie place by place, as those of torch on a GPU do, are as many in a row."""
 PROGRAMS = 2
@@ -425,18 +424,6 @@ def _form_of(
     if parts > target.processors or parts * slots_of(*sizes) > MOST_WORDS:
         return None
     return RegisterNorm(count, COLUMNS)
-
-
-def spans_of(members: int, channels: int) -> int:
-    """Returns in how many blocks of channels a group lies at most."""
-    firsts = range(0, channels, members)
-    return max((first + members - 1) // COLUMNS - first // COLUMNS + 1 for first in firsts)
-
-
-def slots_of(members: int, channels: int) -> int:
-    """Returns how many groups a block of channels has at most, those that end in another one, too."""
-    blocks = range(0, channels, COLUMNS)
-    return max((min(first + COLUMNS, channels) - 1) // members - first // members + 1 for first in blocks)
 
 
 def words_of_images(kernel: Kernel) -> int:

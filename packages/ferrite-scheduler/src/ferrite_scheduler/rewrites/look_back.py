@@ -11,9 +11,9 @@ import math
 from ferrite_ir.language.dtypes import BOOL, F32, F64, I32, I64
 from ferrite_ir.language.graph import Definition, Scan, TensorType
 from ferrite_ir.language.index import constant
-from ferrite_ir.language.scalar import Scalar, apply, cast, const, load
+from ferrite_ir.language.scalar import apply, cast, const, load
 from ferrite_scheduler.analysis.dependences import make_node
-from ferrite_scheduler.model.annotations import LookBackScan
+from ferrite_scheduler.model.annotations import LookBackScan, sums_halves
 from ferrite_scheduler.model.intermediates import workspace_of
 from ferrite_scheduler.model.target import Policy
 
@@ -21,8 +21,8 @@ from .long_scans import is_strided
 
 LOOK_BACK_GROUP = 512
 """Parts that have one inclusive sum between them; `ferrite_runtime.fmath.look_back` knows the same number."""
-HALF_BYTES, POINTS_OF_HALVES = 2, 2
-"""Bytes of elements that wait two in a register, and how many times as many of them a program takes."""
+POINTS_OF_HALVES = 2
+"""How many times as many elements of 16 bits a program takes, which wait two in a register."""
 SUMMED = (F32, F64, I32, I64)
 """Types of what is summed: a word of the workspace holds 32 bits of it."""
 
@@ -49,8 +49,3 @@ def look_back_scan(scan: Scan, types: dict[str, TensorType], policy: Policy) -> 
     own = (scan.results, scan.combine, scan.dims, scan.along, (body,), scan.reverse, scan.origins)
     marked = LookBackScan(*own, workspace.name, points)
     return kept, marked
-
-
-def sums_halves(operand: Scalar) -> bool:
-    """Returns whether all that an operand is made of are floats of two bytes, and there are some."""
-    return bool(operand.loads) and all(load.dtype.is_float and load.dtype.bytes == HALF_BYTES for load in operand.loads)

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TypeGuard
 
 from ferrite_ir.language.dtypes import F32, F64
-from ferrite_ir.language.graph import Computed, Definition, Graph, Loop, Reduction, TensorType, Value
+from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction, TensorType, Value
 from ferrite_ir.language.index import Dim, Index, constant
 from ferrite_ir.language.scalar import Scalar, apply, const, load, substitute_dims
 from ferrite_ir.language.sizes import is_static, product
 from ferrite_scheduler.analysis.dependences import make_node
 from ferrite_scheduler.analysis.kernel_forms import power_of_two
 from ferrite_scheduler.model.intermediates import new_value
-from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.model.target import Policy
 
 from .split_reductions import is_outer
@@ -71,29 +69,6 @@ def join_softmax(graph: Graph, policy: Policy) -> Graph:
         else:
             definitions.append(definition)
     return replace(graph, definitions=tuple(definitions))
-
-
-def part_softmax(kernel: Kernel) -> Kernel:
-    """Returns a kernel that holds its rows in one tile with such reductions as two: it computes no exponential twice.
-
-    Where the maximum is infinite the sum differs from that of the joined reduction. `_sum_of` does not look at it
-    there; what combines the parts of a split row would, so a sum that is stored stays as it is.
-    """
-    body: list[Computed] = []
-    for definition in kernel.body:
-        if _is_joined(definition) and definition.results[1].name not in kernel.stored:
-            (maximum, mass), (value,) = definition.results, definition.bodies
-            shift = load(maximum.name, kernel.homes[maximum.name], value.dtype)
-            body.append(replace(definition, results=(maximum,), combine="max"))
-            exponential = apply("exp", apply("sub", value, shift))
-            body.append(replace(definition, results=(mass,), combine="sum", bodies=(exponential,)))
-        else:
-            body.append(definition)
-    return replace(kernel, body=tuple(body))
-
-
-def _is_joined(definition: Computed) -> TypeGuard[Reduction]:
-    return isinstance(definition, Reduction) and definition.combine == "online_softmax" and len(definition.bodies) == 1
 
 
 def _is_maximum(reduction: Reduction) -> bool:

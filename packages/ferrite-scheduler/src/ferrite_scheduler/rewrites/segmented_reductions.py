@@ -40,21 +40,12 @@ from ferrite_ir.passes import Dce
 from ferrite_scheduler.analysis.generic_sizes import generic, typical
 from ferrite_scheduler.analysis.kernel_forms import power_of_two
 from ferrite_scheduler.model.intermediates import new_value
+from ferrite_scheduler.model.segments import MOST_ROWS, MOST_SHARE, REDUCE_SEGMENTS
 from ferrite_scheduler.model.target import Policy, Target
 
-REDUCE_SEGMENTS = "ferrite.reduce_segments"
-"""The call: ``(places [n], source [n, width], base [rows, width] or a number)`` give ``[rows, width]``.
-
-A place is counted from the end if it is negative and the call ``wraps``; the lowest number of all is none.
-"""
 MODES = ("add", "max", "min")
 MOST_PLACES = 1 << 18
 """Most places: one and the number of a row in its share, of at most `MOST_SHARE`, are sorted as 32 bits."""
-MOST_SHARE = 1 << 12
-"""Most rows of a share."""
-MOST_ROWS = 1 << 22
-"""Most rows, as each chunk of a place looks at all shares of them; where their number is symbolic, most that are
-expected."""
 MOST_RESIDENT = 32
 """Most programs that a multiprocessor runs at once."""
 WIDEST = 512

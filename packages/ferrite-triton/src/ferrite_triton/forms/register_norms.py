@@ -9,7 +9,7 @@ from ferrite_ir.language.dtypes import BOOL, F32, I32, I64, DType
 from ferrite_ir.language.graph import Computed, Loop, Reduction, bodies_of
 from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_scheduler.model.forms import RegisterNorm
-from ferrite_scheduler.refinements.register_norms import slots_of, spans_of
+from ferrite_scheduler.model.group_blocks import slots_of, spans_of
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_reduction
 from ferrite_triton.analysis.loop_plan import READ_THE_LAST_TIME
 from ferrite_triton.analysis.packed_residency import held_loads, holds_only_halves

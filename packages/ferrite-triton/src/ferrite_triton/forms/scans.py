@@ -11,9 +11,8 @@ from ferrite_ir.language.graph import Loop, Scan, bodies_of
 from ferrite_ir.language.ops import RANDOM
 from ferrite_ir.language.scalar import Number, Scalar, postorder
 from ferrite_ir.language.sizes import is_provably_at_most
-from ferrite_scheduler.model.annotations import LookBackScan
+from ferrite_scheduler.model.annotations import HALF_BYTES, LookBackScan, sums_halves
 from ferrite_scheduler.model.scan_positions import positions_rise
-from ferrite_scheduler.rewrites.look_back import HALF_BYTES, sums_halves
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.rows import varies_along_reduction
 from ferrite_triton.analysis.space import Axes, Space

@@ -13,8 +13,8 @@ from math import ceil, sqrt
 
 from ferrite_ir.language.dtypes import I32, DType
 from ferrite_ir.language.sizes import Size, bounds, is_static, maximum, minimum
-from ferrite_scheduler.analysis.kernel_forms import power_of_two
-from ferrite_scheduler.rewrites.segmented_reductions import MOST_ROWS, MOST_SHARE
+from ferrite_scheduler.model.segments import MOST_ROWS, MOST_SHARE
+from ferrite_triton.analysis.space import next_power_of_two
 from ferrite_triton.host.templates import Scratch
 
 SHARES, MANY_SHARES = 128, 1024
@@ -70,7 +70,7 @@ class RowsShape:
     @property
     def depth(self) -> int:
         """Returns how many rows of one place are on their way at once: about as many as it has on average."""
-        return min(self.batch, max(power_of_two(ceil(self.count / self.rows)), LEAST_DEPTH))
+        return min(self.batch, max(next_power_of_two(ceil(self.count / self.rows)), LEAST_DEPTH))
 
     @property
     def group(self) -> int:
@@ -85,7 +85,7 @@ class RowsShape:
         mean. Where that is more than a list may have, nearly all places are long and lists are short.
         """
         mean = self.count / self.rows
-        wanted = power_of_two(ceil(mean + 6 * sqrt(mean) + 8))
+        wanted = next_power_of_two(ceil(mean + 6 * sqrt(mean) + 8))
         return max(wanted if wanted <= MOST_LISTED else 0, 2 * self.depth, LEAST_LISTED)
 
     @property
@@ -97,7 +97,7 @@ class RowsShape:
     @property
     def chunk(self) -> int:
         """Returns the rows of a chunk."""
-        return max(LEAST_CHUNK, self.capacity, power_of_two(-(-self.count // MOST_CHUNKS)))
+        return max(LEAST_CHUNK, self.capacity, next_power_of_two(-(-self.count // MOST_CHUNKS)))
 
     def slots(self, count: Size) -> Size:
         """Returns how many chunks there may be: one for each long place, and one for each that is full."""
@@ -107,7 +107,7 @@ class RowsShape:
     def share(self) -> int:
         """Returns the rows of a share: more of them where there are many places, whose runs take memory."""
         wanted = max(min(-(-self.count // SHARES), LONG_SHARE), LEAST_SHARE, -(-self.count // MANY_SHARES))
-        return min(power_of_two(max(wanted, -(-self.rows * self.count // MOST_RUNS))), MOST_SHARE)
+        return min(next_power_of_two(max(wanted, -(-self.rows * self.count // MOST_RUNS))), MOST_SHARE)
 
     def shares_of(self, count: Size) -> Size:
         """Returns the number of shares of so many rows."""
@@ -121,7 +121,7 @@ class RowsShape:
     @property
     def spread(self) -> int:
         """Returns how many shares a chunk looks at together, a power of two."""
-        return min(max(power_of_two(self.shares), 2), MOST_SPREAD)
+        return min(max(next_power_of_two(self.shares), 2), MOST_SPREAD)
 
     def is_like(self, other: RowsShape) -> bool:
         """Returns whether kernels of the two have the same numbers."""
