@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ferrite_triton.printing.numpy_target import print_numpy
 from ferrite_triton.tile import parse_tile, run_program, verify
 from ferrite_triton.tile.language import OPERATIONS
 from ferrite_triton.tile.operations import FORMS
@@ -41,6 +42,13 @@ def test_the_page_lists_all_operations_and_rules(request: pytest.FixtureRequest)
         PAGE.write_text(made, encoding="utf-8")
     else:
         assert made == page
+
+
+def test_the_page_shows_what_the_numpy_target_writes() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    program = parse_tile(re.findall(r"```text\n(tile .*?)```", page, re.DOTALL)[0])
+    (shown,) = re.findall(r"```python\n(def .*?)```", page, re.DOTALL)
+    assert print_numpy(program).endswith(f"\n\n\n{shown}")
 
 
 def test_the_example_is_well_formed_and_runs() -> None:

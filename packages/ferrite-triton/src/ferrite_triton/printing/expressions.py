@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping, Sequence
 
 from ferrite_ir.language.dtypes import F64
-from ferrite_ir.language.scalar import Number
 from ferrite_triton.tile.language import (
     Bitcast,
     BlockSize,
@@ -25,7 +22,6 @@ from ferrite_triton.tile.language import (
     Lanes,
     Literal,
     Load,
-    Name,
     Offset,
     ProgramCount,
     ProgramId,
@@ -35,15 +31,14 @@ from ferrite_triton.tile.language import (
     Shape,
     TileType,
     Transpose,
-    operands_of,
-    parts_of,
 )
-from ferrite_triton.tile.types import result_types
 
 from .casts import bitcast_text, cast_text
 from .combines import reduction_text, scan_text
 from .literals import full_text, is_negative_zero, number_text, survives_bare, type_text
+from .printed import ATOM, LOOSE, OPERATORS, SUM, Made, Printed, Printers, are_constants, fill, print_with
 from .spellings import Operands, spelling_of, takes_literals
+from .statements import Hold
 
 SELECTIONS = frozenset(("where", "masked"))
 """Operations whose first operand is a condition, and the others what it chooses between."""
@@ -54,98 +49,24 @@ REFLECTED = frozenset(("add", "sub", "mul", "div_fast"))
 OF_POSITIONS = frozenset(("lesser", "greater"))
 """Functions of positions, which have 32 bits at least: a bare number, which Triton makes as wide, changes nothing."""
 
-OPERATORS: dict[str, int] = {
-    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 1),
-    "|": 2,
-    "^": 3,
-    "&": 4,
-    **dict.fromkeys(("<<", ">>"), 5),
-    **dict.fromkeys(("+", "-"), 6),
-    **dict.fromkeys(("*", "/", "//", "%"), 7),
-}
-"""How strongly Python's operators bind."""
-LOOSE, SUM, ATOM = 0, OPERATORS["+"], 8
 
-
-@dataclass(frozen=True, slots=True)
-class Printed:
-    """An expression as text.
-
-    Attributes:
-        text: Triton text.
-        type: of its result, the first of several.
-        level: how strongly its operator binds, see `OPERATORS`; `ATOM` of names, numbers and postfix expressions.
-        literal: the number, of a literal.
-        is_constant: whether it is known while compiling, and no literal.
-    """
-
-    text: str
-    type: TileType
-    level: int = ATOM
-    literal: Number | None = None
-    is_constant: bool = False
-
-    @property
-    def is_atom(self) -> bool:
-        """Returns whether the text needs no parentheses anywhere."""
-        return self.level == ATOM
-
-    @property
-    def atom(self) -> str:
-        """Returns the text, in parentheses where a method is called on it."""
-        return self.above(ATOM - 1)
-
-    def above(self, level: int) -> str:
-        """Returns the text, in parentheses unless its operator binds more strongly than those of a level."""
-        return self.text if self.level > level else f"({self.text})"
-
-    @property
-    def tile(self) -> str:
-        """Returns the text as an operand that has to be a tile: a number becomes one of its type."""
-        return self.text if self.literal is None else full_text(self.literal, self.type.dtype)
-
-
-def print_expression(root: Expression, types: Mapping[str, TileType], hold: Callable[[str, str], str]) -> str:
-    """Returns the text of an expression.
-
-    Args:
-        root: the expression.
-        types: of the names in it.
-        hold: writes a line that names a text, before the line that this one goes to; takes a prefix for the name and
-            the text, returns the name.
+def print_expression(root: Expression, types: Mapping[str, TileType], hold: Hold) -> str:
+    """Returns the Triton text of an expression; see `print_with`.
 
     Raises:
         UnsupportedDefinition: an operation has no text for its types.
     """
-    if isinstance(root, Name):
-        return root.name
-    done: dict[int, Printed] = {}
-    for part in parts_of(root):
-        operands = [done[id(operand)] for operand in operands_of(part)]
-        if isinstance(part, Name):
-            done[id(part)] = Printed(part.name, types[part.name])
-            continue
-        results = result_types(part, [operand.type for operand in operands])
-        made = _PRINTERS[type(part)](part, operands, hold)
-        text, level = made if isinstance(made, tuple) else (made, ATOM)
-        is_plain = isinstance(part, Literal) and not is_negative_zero(part.value)
-        literal = part.value if isinstance(part, Literal) and is_plain else None
-        done[id(part)] = Printed(
-            text, results[0] if results else _NOTHING, level, literal, is_constant=_is_constant(part, operands)
-        )
-    return done[id(root)].text
+    return print_with(_PRINTERS, root, types, hold)
+
+
+def _tile(printed: Printed) -> str:
+    """Returns the text as an operand that has to be a tile: a number becomes one of its type."""
+    return printed.text if printed.literal is None else full_text(printed.literal, printed.type.dtype)
 
 
 def shape_text(shape: Shape) -> str:
     """Returns the text of a shape."""
     return f"[{', '.join(map(str, shape))}]"
-
-
-Hold = Callable[[str, str], str]
-Made = str | tuple[str, int]
-"""Text that needs no parentheses, or text and how strongly its operator binds."""
-
-_NOTHING = TileType(F64)
 
 
 def _literal(part: Literal, _: Sequence[Printed], __: Hold) -> Made:
@@ -174,34 +95,7 @@ def _elementwise(part: Elementwise, operands: Sequence[Printed], hold: Hold) -> 
         literals = tuple(each.literal for each in operands)
         made = spelling(Operands(texts, dtype, literals, lambda text: hold(part.op, text)))
         return made, ATOM if made.endswith(")") and made.startswith("tl.div_rn(") else LOOSE
-    operator = _operator_of(spelling)
-    if operator:
-        level = OPERATORS[operator]
-        left, right = operands
-        texts = (_operand(left, bare=bare, above=level - 1), _operand(right, bare=bare, above=level))
-        return spelling.format(*texts), level
-    is_call = spelling.endswith(")") and spelling.count("(") == 1
-    above = LOOSE - 1 if is_call else ATOM - 1
-    return spelling.format(*(_operand(each, bare=bare, above=above) for each in operands)), ATOM if is_call else LOOSE
-
-
-def _is_constant(part: Expression, operands: Sequence[Printed]) -> bool:
-    if not isinstance(part, Elementwise):
-        return isinstance(part, BlockSize)
-    return _are_constants(operands)
-
-
-def _are_constants(operands: Sequence[Printed]) -> bool:
-    """Returns whether operands are block constants, and numbers at most beside them."""
-    has_constant = any(operand.is_constant for operand in operands)
-    return has_constant and all(operand.is_constant or operand.literal is not None for operand in operands)
-
-
-@cache
-def _operator_of(spelling: str) -> str:
-    """Returns the operator of a spelling that is two operands around one, else ""."""
-    words = spelling.split(" ")
-    return words[1] if len(words) == 3 and words[0] == "{0}" and words[2] == "{1}" else ""
+    return fill(spelling, operands, lambda each, above: _operand(each, bare=bare, above=above))
 
 
 def _operand(printed: Printed, *, bare: bool, above: int = ATOM - 1) -> str:
@@ -214,7 +108,7 @@ def _operand(printed: Printed, *, bare: bool, above: int = ATOM - 1) -> str:
 def _has_peer(op: str, operands: Sequence[Printed]) -> bool:
     """Returns whether the numbers among the operands take their type from a tile."""
     literal = [operand.literal is not None for operand in operands]
-    if _are_constants(operands):
+    if are_constants(operands):
         return True  # computed while compiling
     if op in SELECTIONS:
         return not literal[0] and not all(literal[1:])
@@ -223,14 +117,14 @@ def _has_peer(op: str, operands: Sequence[Printed]) -> bool:
 
 def _cast(part: Cast, operands: Sequence[Printed], _: Hold) -> Made:
     (value,) = operands
-    text = value.tile if value.is_atom else value.atom
+    text = _tile(value) if value.is_atom else value.atom
     made = cast_text(text, value.type.dtype, part.to)
     return made, ATOM if made.endswith(")") else LOOSE
 
 
 def _bitcast(part: Bitcast, operands: Sequence[Printed], _: Hold) -> Made:
     (value,) = operands
-    made = bitcast_text(value.tile if value.is_atom else value.atom, value.type.dtype, part.to)
+    made = bitcast_text(_tile(value) if value.is_atom else value.atom, value.type.dtype, part.to)
     return made, ATOM if made.endswith(")") else LOOSE
 
 
@@ -285,7 +179,7 @@ def _load(part: Load, operands: Sequence[Printed], _: Hold) -> Made:
 def _other(printed: Printed) -> str:
     """Returns what stands for elements that are not read: a plain number, but of f64, which Triton would make f32."""
     is_wide = printed.literal is not None and printed.type.dtype is F64
-    return printed.tile if is_wide else printed.text
+    return _tile(printed) if is_wide else printed.text
 
 
 def _reduce(part: Reduce, operands: Sequence[Printed], _: Hold) -> Made:
@@ -306,10 +200,10 @@ def _dot(_: Dot, operands: Sequence[Printed], __: Hold) -> Made:
 
 
 def _call(part: Call, operands: Sequence[Printed], _: Hold) -> Made:
-    return f"fmath.{part.function}({', '.join(operand.tile for operand in operands)})"
+    return f"fmath.{part.function}({', '.join(_tile(operand) for operand in operands)})"
 
 
-_PRINTERS: dict[type[Expression], Callable[..., Made]] = {
+_PRINTERS: Printers = {
     Literal: _literal,
     BlockSize: _block_size,
     Constant: _constant,

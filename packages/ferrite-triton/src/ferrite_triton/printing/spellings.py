@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from ferrite_ir.language.dtypes import I16, DType
 from ferrite_ir.language.ops import REQUIREMENTS
-from ferrite_triton.errors import UnsupportedDefinition
 
 from .literals import divided_text, full_text, type_text
+from .rows import Row, everywhere, integers, numbers, row_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +35,6 @@ class Operands:
 
 
 Spelling = str | Callable[[Operands], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """How one operation is written, by kind of its operands; None where the language has no such operation."""
-
-    float: Spelling | None = None
-    int: Spelling | None = None
-    uint: Spelling | None = None
-    bool: Spelling | None = None
-
-
-def _everywhere(spelling: Spelling) -> Row:
-    return Row(spelling, spelling, spelling, spelling)
-
-
-def _numbers(spelling: Spelling) -> Row:
-    return Row(spelling, spelling, spelling)
-
-
-def _integers(spelling: Spelling, boolean: Spelling | None = None) -> Row:
-    return Row(None, spelling, spelling, boolean)
 
 
 def _divide(operands: Operands) -> str:
@@ -206,16 +184,16 @@ def _shift_right(operands: Operands) -> str:
     return f"({a} >> tl.where({inside}, {b}, {bits - 1})).to({kind})"
 
 
-def _calls(names: str, arity: int = 1) -> dict[str, Row]:
+def _calls(names: str, arity: int = 1) -> dict[str, Row[Spelling]]:
     """Returns rows for functions of floats that `fmath` has under the same name."""
     operands = ", ".join(f"{{{position}}}" for position in range(arity))
     return {name: Row(f"fmath.{name}({operands})") for name in names.split()}
 
 
-ROWS: dict[str, Row] = {
-    "add": _numbers("{0} + {1}"),
-    "sub": _numbers("{0} - {1}"),
-    "mul": _numbers("{0} * {1}"),
+ROWS: dict[str, Row[Spelling]] = {
+    "add": numbers("{0} + {1}"),
+    "sub": numbers("{0} - {1}"),
+    "mul": numbers("{0} * {1}"),
     "div": Row(_divide),
     "fma": Row(_fused),
     "minimum": Row("fmath.minimum_nan({0}, {1})", "fmath.minimum_nan({0}, {1})", "tl.minimum({0}, {1})", "{0} & {1}"),
@@ -233,14 +211,14 @@ ROWS: dict[str, Row] = {
     **_calls("sigmoid"),
     "isnan": Row("{0} != {0}"),
     "logical_not": Row(bool="{0} == 0"),
-    "bitnot": _integers("~{0}", "{0} == 0"),
-    "bitand": _integers("{0} & {1}", "{0} & {1}"),
-    "bitor": _integers("{0} | {1}", "{0} | {1}"),
-    "bitxor": _integers("{0} ^ {1}", "{0} ^ {1}"),
-    "shl": _integers(_shift_left),
-    "shr": _integers(_shift_right),
-    "eq": _everywhere("{0} == {1}"),
-    "ne": _everywhere("{0} != {1}"),
+    "bitnot": integers("~{0}", "{0} == 0"),
+    "bitand": integers("{0} & {1}", "{0} & {1}"),
+    "bitor": integers("{0} | {1}", "{0} | {1}"),
+    "bitxor": integers("{0} ^ {1}", "{0} ^ {1}"),
+    "shl": integers(_shift_left),
+    "shr": integers(_shift_right),
+    "eq": everywhere("{0} == {1}"),
+    "ne": everywhere("{0} != {1}"),
     "lt": Row("{0} < {1}", "{0} < {1}", "{0} < {1}", "({0} == 0) & {1}"),
     "le": Row("{0} <= {1}", "{0} <= {1}", "{0} <= {1}", "({0} == 0) | {1}"),
     "gt": Row("{0} > {1}", "{0} > {1}", "{0} > {1}", "{0} & ({1} == 0)"),
@@ -260,14 +238,14 @@ ROWS: dict[str, Row] = {
     **_calls("erf erfc erfcx erfinv lgamma digamma i0 i0e i1 i1e j0 j1 y0 y1 k0 k1 k0e k1e airy_ai ndtri"),
     **_calls("zeta igamma igammac", 2),
     **_calls("chebyshev_t chebyshev_u chebyshev_v chebyshev_w hermite_h hermite_he laguerre_l legendre_p", 2),
-    "gcd": _integers("fmath.gcd({0}, {1})"),
+    "gcd": integers("fmath.gcd({0}, {1})"),
     # Forms of operations, of which ferrite_triton.tile.operations says what they are.
-    "quotient": _integers("{0} // {1}"),
-    "remainder": _integers("{0} % {1}"),
-    "floor_quotient": _integers("fmath.floordiv({0}, {1})"),
-    "floor_remainder": _integers("fmath.floormod({0}, {1})"),
-    "lesser": _integers("tl.minimum({0}, {1})"),
-    "greater": _integers("tl.maximum({0}, {1})"),
+    "quotient": integers("{0} // {1}"),
+    "remainder": integers("{0} % {1}"),
+    "floor_quotient": integers("fmath.floordiv({0}, {1})"),
+    "floor_remainder": integers("fmath.floormod({0}, {1})"),
+    "lesser": integers("tl.minimum({0}, {1})"),
+    "greater": integers("tl.maximum({0}, {1})"),
     "div_fast": Row("{0} / {1}"),
     "exp_fast": Row("fmath.fast_exp({0})"),
     "mul_rounded": Row(_rounded_product),
@@ -284,11 +262,7 @@ def spelling_of(op: str, dtype: DType) -> Spelling:
     Raises:
         UnsupportedDefinition: the operation has no text for the type.
     """
-    row = ROWS.get(op)
-    found = None if row is None else getattr(row, dtype.kind, None)
-    if found is None:
-        raise UnsupportedDefinition(f"no kernel text for {op} of {dtype}; add a row to spellings.ROWS")
-    return found  # type: ignore[no-any-return]
+    return row_of(ROWS, op, dtype, "kernel")
 
 
 def takes_literals(spelling: Spelling) -> bool:

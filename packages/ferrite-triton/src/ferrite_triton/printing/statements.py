@@ -1,0 +1,142 @@
+"""Statements of tile programs in Python's syntax: names, loops that carry values, branches.
+
+Triton kernels and NumPy functions are both Python, so that order, indentation and the replacement of carried values are
+the same for both. How values and effects are spelled is asked of a `Target`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+from ferrite_triton.tile.language import (
+    Do,
+    Expression,
+    For,
+    If,
+    Let,
+    Name,
+    Statement,
+    TileProgram,
+    TileType,
+    names_in,
+)
+
+STEP = "    "
+
+Types: TypeAlias = "Mapping[str, TileType]"
+Hold: TypeAlias = "Callable[[str, str], str]"
+"""Writes a line that names a text before the line being made; takes a prefix for the name, and returns the name."""
+
+
+class Target(Protocol):
+    """The words of a target whose programs are Python text."""
+
+    def expression(self, root: Expression, types: Types, hold: Hold) -> str:
+        """Returns the text of a value, or of a call for its effect."""
+        ...
+
+    def effect(self, effect: Expression, types: Types, hold: Hold) -> str | None:
+        """Returns the line that has an effect; None where there is nothing to do on this target."""
+        ...
+
+    def rounds(self, loop: For, bounds: Sequence[str]) -> str:
+        """Returns what a loop goes through, from the texts of its start, its stop and its step."""
+        ...
+
+
+def print_statements(program: TileProgram, target: Target, indent: str = STEP) -> Iterator[str]:
+    """Yields the lines of the body of a program.
+
+    Raises:
+        UnsupportedDefinition: the target has no text for an operation.
+    """
+    return _Printer(program, target).block(program.body, indent)
+
+
+class _Printer:
+    """Prints one program; ``_types`` are those of the names known so far, which are never two for one name."""
+
+    def __init__(self, program: TileProgram, target: Target) -> None:
+        self._target = target
+        self._types: dict[str, TileType] = {each.name: each.type for each in program.parameters}
+        self._held = 0
+        self._pending: list[str] = []
+
+    def block(self, body: tuple[Statement, ...], indent: str) -> Iterator[str]:
+        """Yields the lines of statements; ``pass`` where none of them has any."""
+        is_empty = True
+        for statement in body:
+            for line in self._statement(statement, indent):
+                is_empty = False
+                yield line
+        if is_empty:
+            yield f"{indent}pass"
+
+    def _statement(self, statement: Statement, indent: str) -> Iterator[str]:
+        match statement:
+            case Let(variables, value):
+                text = self._text(value)
+                yield from self._drained(indent)
+                yield f"{indent}{', '.join(variable.name for variable in variables)} = {text}"
+                self._types |= {variable.name: variable.type for variable in variables}
+            case Do(effect):
+                line = self._target.effect(effect, self._types, self._hold)
+                yield from self._drained(indent)
+                if line is not None:
+                    yield f"{indent}{line}"
+            case For():
+                yield from self._loop(statement, indent)
+            case If(condition, then, otherwise):
+                text = self._text(condition)
+                yield from self._drained(indent)
+                yield f"{indent}if {text}:"
+                yield from self.block(then, indent + STEP)
+                if otherwise:
+                    yield f"{indent}else:"
+                    yield from self.block(otherwise, indent + STEP)
+
+    def _loop(self, loop: For, indent: str) -> Iterator[str]:
+        for carried in loop.carried:
+            text = self._text(carried.initial)
+            yield from self._drained(indent)
+            yield f"{indent}{carried.variable.name} = {text}"
+            self._types[carried.variable.name] = carried.variable.type
+        self._types[loop.counter.name] = loop.counter.type
+        rounds = self._target.rounds(loop, [self._text(bound) for bound in (loop.start, loop.stop, loop.step)])
+        yield from self._drained(indent)
+        yield f"{indent}for {loop.counter.name} in {rounds}:"
+        inside = indent + STEP
+        moved = [each for each in loop.carried if each.following != Name(each.variable.name)]
+        if loop.body or not moved:
+            yield from self.block(loop.body, inside)
+        yield from self._follow(loop, inside)
+
+    def _follow(self, loop: For, indent: str) -> Iterator[str]:
+        """Yields the lines that replace what a loop carries: at once, where one of them is made of another."""
+        moved = [each for each in loop.carried if each.following != Name(each.variable.name)]
+        for number, carried in enumerate(moved):
+            later = {name for other in moved[number + 1 :] for name in names_in(other.following)}
+            text = self._text(carried.following)
+            yield from self._drained(indent)
+            if carried.variable.name not in later:
+                yield f"{indent}{carried.variable.name} = {text}"
+                continue
+            rest = moved[number:]
+            texts = [text, *(self._text(other.following) for other in rest[1:])]
+            yield from self._drained(indent)
+            yield f"{indent}{', '.join(other.variable.name for other in rest)} = {', '.join(texts)}"
+            return
+
+    def _hold(self, prefix: str, text: str) -> str:
+        self._held += 1
+        name = f"{prefix}_part{self._held}"
+        self._pending.append(f"{name} = {text}")
+        return name
+
+    def _drained(self, indent: str) -> Iterator[str]:
+        pending, self._pending = self._pending, []
+        return (indent + line for line in pending)
+
+    def _text(self, expression: Expression) -> str:
+        return self._target.expression(expression, self._types, self._hold)
