@@ -344,6 +344,60 @@ def test_rules_of_fusion_that_pages_name_exist():
     assert not [(page.name, each) for page in pages() for each in other.findall(said_of(page))]
 
 
+BENCHMARKS = ROOT / "benchmarks"
+SCRIPTS = [path for path in sorted(BENCHMARKS.glob("[!_t]*/*.py")) if "__main__" in text_of(path)]
+
+
+def commands_of(page: Path) -> set[tuple[str, str]]:
+    """Returns ``(script, rest of the command)`` of the benchmarks that a page calls, in its text and in its blocks.
+
+    Where benchmarks are the subject a page names them without their folder's folder.
+    """
+    said = said_of(page)
+    is_about = page.parent in (BENCHMARKS, ROOT / "docs" / "decisions")
+    quoted = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", said, flags=re.MULTILINE | re.DOTALL))
+    called = re.compile(r"(?<![\w/])(benchmarks/)?((?:kernels|models|host)/\w+\.py)\b(.*)", re.DOTALL)
+    found = [called.search(text) for text in (*quoted, *re.findall(r"^(?:python3? .*)$", said, re.MULTILINE))]
+    named = (match for match in found if match and (match[1] or (is_about and (BENCHMARKS / match[2]).is_file())))
+    return {(match[2], match[3]) for match in named}
+
+
+def options_of(script: Path) -> set[str]:
+    """Returns the options that a script names anywhere."""
+    constants = (node.value for node in ast.walk(ast.parse(text_of(script))) if isinstance(node, ast.Constant))
+    return {value for value in constants if isinstance(value, str) and value.startswith("--")}
+
+
+def test_benchmarks_that_pages_call_take_these_options():
+    missing = set()
+    for page in pages():
+        for name, rest in commands_of(page):
+            script = BENCHMARKS / name
+            given = set(re.findall(r"(?<!\S)--[a-z][\w-]*", rest))
+            known = options_of(script) if script.is_file() else set()
+            if not script.is_file() or given - known:
+                missing.add((page.name, name, *sorted(given - known)))
+    assert not sorted(missing)
+
+
+def test_the_page_about_benchmarks_lists_all_of_them():
+    listed = {name for name, _ in commands_of(BENCHMARKS / "README.md")}
+    assert not {str(path.relative_to(BENCHMARKS)) for path in SCRIPTS} - listed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_benchmarks_start_from_a_checkout(script: Path, tmp_path: Path):
+    pytest.importorskip("torch")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, str(script), "--help"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "usage:" in ended.stdout
+
+
 def test_decisions_are_numbered_and_listed():
     folder = ROOT / "docs" / "decisions"
     pages = sorted(path.name for path in folder.glob("[0-9]*.md"))

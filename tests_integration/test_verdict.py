@@ -1,4 +1,4 @@
-"""The figures that `benchmarks/kernel_verdict.py` judges: reached, missed, or open."""
+"""The figures that `benchmarks/kernels/verdict.py` judges: reached, missed, or open."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import kernel_verdict
-from kernel_plot import draw_kernels
-from kernel_report import markdown_table
-from kernel_results import as_json, read_results
-from kernel_verdict import BARS, figures
+from benchmarks.kernels import verdict
+from benchmarks.kernels.plot import draw_kernels
+from benchmarks.kernels.report import markdown_table
+from benchmarks.kernels.results import as_json, read_results
+from benchmarks.kernels.verdict import BARS, figures
 
 
 def row(backend: str, share: float | None, *, case: str = "gelu+bias", **more: Any) -> dict[str, Any]:
@@ -120,9 +120,9 @@ def test_results_of_several_runs_are_written_together(tmp_path: Path, monkeypatc
     first, second, out = (tmp_path / name for name in ("first.json", "second.json", "out.json"))
     first.write_text(json.dumps({"bandwidth": [1e12], "results": [row("ferrite", 0.5), row("ferrite", 0.9, case="b")]}))
     second.write_text(json.dumps({"bandwidth": [2e12], "machine": "that", "results": [row("ferrite", 0.6)]}))
-    arguments = ["kernel_verdict.py", str(first), str(second), "--machine", "this", "--out", str(out)]
+    arguments = ["verdict.py", str(first), str(second), "--machine", "this", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", arguments)
-    assert kernel_verdict.main() == 1, "the mean is not reached"
+    assert verdict.main() == 1, "the mean is not reached"
     written = json.loads(out.read_text())
     assert written["bandwidth"] == [1e12, 2e12]
     assert written["machine"] == "this, that"

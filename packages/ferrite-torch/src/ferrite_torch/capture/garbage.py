@@ -14,7 +14,7 @@ YOUNG = 50_000
 
 Compiling makes millions of objects that live until it ends, graphs and what is traced in them. To look through them
 every few hundred, and again together with all that is older, is a good part of the time that compiling takes
-(`benchmarks/compile_host.py`).
+(`benchmarks/host/compile_host.py`).
 """
 
 

@@ -42,7 +42,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 FEWEST_CHANNELS = 16
 """Channels, in or out, from which on channels-last convolutions are faster on tensor cores.
 
-``benchmarks/convolution_layouts.py`` measures it, and ``benchmarks/RESULTS.md`` has what it gave.
+``benchmarks/kernels/convolution_layouts.py`` measures it, and ``benchmarks/RESULTS.md`` has what it gave.
 """
 
 

@@ -144,8 +144,8 @@ def prefetched_loads(flat: FlatKernel, policies: list[dict[Scalar, str]]) -> lis
     """Returns for each loop the loads of which the next block is asked for before one is worked on.
 
     Those are columns of halves that are read again: programs are so few then, that their columns wait in the cache,
-    that most of the time all threads of a multiprocessor wait for a block, or compute. `benchmarks/hand_written.py
-    softmax` has such columns with and without it; of 32-bit elements asking costs more than it gains.
+    that most of the time all threads of a multiprocessor wait for a block, or compute (`softmax` of
+    `benchmarks/kernels/hand_written.py` has them with and without it). Of 32-bit elements it costs more than it gains.
     """
     columns = flat.space.order[-1:]
     if flat.space.order[:1] != ("r",) or len(flat.space.order) != 2:

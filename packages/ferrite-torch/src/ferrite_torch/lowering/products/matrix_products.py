@@ -7,8 +7,8 @@ extend operands are ordinary loops, so they fuse with what computes the operands
 its extension.
 
 That holds for extents along which a matrix lies in memory. A number of rows may be any, be they multiplied or added up:
-extending 65 times 197 of them made a vision transformer 7 % slower, its training 17 % (`benchmarks/dynamic.py`: static
-sizes beside dynamic ones, which nothing extends; one H200).
+extending 65 times 197 of them made a vision transformer 7 % slower, its training 17 %
+(`benchmarks/models/dynamic.py`: static sizes beside dynamic ones, which nothing extends; one H200).
 
 A result that the user gets must have its own exact layout. It is computed strip by strip, each strip as many rows as
 half of those that are left: the scheduler lays the product of a strip into the rows of the result that come after it
@@ -42,7 +42,7 @@ FLOPS_PER_BYTE, FLOPS_PER_BYTE_IF_ODD = 100, 8
 """A product repays copies of its operands with this many operations per byte copied (read and written).
 
 With an extent that is odd the library is slower still: 16 rows by 50257 columns take 104 us, 27 with the columns
-extended, which takes 42 (`benchmarks/odd_products.py`, on one H200).
+extended, which takes 42 (`benchmarks/kernels/odd_products.py`, on one H200).
 """
 SMALLEST_EXTENT = 16
 STRIPPED_ROWS = 1024

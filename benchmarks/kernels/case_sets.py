@@ -1,0 +1,27 @@
+"""The cases of `run.py`, by the names of their sets, and all of them by their own."""
+
+from __future__ import annotations
+
+from benchmarks.kernels.cases import CASES, Case
+from benchmarks.kernels.limit_cases import LIMIT_CASES
+from benchmarks.kernels.random_cases import FORMS, random_case
+from benchmarks.kernels.sweep_cases import SWEEP_CASES
+from benchmarks.kernels.verdict import BARS
+
+_JUDGED = CASES + LIMIT_CASES
+
+CASE_SETS: dict[str, tuple[Case, ...]] = {
+    "bar": CASES,
+    "limits": LIMIT_CASES,
+    "all": _JUDGED,
+    "table": tuple(case for case in _JUDGED if case.name in BARS),
+    "rest": tuple(case for case in _JUDGED if case.name not in BARS),
+    "sweep": SWEEP_CASES,
+}
+"""The first list, the second, both; those that have figures of their own, or the rest; and many shapes."""
+_NAMED = {case.name: case for case in _JUDGED + SWEEP_CASES}
+
+
+def case_named(name: str) -> Case:
+    """Returns a case by its name, of those that are drawn from a seed, too."""
+    return _NAMED[name] if name in _NAMED or name.partition(":")[0] not in FORMS else random_case(name)

@@ -1,0 +1,132 @@
+"""The library's convolutions row-major (NCHW) and channels-last (NHWC): which is faster where, for random shapes.
+
+    python benchmarks/kernels/convolution_layouts.py --count 60 --seconds 90 --out benchmark-results/layouts.jsonl
+
+A line of JSON per convolution: microseconds of the convolution (and of its backward) with everything in one layout and
+in the other. `ferrite_torch` reads nothing of it; the rule that it keeps was made from such a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.kernels.results import geomean
+from benchmarks.tools.timing import machine_name, time_launches
+
+KINDS = ("bfloat16", "float16", "tf32", "float32")
+MEMORY = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def drawn(numbers: random.Random) -> dict[str, Any]:
+    """Returns a convolution: batch, channels, extents, kernel, stride, dilation, groups, and whether transposed."""
+    dims = numbers.choice((2, 2, 2, 3))
+    kernel = numbers.choice((1, 1, 3, 3, 3, 5, 7))
+    into = numbers.choice((3, 8, 16, 24, 32, 48, 64, 96, 128, 160, 256, 320, 512, 1024))
+    out = numbers.choice((8, 16, 24, 32, 64, 96, 128, 256, 512, 1024))
+    grouping = numbers.choice(("none", "none", "none", "depthwise", "grouped"))
+    groups = 1
+    if grouping == "depthwise" and into > 3:
+        groups, out = into, into
+    elif grouping == "grouped" and into % 8 == 0 and out % 8 == 0:
+        groups = numbers.choice((2, 4, 8))
+    extent = numbers.choice((7, 14, 28, 32, 56, 64, 112)) if dims == 2 else numbers.choice((4, 8, 14, 16, 28))
+    batch = numbers.choice((1, 2, 8, 10, 32))
+    while batch > 1 and batch * max(into, out) * extent**dims > 1 << 25:
+        batch //= 2
+    if batch * into * out // groups * (extent * kernel) ** dims > 3 << 34:
+        return drawn(numbers)  # as many operations as take the library whole milliseconds
+    return {
+        "dims": dims,
+        "batch": batch,
+        "into": into,
+        "out": out,
+        "extent": extent,
+        "kernel": kernel,
+        "stride": numbers.choice((1, 1, 1, 2)),
+        "groups": groups,
+        "transposed": groups == 1 and numbers.random() < 0.15,
+    }
+
+
+def microseconds(call: Callable[[], Any]) -> float:
+    """Returns the median time of a call on the GPU."""
+    time_launches(call, 2, "cuda")  # the library chooses a kernel
+    return statistics.median(time_launches(call, 4, "cuda") for _ in range(5)) * 1e3
+
+
+def measured(case: dict[str, Any], kind: str) -> dict[str, float]:
+    """Returns microseconds by layout, forward and backward."""
+    dtype = torch.float32 if kind in ("tf32", "float32") else getattr(torch, kind)
+    torch.backends.cudnn.allow_tf32 = kind == "tf32"
+    dims, kernel, groups = case["dims"], case["kernel"], case["groups"]
+    x = torch.randn(case["batch"], case["into"], *[case["extent"]] * dims, device="cuda", dtype=dtype)
+    ends = (case["into"], case["out"]) if case["transposed"] else (case["out"], case["into"])
+    weight = torch.randn(ends[0], ends[1] // groups, *[kernel] * dims, device="cuda", dtype=dtype)
+    given = ([case["stride"]] * dims, [kernel // 2] * dims, [1] * dims, case["transposed"], [0] * dims, groups)
+    found: dict[str, float] = {}
+    for layout, memory in (("nchw", torch.contiguous_format), ("nhwc", MEMORY[dims + 2])):
+        image, filters = x.contiguous(memory_format=memory), weight.contiguous(memory_format=memory)
+        out = torch.ops.aten.convolution(image, filters, None, *given)
+        if layout == "nchw":
+            found["bytes"] = (x.numel() + out.numel()) * x.element_size()
+            found["gflop"] = 2e-9 * (x if case["transposed"] else out).numel() * weight[0].numel()
+        found[layout] = microseconds(partial(torch.ops.aten.convolution, image, filters, None, *given))
+        operands = (torch.randn_like(out), image, filters, None, *given, (True, True, False))
+        found[f"{layout}_backward"] = microseconds(partial(torch.ops.aten.convolution_backward, *operands))
+    return found
+
+
+def main() -> int:
+    """Measures, writes lines, and prints for each kind of convolution how often and by how much a layout is faster."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=90.0)
+    parser.add_argument("--out", type=Path, default=Path("benchmark-results/convolution_layouts.jsonl"))
+    chosen = parser.parse_args()
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
+    numbers, until, rows = random.Random(chosen.seed), time.monotonic() + chosen.seconds, []
+    with chosen.out.open("w") as lines:
+        for _ in range(chosen.count):
+            case = drawn(numbers)
+            for kind in KINDS:
+                if time.monotonic() > until:
+                    break
+                try:
+                    row = case | {"kind": kind} | measured(case, kind)
+                except RuntimeError as error:
+                    print(case, kind, str(error)[:100])
+                    continue
+                rows.append(row)
+                lines.write(json.dumps(row) + "\n")
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        grouping = "depthwise" if row["groups"] == row["into"] else "grouped" if row["groups"] > 1 else "whole"
+        few = "few channels" if min(row["into"], row["out"]) < 16 else ""
+        key = (row["kind"], row["dims"], grouping, "transposed" if row["transposed"] else "", few)
+        groups.setdefault(key, []).append(row)
+    print(f"{machine_name('cuda')}: time row-major over time channels-last")
+    for key, found in sorted(groups.items()):
+        text = []
+        for suffix in ("", "_backward"):
+            ratios = sorted(row[f"nchw{suffix}"] / row[f"nhwc{suffix}"] for row in found)
+            text.append(f"{geomean(ratios):5.2f} ({ratios[0]:.2f}..{ratios[-1]:.2f})")
+        print(f"{' '.join(map(str, key)):45} {len(found):3}  forward {text[0]}  backward {text[1]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
