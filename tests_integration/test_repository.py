@@ -406,6 +406,22 @@ def test_decisions_are_numbered_and_listed():
     assert not [name for name in pages if f"({name})" not in index]
 
 
+PAGE = 5000
+"""Characters of a decision: about a printed page."""
+
+
+def test_a_decision_is_a_page_with_four_parts():
+    """Context, choice, consequences and alternatives; or the one line that names the record that it was merged into."""
+    wrong = {}
+    for page in (ROOT / "docs" / "decisions").glob("[0-9]*.md"):
+        text = text_of(page)
+        parts = re.findall(r"^(?:## |\*\*)(Context|Choice|Consequences|Alternatives)\b", text, re.MULTILINE)
+        merged = re.search(r"^Merged into \[\d{4}\]\(\d{4}-[\w-]+\.md\)\.$", text, re.MULTILINE)
+        if len(text) > PAGE or (parts != ["Context", "Choice", "Consequences", "Alternatives"] and not merged):
+            wrong[page.name] = len(text), parts
+    assert not wrong
+
+
 # The README and continuous integration
 
 
