@@ -328,6 +328,8 @@ GRAPHS = {
         """m: f32[3], q: f32[3], w: f32[3] = reduce welford [d0 < 3 | r0 < 70] (x[d0, r0])
   y: f32[3, 70] = loop [d0 < 3, r0 < 70] mul(sub(x[d0, r0], m[d0]), rsqrt(q[d0]))""",
     ),
+    "sort": ("sort", "v: f32[3, 70], y: i64[3, 70] = sort [d0 < 3, r0 < 70] along r0 x[d0, r0]"),
+    "largest five": ("sort", "y: f32[3, 5], i: i64[3, 5] = sort descending top 5 [d0 < 3, r0 < 70] along r0 x[d0, r0]"),
     "scan": ("scan", "y: f32[3, 70] = scan sum [d0 < 3, r0 < 70] along r0 x[d0, r0]"),
     "scan from the end": ("scan", "y: f32[3, 70] = scan reverse sum [d0 < 3, r0 < 70] along r0 x[d0, r0]"),
 }

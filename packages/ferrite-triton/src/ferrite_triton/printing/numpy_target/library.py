@@ -162,6 +162,19 @@ def online_softmax(a, b):
     scales = [np.where(top == -np.inf, 1, np.exp(each[0] - top)).astype(top.dtype) for each in (a, b)]
     return top, a[1] * scales[0] + b[1] * scales[1]
 ''',
+    "sort_first": '''\
+def sort_first(x, kept, size, axis, descending):
+    """The first of each row in stable order, and where they were; NaN is the largest. Lanes from `size` come last."""
+    ranks = np.unique(x, return_inverse=True)[1].reshape(x.shape)
+    lane = np.moveaxis(np.arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - 1)), 0, axis)
+    keys = np.where(lane < size, -ranks if descending else ranks, x.size)
+    order = np.take(np.argsort(keys, axis, kind="stable"), np.arange(kept), axis)
+    return np.take_along_axis(x, order, axis), order.astype(np.int32)
+''',
+    "sort_stable": """\
+def sort_stable(x, size, axis, descending):
+    return sort_first(x, x.shape[axis], size, axis, descending)
+""",
     "accumulate": '''\
 def accumulate(merge, tiles, axis):
     """For each element along an axis, the states of all up to it, merged."""
@@ -186,6 +199,7 @@ def backwards(scan, tiles, axis):
 _NEEDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("load", "store", "atomic"), ("checked",)),
     "reduce": ("accumulate",),
+    "sort_stable": ("sort_first",),
 }
 
 

@@ -93,5 +93,7 @@ CALLS: dict[str, str] = {
     "argmin_nan": "argmin(({0}, {1}), ({2}, {3}))",
     "welford": "welford(({0}, {1}, {2}), ({3}, {4}, {5}))",
     "online_softmax": "online_softmax(({0}, {1}), ({2}, {3}))",
+    "sort_stable": "sort_stable({0}, {1}, {2}, {3})",
+    "sort_first": "sort_first({0}, {1}, {2}, {3}, {4})",
 }
 """Device functions of the runtime."""
