@@ -47,14 +47,14 @@ def print_kernel(program: TileProgram, notes: Sequence[str], prefix: str) -> tup
     constants = [f"{constant}: tl.constexpr" for constant in program.constants]
     signature = ", ".join([*(parameter.name for parameter in program.parameters), *constants])
     comments = [f"{STEP}# {note}" for note in notes]
-    text = "\n".join([f"({signature}):", *comments, *print_statements(program, TritonTarget()), ""])
+    text = "\n".join([f"({signature}):", *comments, *print_statements(program, TritonLanguage()), ""])
     digest = hashlib.sha256(f"{prefix}\n{text}".encode()).hexdigest()[:DIGITS]
     name = f"{prefix}_{digest}"
     return "\n".join([*IMPORTS, "", "", "@triton.jit", f"def {name}{text}"]), name
 
 
-class TritonTarget:
-    """The words of Triton, with the device functions of the runtime."""
+class TritonLanguage:
+    """Triton, with the device functions of the runtime."""
 
     def expression(self, root: Expression, types: Types, hold: Hold) -> str:
         """Returns the text of a value, or of a call for its effect."""

@@ -1,7 +1,7 @@
 """Statements of tile programs in Python's syntax: names, loops that carry values, branches.
 
 Triton kernels and NumPy functions are both Python, so that order, indentation and the replacement of carried values are
-the same for both. How values and effects are spelled is asked of a `Target`.
+the same for both. How values and effects are spelled is asked of a `TargetLanguage`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Hold: TypeAlias = "Callable[[str, str], str]"
 """Writes a line that names a text before the line being made; takes a prefix for the name, and returns the name."""
 
 
-class Target(Protocol):
-    """The words of a target whose programs are Python text."""
+class TargetLanguage(Protocol):
+    """How a language that has Python's syntax says what tile programs say."""
 
     def expression(self, root: Expression, types: Types, hold: Hold) -> str:
         """Returns the text of a value, or of a call for its effect."""
@@ -45,20 +45,20 @@ class Target(Protocol):
         ...
 
 
-def print_statements(program: TileProgram, target: Target, indent: str = STEP) -> Iterator[str]:
+def print_statements(program: TileProgram, language: TargetLanguage, indent: str = STEP) -> Iterator[str]:
     """Yields the lines of the body of a program.
 
     Raises:
         UnsupportedDefinition: the target has no text for an operation.
     """
-    return _Printer(program, target).block(program.body, indent)
+    return _Printer(program, language).block(program.body, indent)
 
 
 class _Printer:
     """Prints one program; ``_types`` are those of the names known so far, which are never two for one name."""
 
-    def __init__(self, program: TileProgram, target: Target) -> None:
-        self._target = target
+    def __init__(self, program: TileProgram, language: TargetLanguage) -> None:
+        self._language = language
         self._types: dict[str, TileType] = {each.name: each.type for each in program.parameters}
         self._held = 0
         self._pending: list[str] = []
@@ -81,7 +81,7 @@ class _Printer:
                 yield f"{indent}{', '.join(variable.name for variable in variables)} = {text}"
                 self._types |= {variable.name: variable.type for variable in variables}
             case Do(effect):
-                line = self._target.effect(effect, self._types, self._hold)
+                line = self._language.effect(effect, self._types, self._hold)
                 yield from self._drained(indent)
                 if line is not None:
                     yield f"{indent}{line}"
@@ -103,7 +103,7 @@ class _Printer:
             yield f"{indent}{carried.variable.name} = {text}"
             self._types[carried.variable.name] = carried.variable.type
         self._types[loop.counter.name] = loop.counter.type
-        rounds = self._target.rounds(loop, [self._text(bound) for bound in (loop.start, loop.stop, loop.step)])
+        rounds = self._language.rounds(loop, [self._text(bound) for bound in (loop.start, loop.stop, loop.step)])
         yield from self._drained(indent)
         yield f"{indent}for {loop.counter.name} in {rounds}:"
         inside = indent + STEP
@@ -139,4 +139,4 @@ class _Printer:
         return (indent + line for line in pending)
 
     def _text(self, expression: Expression) -> str:
-        return self._target.expression(expression, self._types, self._hold)
+        return self._language.expression(expression, self._types, self._hold)

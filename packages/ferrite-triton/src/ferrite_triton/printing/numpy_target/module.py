@@ -42,16 +42,16 @@ def print_numpy(program: TileProgram) -> str:
     Raises:
         UnsupportedDefinition: NumPy has no text for something in the program; the message says for what.
     """
-    target = NumpyTarget()
+    language = NumpyLanguage()
     names = [*(parameter.name for parameter in program.parameters), *program.constants, "grid"]
     body = [
         *(f"{STEP}{_parameter_text(parameter)}" for parameter in program.parameters),
         f"{STEP}grid = (*grid, 1, 1, 1)[:3]",
         f'{STEP}with np.errstate(all="ignore"):',
         f"{2 * STEP}for program in np.ndindex(grid[::-1]):",
-        *print_statements(program, target, 3 * STEP),
+        *print_statements(program, language, 3 * STEP),
     ]
-    library = library_text(target.used)
+    library = library_text(language.used)
     function = "\n".join([f"def {program.name}({', '.join(names)}):", *body, ""])
     return "\n\n".join(["import numpy as np\n", *([library] if library else []), function])
 
@@ -61,8 +61,8 @@ def _parameter_text(parameter: Variable) -> str:
     return f"{name} = {name}, np.int64(0)" if type_.is_pointer else f"{name} = {type_text(type_.dtype)}({name})"
 
 
-class NumpyTarget:
-    """The words of NumPy; ``used`` are the functions of the library that programs printed so far call."""
+class NumpyLanguage:
+    """NumPy; ``used`` are the functions of the library that programs printed so far call."""
 
     def __init__(self) -> None:
         self.used: set[str] = set()
