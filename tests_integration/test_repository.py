@@ -354,7 +354,7 @@ def commands_of(page: Path) -> set[tuple[str, str]]:
     Where benchmarks are the subject a page names them without their folder's folder.
     """
     said = said_of(page)
-    is_about = page.parent in (BENCHMARKS, ROOT / "docs" / "decisions")
+    is_about = BENCHMARKS in page.parents or page.parent == ROOT / "docs" / "decisions"
     quoted = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", said, flags=re.MULTILINE | re.DOTALL))
     called = re.compile(r"(?<![\w/])(benchmarks/)?((?:kernels|models|host)/\w+\.py)\b(.*)", re.DOTALL)
     found = [called.search(text) for text in (*quoted, *re.findall(r"^(?:python3? .*)$", said, re.MULTILINE))]
@@ -378,6 +378,16 @@ def test_benchmarks_that_pages_call_take_these_options():
             if not script.is_file() or given - known:
                 missing.add((page.name, name, *sorted(given - known)))
     assert not sorted(missing)
+
+
+def test_thresholds_that_pages_set_are_fields_of_the_policy():
+    model = NOXFILE.PACKAGES["scheduler"].folder / "src" / "ferrite_scheduler" / "model" / "target.py"
+    (policy,) = (node for node in ast.parse(text_of(model)).body if getattr(node, "name", "") == "Policy")
+    fields = {node.target.id for node in policy.body if isinstance(node, ast.AnnAssign)}
+    given = re.compile(r"""--policy '\{"(\w+)": (?!value)""")
+    named = {(page.name, name) for page in pages() for name in given.findall(said_of(page))}
+    assert named
+    assert not {(page, name) for page, name in named if name not in fields}
 
 
 def test_the_page_about_benchmarks_lists_all_of_them():
