@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "how-to"
-FOLDERS = ("packages", "docs", "tests_integration")
+FOLDERS = ("packages", "docs", "tests_integration", "benchmarks")
 SECONDS = 300
 """After which a command is given up; on two idle cores none takes a minute."""
 
