@@ -169,6 +169,34 @@ def test_control_flow() -> None:
     assert run(CONTROL, 3.0, 16.0) == [6.0, 6.0, 19.0]
 
 
+COUNTING = """
+graph @main(x: f32[n], y: f32[]) -> (z, size(u)) where n: size >= 1, u: size {
+  z: f32[n] = while @more do @step (x, y) sizes (0, n) binds (u)
+}
+graph @more(x: f32[n], y: f32[], i: size, m: size) -> (size(max(0, -i + m))) where i: size, m: size, n: size >= 1 {
+}
+graph @step(x: f32[n], y: f32[], i: size, m: size) -> (z, size(i + 2)) where i: size, m: size, n: size >= 1 {
+  z: f32[n] = loop [a < n] add(x[a], y[])
+}
+"""
+
+
+def test_a_loop_carries_integers_and_binds_the_last_ones() -> None:
+    assert run(COUNTING, [1.0, 2.0, 3.0], 0.5) == [[2.0, 3.0, 4.0], 4]
+
+
+def test_results_of_called_graphs_are_tensors_of_their_own() -> None:
+    text = """
+graph @main(x: f32[2]) -> (y, z) mutates (x: z) {
+  y: f32[2] = call @same(x)
+  z: f32[2] = update set x [i < 2] at [i] f32(7.0)
+}
+graph @same(x: f32[2]) -> (x) {
+}
+"""
+    assert run(text, [1.0, 2.0]) == [[1.0, 2.0], [7.0, 7.0]]
+
+
 def test_numbers_and_none_as_outputs() -> None:
     assert run("graph @f() -> (3, 2.5, true, none) {\n}") == [3, 2.5, True, None]
 

@@ -5,7 +5,8 @@ Most symbols are told by the inputs. The others are *bound* by a definition, and
 - a library call binds a symbol that is an extent of one of its results and was not known before;
 - ``extern ferrite.size(size(u1), x, 0)`` binds one to an extent of a tensor whose type says something else;
 - ``extern ferrite.read(size(u2), x)`` binds one to the only element, an integer or bool, of a tensor;
-- ``extern ferrite.let(size(u3), size(min(u0, 8)))`` binds one to what is computed from others.
+- ``extern ferrite.let(size(u3), size(min(u0, 8)))`` binds one to what is computed from others;
+- a ``while`` binds one to each of the integers that it carries, as they are in the end.
 
 ``extern ferrite.check(condition, "message", [["k", size(u0)], …])`` stops the program unless a condition on sizes
 holds: ``["le", a, b]`` with one of `COMPARISONS`, or ``["and", condition, …]``, ``["or", condition, …]``,
@@ -20,7 +21,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import size_polynomials
-from .graph import Definition, Extern, Graph, Sort, TensorType, Update, View, bodies_of, domain_of, views_in
+from .graph import (
+    Call,
+    Definition,
+    Extern,
+    Graph,
+    If,
+    Sort,
+    TensorType,
+    Update,
+    View,
+    While,
+    bodies_of,
+    domain_of,
+    views_in,
+)
 from .index import FloorDiv, Index, Indirect, Mod
 from .scalar import indirects_of, postorder
 from .sizes import Size, Symbolic, symbols_of
@@ -38,7 +53,7 @@ COMPARISONS = ("le", "lt", "ge", "gt", "eq", "ne")
 class Binding:
     """A symbol that a definition binds: to the extent ``axis`` of its result number ``result``.
 
-    Both are -1 for the calls in `STEPS`, whose arguments say what it is bound to.
+    Both are -1 for the calls in `STEPS`, whose arguments say what it is bound to, and for what a loop carries.
     """
 
     symbol: str
@@ -53,7 +68,7 @@ def bindings_of(graph: Graph) -> dict[int, tuple[Binding, ...]]:
     known = set(given_symbols(graph))
     found: dict[int, tuple[Binding, ...]] = {}
     for position, definition in enumerate(graph.definitions):
-        if not isinstance(definition, Extern):
+        if not isinstance(definition, Extern | While):
             continue
         made = tuple(_new_bindings(definition, known))
         if made:
@@ -79,7 +94,13 @@ def given_symbols(graph: Graph) -> frozenset[str]:
     return frozenset(name for size in sizes for name in symbols_of(size))
 
 
-def _new_bindings(definition: Extern, known: set[str]) -> Iterator[Binding]:
+def _new_bindings(definition: Extern | While, known: set[str]) -> Iterator[Binding]:
+    if isinstance(definition, While):
+        for symbol in map(str, definition.binds):
+            if symbol not in known:
+                known.add(symbol)
+                yield Binding(symbol)
+        return
     if definition.target in STEPS - {CHECK}:
         name = str(definition.args[0])
         if name not in known:
@@ -127,6 +148,9 @@ def definition_sizes(definition: Definition) -> Iterator[Size]:
     yield from (dim.size for dim in (*dims, *reduced))
     if isinstance(definition, Sort) and definition.top is not None:
         yield definition.top
+    if isinstance(definition, Call | If | While):
+        yield from definition.sizes
+        yield from definition.binds if isinstance(definition, While) else ()
     if isinstance(definition, Extern):
         arguments = (definition.args, tuple(value for _, value in definition.kwargs))
         yield from view_sizes(views_in(arguments))

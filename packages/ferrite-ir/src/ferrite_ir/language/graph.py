@@ -291,41 +291,52 @@ class Extern:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Another graph of the module applied to values by name."""
+    """Another graph of the module applied to values by name, and to the integers that it takes (`Graph.sizes`).
+
+    A called graph changes none of its inputs. Its results are new tensors, laid out as their types say.
+    """
 
     results: tuple[Value, ...]
     callee: str
     args: tuple[str, ...]
+    sizes: tuple[Size, ...] = ()
     origins: Origins = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """One of two graphs of the module, chosen by a one-element bool value, applied to values by name."""
+    """One of two graphs of the module, chosen by a one-element bool value, called as by `Call`."""
 
     results: tuple[Value, ...]
     condition: str
     then: str
     otherwise: str
     args: tuple[str, ...]
+    sizes: tuple[Size, ...] = ()
     origins: Origins = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class While:
-    """A loop over graphs of the module: while ``condition(args)`` gives true, ``args = body(args)``.
+    """A loop over graphs of the module: while ``condition`` gives true, ``body`` makes the operands that it carries.
 
-    The results are the last ``args``.
+    Both take ``args`` and ``sizes``. As many of the first args as there are results, and of the first sizes as there
+    are ``binds``, are carried: ``body`` returns them for the next iteration, tensors before integers. The results are
+    the last tensors; ``binds`` are the symbols that the last integers bind. ``condition`` returns one bool, or an
+    integer that is not 0.
     """
 
     results: tuple[Value, ...]
     condition: str
     body: str
     args: tuple[str, ...]
+    sizes: tuple[Size, ...] = ()
+    binds: tuple[Size, ...] = ()
     origins: Origins = field(default=(), compare=False)
 
 
 Definition: TypeAlias = Loop | Reduction | Scan | Sort | Update | Contract | Extern | Call | If | While
+ControlFlow: TypeAlias = Call | If | While
 Computed: TypeAlias = Loop | Reduction | Scan | Sort | Update | Contract
 
 Output: TypeAlias = "View | bool | int | float | sizes.Symbolic | None"
@@ -442,6 +453,18 @@ def domain_of(definition: Definition) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]
         case Loop() | Scan() | Sort() | Update():
             return definition.dims, ()
     return (), ()
+
+
+def callees_of(definition: Definition) -> tuple[str, ...]:
+    """Returns the names of the graphs that a definition calls; none for all but control flow."""
+    match definition:
+        case Call():
+            return (definition.callee,)
+        case If():
+            return definition.then, definition.otherwise
+        case While():
+            return definition.condition, definition.body
+    return ()
 
 
 def views_in(argument: Any) -> Iterator[View]:

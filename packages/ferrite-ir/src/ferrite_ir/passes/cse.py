@@ -101,8 +101,11 @@ class _Merger:
                 if (args, kwargs) == (definition.args, definition.kwargs):
                     return definition
                 return replace(definition, args=args, kwargs=kwargs)
-            case Call() | If() | While():
-                return definition  # their arguments are never merged
+            case Call() | While():
+                return replace(definition, args=tuple(renamed.get(name, name) for name in definition.args))
+            case If():
+                args = tuple(renamed.get(name, name) for name in definition.args)
+                return replace(definition, condition=renamed.get(definition.condition, definition.condition), args=args)
         return map_scalars(definition, self._with_new_loads, self._with_new_index)
 
     def _with_new_loads(self, body: Scalar) -> Scalar:
@@ -138,10 +141,6 @@ def _names_changed_in_place(graph: Graph) -> set[str]:
             case Extern():
                 names.update(definition.mutates)
                 names.update(name for pair in definition.aliases for name in pair)
-            case Call() | While():
-                names.update(definition.args)
-            case If():
-                names.update((definition.condition, *definition.args))
     return names
 
 

@@ -38,7 +38,7 @@ class Storage:
 
 
 def trace_storage(graph: Graph) -> Storage:
-    """Returns what shares storage in a graph. A called graph is taken to change its arguments: nothing here says."""
+    """Returns what shares storage in a graph. A called graph changes none of its arguments."""
     roots: dict[str, str] = {}
     writes: dict[str, list[int]] = {}
     for position, definition in enumerate(graph.definitions):
@@ -51,8 +51,6 @@ def trace_storage(graph: Graph) -> Storage:
                 for result, operand in definition.aliases:
                     roots[result] = roots.get(operand, operand)
                 written = definition.mutates
-            case Call() | If() | While():
-                written = definition.args
         for root in dict.fromkeys(roots.get(name, name) for name in written):
             writes.setdefault(root, []).append(position)
     return Storage(roots, writes)

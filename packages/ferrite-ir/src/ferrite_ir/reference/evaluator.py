@@ -336,37 +336,46 @@ class Evaluator:
 
     def run_call(self, call: Call) -> None:
         """Runs another graph of the module."""
-        self._store(call.results, self._called(call.callee, [self._find(name) for name in call.args]))
+        self._store(call.results, self._called(call.callee, *self._given(call)))
 
     def run_if(self, branch: If) -> None:
         """Runs one of two graphs."""
         condition = self._find(branch.condition)
         chosen = branch.then if condition.read((0,) * len(condition.shape)) else branch.otherwise
-        self._store(branch.results, self._called(chosen, [self._find(name) for name in branch.args]))
+        self._store(branch.results, self._called(chosen, *self._given(branch)))
 
     def run_while(self, loop: While) -> None:
         """Runs a graph again and again."""
-        state: list[Any] = [self._find(name) for name in loop.args]
+        tensors, numbers = self._given(loop)
+        count = len(loop.results)
         for _ in range(MAX_ITERATIONS):
-            (verdict,) = self._called(loop.condition, state)
+            (verdict,) = self._called(loop.condition, tensors, numbers)
             if isinstance(verdict, Tensor):
                 verdict = verdict.read((0,) * len(verdict.shape))
             if not verdict:
-                self._store(loop.results, state)
+                self._store(loop.results, tensors[:count])
+                self.symbols.update(zip(map(str, loop.binds), numbers, strict=False))
                 return
-            state = self._called(loop.body, state)
+            made: list[Any] = list(self._called(loop.body, tensors, numbers))
+            tensors, numbers = [*made[:count], *tensors[count:]], [*made[count:], *numbers[len(loop.binds) :]]
         raise EvaluationError(f"@{loop.condition} still holds after {MAX_ITERATIONS} iterations")
 
-    def _called(self, name: str, args: Sequence[Tensor]) -> list[Tensor | Number | None]:
-        inner = Evaluator(self.module.graph(name), self.module, self._externs)
+    def _given(self, call: Call | If | While) -> tuple[list[Tensor], list[int]]:
+        return [self._find(name) for name in call.args], list(self.sizes(call.sizes))
+
+    def _called(self, name: str, args: Sequence[Tensor], numbers: Sequence[int]) -> list[Tensor | Number | None]:
+        callee = self.module.graph(name)
+        symbols = {str(size): number for (_, size), number in zip(callee.sizes, numbers, strict=True)}
+        inner = Evaluator(callee, self.module, self._externs, symbols)
         inner.bind(args)
         for definition in inner.graph.definitions:
             inner.run(definition)
         return inner.outputs()
 
     def _store(self, results: Sequence[Value], found: Sequence[Tensor | Number | None]) -> None:
+        """Stores results of a called graph, which are tensors of their own."""
         for value, result in zip(results, found, strict=True):
-            self.memory[value.name] = result if isinstance(result, Tensor) else self._filled(value, result)
+            self.memory[value.name] = self._filled(value, result.nested() if isinstance(result, Tensor) else result)
 
 
 def _place(point: Point, dims: Sequence[Dim]) -> tuple[int, ...]:

@@ -494,7 +494,7 @@ class _GraphReader:
 
     def read_call(self, results: Results) -> Call:
         """Returns the rest of a call."""
-        return Call(self._named(results), self._read_callee(), self._read_names())
+        return Call(self._named(results), self._read_callee(), self._read_names(), self._read_sizes("sizes"))
 
     def read_if(self, results: Results) -> If:
         """Returns the rest of a choice between two graphs."""
@@ -503,14 +503,21 @@ class _GraphReader:
         then = self._read_callee()
         self.words.expect("else")
         otherwise = self._read_callee()
-        return If(self._named(results), condition, then, otherwise, self._read_names())
+        return If(self._named(results), condition, then, otherwise, self._read_names(), self._read_sizes("sizes"))
 
     def read_while(self, results: Results) -> While:
         """Returns the rest of a loop over graphs."""
         condition = self._read_callee()
         self.words.expect("do")
         body = self._read_callee()
-        return While(self._named(results), condition, body, self._read_names())
+        args, sizes, binds = self._read_names(), self._read_sizes("sizes"), self._read_sizes("binds")
+        return While(self._named(results), condition, body, args, sizes, binds)
+
+    def _read_sizes(self, word: str) -> tuple[Size, ...]:
+        if not self.words.accept(word):
+            return ()
+        self.words.expect("(")
+        return tuple(read_listed(self.words, ")", self._read_size))
 
 
 class DefinitionReader(_GraphReader):

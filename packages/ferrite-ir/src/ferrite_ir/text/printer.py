@@ -328,16 +328,21 @@ def _argument(argument: Any, values: Mapping[str, Value]) -> str:
 
 
 def _call(call: Call, values: Mapping[str, Value]) -> str:
-    return f"call @{spelled(call.callee)}{_names(call.args)}"
+    return f"call @{spelled(call.callee)}{_names(call.args)}{_sizes_text('sizes', call.sizes)}"
 
 
 def _if(branch: If, values: Mapping[str, Value]) -> str:
     choice = f"if {spelled(branch.condition)} then @{spelled(branch.then)} else @{spelled(branch.otherwise)}"
-    return f"{choice} {_names(branch.args)}"
+    return f"{choice} {_names(branch.args)}{_sizes_text('sizes', branch.sizes)}"
 
 
 def _while(loop: While, values: Mapping[str, Value]) -> str:
-    return f"while @{spelled(loop.condition)} do @{spelled(loop.body)} {_names(loop.args)}"
+    given = f"{_sizes_text('sizes', loop.sizes)}{_sizes_text('binds', loop.binds)}"
+    return f"while @{spelled(loop.condition)} do @{spelled(loop.body)} {_names(loop.args)}{given}"
+
+
+def _sizes_text(word: str, given: tuple[Size, ...]) -> str:
+    return f" {word} ({_list(map(sizes.text, given))})" if given else ""
 
 
 _RIGHT: dict[type, Callable[[Any, Mapping[str, Value]], str]] = {

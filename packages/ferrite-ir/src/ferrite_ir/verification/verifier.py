@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ferrite_ir.language import sizes
 from ferrite_ir.language.dtypes import BOOL
-from ferrite_ir.language.graph import Call, Graph, If, Module, TensorType, View, While
+from ferrite_ir.language.graph import Call, Graph, If, Module, Output, TensorType, View, While, callees_of
 from ferrite_ir.text.printer import definition_text, graph_text, type_text
 
 from .checks import check_graph
@@ -84,45 +84,62 @@ def _find_spot(lines: Sequence[str], spot: str) -> tuple[int, int]:
 def _check_calls(graph: Graph, module: Module) -> Iterable[Problem]:
     known = {other.name: other for other in module.graphs}
     for position, definition in enumerate(graph.definitions):
-        match definition:
-            case Call():
-                pairs: list[tuple[str, bool]] = [(definition.callee, True)]
-            case If():
-                pairs = [(definition.then, True), (definition.otherwise, True)]
-            case While():
-                pairs = [(definition.condition, False), (definition.body, True)]
-            case _:
-                continue
-        args = [graph.values[name].type for name in definition.args if name in graph.values]
-        results = [value.type for value in definition.results]
-        for name, gives_results in pairs:
-            callee = known.get(name)
+        if not isinstance(definition, Call | If | While):
+            continue
+        for place, name in enumerate(callees_of(definition)):
+            callee, is_condition = known.get(name), isinstance(definition, While) and place == 0
             if callee is None:
                 message = f"the module has no graph @{name}; it has {', '.join('@' + other for other in known)}"
             else:
-                message = _signature_problem(callee, args, results if gives_results else None)
+                problem = _signature_problem(graph, definition, callee, is_condition=is_condition)
+                message = f"@{name}: {problem}" if problem else ""
             if message:
                 yield Problem("V20", message, graph.name, position, f"@{name}")
+        if isinstance(definition, While) and (problem := _carry_problem(graph, definition)):
+            yield Problem("V20", problem, graph.name, position, "while")
 
 
-def _signature_problem(callee: Graph, args: Sequence[TensorType], results: Sequence[TensorType] | None) -> str:
-    """Returns what is wrong with a call; ``results=None`` stands for a condition."""
-    inputs = [value.type for value in callee.inputs]
-    if problem := _difference("input", inputs, args):
-        return f"@{callee.name}: {problem}"
-    outputs = [output if isinstance(output, View) else None for output in callee.outputs]
-    if results is None:
-        is_bool = (
-            len(outputs) == 1
-            and outputs[0] is not None
-            and outputs[0].dtype is BOOL
-            and sizes.product(outputs[0].shape) == 1
-        )
-        return "" if is_bool else f"@{callee.name} must give one bool to be a condition"
-    given = [None if view is None else TensorType(view.dtype, view.shape, view.strides) for view in outputs]
-    if problem := _difference("output", given, results):
-        return f"@{callee.name}: {problem}"
-    return ""
+def _signature_problem(graph: Graph, call: Call | If | While, callee: Graph, *, is_condition: bool) -> str:
+    """Returns what is wrong with a call of a graph, "" if nothing is."""
+    if callee.mutations:
+        return f"it changes its input {callee.mutations[0][0]}, which a called graph must not"
+    args = [graph.values[name].type for name in call.args if name in graph.values]
+    if problem := _difference("input", [value.type for value in callee.inputs], args):
+        return problem
+    if len(callee.sizes) != len(call.sizes):
+        return f"{len(callee.sizes)} sizes, the call has {len(call.sizes)}"
+    if is_condition:
+        return "" if _is_condition(callee) else "it must give one bool, or an integer, to be a condition"
+    numbers = len(call.binds) if isinstance(call, While) else 0
+    tensors, integers = callee.outputs[: len(callee.outputs) - numbers], callee.outputs[len(callee.outputs) - numbers :]
+    if problem := _difference("output", [_output_type(output) for output in tensors], [v.type for v in call.results]):
+        return problem
+    is_short = len(integers) != numbers or any(isinstance(output, View) or output is None for output in integers)
+    return f"its last {numbers} outputs must be integers" if is_short else ""
+
+
+def _output_type(output: Output) -> TensorType | None:
+    return TensorType(output.dtype, output.shape, output.strides) if isinstance(output, View) else None
+
+
+def _is_condition(graph: Graph) -> bool:
+    if len(graph.outputs) != 1:
+        return False
+    (output,) = graph.outputs
+    if isinstance(output, View):
+        return output.dtype is BOOL and sizes.product(output.shape) == 1
+    return isinstance(output, int | sizes.Symbolic)
+
+
+def _carry_problem(graph: Graph, loop: While) -> str:
+    """Returns what is wrong with what a loop carries: tensors that do not stay what they are, integers too many."""
+    if len(loop.results) > len(loop.args) or len(loop.binds) > len(loop.sizes):
+        return "it carries more than it is given"
+    args = [graph.values[name].type for name in loop.args[: len(loop.results)] if name in graph.values]
+    if len(args) < len(loop.results):
+        return ""
+    problem = _difference("result", args, [value.type for value in loop.results])
+    return f"what it carries must stay what it is: {problem}" if problem else ""
 
 
 def _difference(what: str, formal: Sequence[TensorType | None], actual: Sequence[TensorType]) -> str:
@@ -167,16 +184,5 @@ def _reachable(start: str, calls: dict[str, list[tuple[str, int]]]) -> set[str]:
 
 
 def _callees(graph: Graph) -> list[tuple[str, int]]:
-    found: list[tuple[str, int]] = []
-    for position, definition in enumerate(graph.definitions):
-        match definition:
-            case Call():
-                names = [definition.callee]
-            case If():
-                names = [definition.then, definition.otherwise]
-            case While():
-                names = [definition.condition, definition.body]
-            case _:
-                continue
-        found += [(name, position) for name in names]
-    return found
+    pairs = enumerate(graph.definitions)
+    return [(name, position) for position, definition in pairs for name in callees_of(definition)]
