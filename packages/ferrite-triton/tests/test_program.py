@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ferrite_ir import parse_graph
+from ferrite_ir import parse_graph, parse_module
 from ferrite_ir.language.dtypes import BF16, F32
-from ferrite_ir.language.graph import Call, Extern, Graph, Origin, Tag, TensorType, Value, View
-from ferrite_scheduler import schedule
+from ferrite_ir.language.graph import Extern, Graph, Origin, Tag, TensorType, Value, View
+from ferrite_scheduler import schedule, schedule_module
 from ferrite_scheduler.model.schedule import (
     Allocate,
     CallExtern,
-    CallGraph,
     Copy,
     Free,
     Item,
@@ -93,11 +92,54 @@ def test_arguments_without_a_word_are_refused() -> None:
         encode_argument((1, object()))
 
 
-def test_control_flow_is_refused() -> None:
-    graph = Graph("g", (), (), ())
-    step = CallGraph(Call((Value("y", MATRIX),), "body", ()))
-    with pytest.raises(UnsupportedDefinition, match="y: programs have no call step; inline the graph"):
-        emit_program(Schedule(graph, (), (step,), ()))
+MODULE = """
+graph @main(x: f32[4], y: f32[n], c: bool[]) -> (b, d) where n: size >= 1, u: size {
+  a: f32[4] = call @double(x)
+  b: f32[4] = if c then @double else @negate (a)
+  z: f32[n] = while @more do @step (y) sizes (0, n) binds (u)
+  d: f32[n] = loop [i < n] mul(z[i], index.f32(u))
+}
+graph @negate(x: f32[4]) -> (y) {
+  y: f32[4] = loop [i < 4] neg(x[i])
+}
+graph @double(x: f32[4]) -> (y) {
+  y: f32[4] = loop [i < 4] add(x[i], x[i])
+}
+graph @more(x: f32[n], i: size, m: size) -> (size(max(0, -i + m))) where i: size, m: size, n: size >= 1 {
+}
+graph @step(x: f32[n], i: size, m: size) -> (z, size(i + 1)) where i: size, m: size, n: size >= 1 {
+  z: f32[n] = loop [a < n] add(x[a], index.f32(i))
+}
+"""
+
+
+def test_graphs_of_a_module_stand_before_the_steps_that_call_them() -> None:
+    mapping = emit_program(schedule_module(parse_module(MODULE))).to_mapping()
+    graphs = {graph["name"]: graph for graph in mapping["graphs"]}
+    assert list(graphs) == ["double", "negate", "more", "step"]
+    assert [step for step in mapping["steps"] if step["do"] in ("call", "if", "while")] == [
+        {"do": "call", "graph": "double", "args": ["x"], "sizes": [], "results": ["a"]},
+        {
+            "do": "if",
+            "condition": "c",
+            "then": "double",
+            "else": "negate",
+            "args": ["a"],
+            "sizes": [],
+            "results": ["b"],
+        },
+        {
+            "do": "while",
+            "condition": "more",
+            "body": "step",
+            "args": ["y"],
+            "sizes": [0, "n"],
+            "results": ["z"],
+            "binds": ["u"],
+        },
+    ]
+    assert graphs["step"]["outputs"] == [{"value": "z"}, {"scalar": ["add", "i", 1]}]
+    assert len(mapping["kernels"]) == 6, "one for each of the graphs double and negate, two texts of those over n"
 
 
 def test_equal_kernels_are_emitted_once_with_all_their_origins() -> None:

@@ -6,7 +6,7 @@ from .fusion.explanation import explain
 from .memory.footprint import Footprint, footprint
 from .model.schedule import Decision, Kernel, Schedule
 from .model.target import Policy, Target
-from .pipeline import schedule
+from .pipeline import schedule, schedule_module
 from .text.parser import parse_schedule
 
 __version__ = "0.1.0"
@@ -27,4 +27,5 @@ __all__ = [
     "footprint",
     "parse_schedule",
     "schedule",
+    "schedule_module",
 ]

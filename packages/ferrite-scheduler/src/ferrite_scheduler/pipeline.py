@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ferrite_ir.language.graph import Graph
+from ferrite_ir.language.calls import called_first
+from ferrite_ir.language.graph import Graph, Module
 from ferrite_scheduler.analysis.clusters import Cluster, absorb, cluster_of, stored_names
 from ferrite_scheduler.analysis.dependences import Dependences, Node, Stage, dependences_of, make_node, nodes_of
 from ferrite_scheduler.analysis.kernel_forms import form_of
@@ -70,6 +71,23 @@ def schedule(
     kernels, steps, outputs = plan_memory(refined.work, refined.graph, refined.dependences, policy, donated, held)
     changes = (*rewritten, *plan.changes, *making.changes, *changed)
     return Schedule(refined.graph, kernels, steps, outputs, plan.decisions, changes)
+
+
+def schedule_module(
+    module: Module,
+    target: Target = DEFAULT_TARGET,
+    policy: Policy = DEFAULT_POLICY,
+    donated: Collection[str] = (),
+    held: Collection[str] = (),
+) -> Schedule:
+    """Returns the schedule of a module's first graph, with those of the graphs that it calls.
+
+    ``donated`` and ``held`` are about the first graph, see `schedule`. Inputs of called graphs are held by the caller.
+    """
+    callees = tuple(
+        schedule(graph, target, policy, held=[value.name for value in graph.inputs]) for graph in called_first(module)
+    )
+    return replace(schedule(module.graphs[0], target, policy, donated, held), callees=callees)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,21 @@ _TEMPLATES: dict[str, Callable[[CallExtern, Collection[str]], Expansion]] = {RED
 
 
 @dataclass(frozen=True)
+class Subprogram:
+    """A graph of a program that its steps call; the fields are those of `Program`."""
+
+    name: str
+    inputs: tuple[dict[str, Any], ...]
+    steps: tuple[dict[str, Any], ...]
+    outputs: tuple[dict[str, Any], ...]
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form; a new object each time."""
+        listed = {"inputs": self.inputs, "steps": self.steps, "outputs": self.outputs}
+        return {"name": self.name, **{field: [dict(value) for value in values] for field, values in listed.items()}}
+
+
+@dataclass(frozen=True)
 class Program:
     """A program of format 2: JSON values, ready to be saved or loaded by a runtime.
 
@@ -41,6 +56,7 @@ class Program:
         device: device type that the kernels run on.
         inputs, steps, outputs: JSON objects as in docs/kernel-spec.md.
         kernels: the distinct kernels, in first-use order.
+        graphs: what steps call, each behind what its own steps call.
     """
 
     name: str
@@ -49,10 +65,11 @@ class Program:
     kernels: tuple[KernelSpec, ...]
     steps: tuple[dict[str, Any], ...]
     outputs: tuple[dict[str, Any], ...]
+    graphs: tuple[Subprogram, ...] = ()
 
     def to_mapping(self) -> dict[str, Any]:
         """Returns the JSON form; a new object each time."""
-        return {
+        mapping = {
             "format": PROGRAM_FORMAT,
             "name": self.name,
             "device": self.device,
@@ -61,6 +78,7 @@ class Program:
             "steps": [dict(step) for step in self.steps],
             "outputs": [dict(output) for output in self.outputs],
         }
+        return mapping | ({"graphs": [graph.to_mapping() for graph in self.graphs]} if self.graphs else {})
 
     @property
     def source(self) -> str:
@@ -76,20 +94,22 @@ def emit_program(schedule: Schedule, target: Target | None = None, *, name: str 
     Raises:
         EmitError: some part of the schedule has no text; the message names the kernel and the definition.
     """
-    specs: dict[str, KernelSpec] = {}
-    written: dict[Kernel, Emitted] = {}
-    launches: list[LaunchForm] = []
-    for kernel in schedule.kernels:
-        form = without_names(kernel)
-        emitted = written.get(form)
-        if emitted is None:
-            emitted = written[form] = _emit(kernel)
-        for spec in (*(spec for _, spec in emitted.alternatives), emitted.spec):
-            known = specs.get(spec.id)
-            # Equal layers share one kernel, which then comes from all of them.
-            joined = () if known is None else known.origin
-            specs[spec.id] = replace(known or spec, origin=_joined(joined, origin_texts(kernel)))
-        launches.append(launch_form(emitted, kernel.skip_guard))
+    kernels = _Kernels()
+    main = _write(schedule, kernels, name)
+    return Program(
+        name=name,
+        device=schedule.graph.device,
+        inputs=main.inputs,
+        steps=main.steps,
+        outputs=main.outputs,
+        graphs=tuple(_write(callee, kernels, callee.graph.name) for callee in schedule.callees),
+        kernels=tuple(kernels.specs.values()),
+    )
+
+
+def _write(schedule: Schedule, kernels: _Kernels, name: str) -> Subprogram:
+    """Returns the steps of one graph; ``kernels`` gets those that it launches."""
+    launches = [kernels.launch(kernel) for kernel in schedule.kernels]
     graph = schedule.graph
     device, bound = graph.device, results_that_bind(graph)
     steps = [*bind_symbols(graph)]
@@ -102,16 +122,36 @@ def emit_program(schedule: Schedule, target: Target | None = None, *, name: str 
         expansion = write(step, taken)
         steps += expansion.steps
         for spec in expansion.kernels:
-            joined = specs[spec.id].origin if spec.id in specs else ()
-            specs[spec.id] = replace(spec, origin=_joined(joined, spec.origin))
-    return Program(
-        name=name,
-        device=device,
+            kernels.add(spec, spec.origin)
+    return Subprogram(
+        name,
         inputs=(*(encode_input(value, device) for value in schedule.inputs), *map(encode_size_input, graph.sizes)),
-        kernels=tuple(specs.values()),
         steps=tuple(steps),
         outputs=tuple(encode_output(output) for output in schedule.outputs),
     )
+
+
+class _Kernels:
+    """The kernels of a program so far, each distinct one once, by identity."""
+
+    def __init__(self) -> None:
+        self.specs: dict[str, KernelSpec] = {}
+        self._written: dict[Kernel, Emitted] = {}
+
+    def launch(self, kernel: Kernel) -> LaunchForm:
+        """Returns how a kernel is launched, its texts written if none like it was."""
+        form = without_names(kernel)
+        emitted = self._written.get(form)
+        if emitted is None:
+            emitted = self._written[form] = _emit(kernel)
+        for spec in (*(spec for _, spec in emitted.alternatives), emitted.spec):
+            self.add(spec, origin_texts(kernel))
+        return launch_form(emitted, kernel.skip_guard)
+
+    def add(self, spec: KernelSpec, origin: tuple[str, ...]) -> None:
+        """Adds a kernel; equal layers share one, which then comes from all of them."""
+        known = self.specs.get(spec.id)
+        self.specs[spec.id] = replace(known or spec, origin=_joined(() if known is None else known.origin, origin))
 
 
 def _host_names(schedule: Schedule) -> frozenset[str]:

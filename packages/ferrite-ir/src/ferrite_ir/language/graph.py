@@ -455,18 +455,6 @@ def domain_of(definition: Definition) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]
     return (), ()
 
 
-def callees_of(definition: Definition) -> tuple[str, ...]:
-    """Returns the names of the graphs that a definition calls; none for all but control flow."""
-    match definition:
-        case Call():
-            return (definition.callee,)
-        case If():
-            return definition.then, definition.otherwise
-        case While():
-            return definition.condition, definition.body
-    return ()
-
-
 def views_in(argument: Any) -> Iterator[View]:
     """Yields the views in a (nested) argument of a library call, left to right."""
     stack = [argument]

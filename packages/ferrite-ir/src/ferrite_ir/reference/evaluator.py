@@ -336,34 +336,35 @@ class Evaluator:
 
     def run_call(self, call: Call) -> None:
         """Runs another graph of the module."""
-        self._store(call.results, self._called(call.callee, *self._given(call)))
+        self._store(call.results, self.called(call.callee, *self._given(call)))
 
     def run_if(self, branch: If) -> None:
         """Runs one of two graphs."""
         condition = self._find(branch.condition)
         chosen = branch.then if condition.read((0,) * len(condition.shape)) else branch.otherwise
-        self._store(branch.results, self._called(chosen, *self._given(branch)))
+        self._store(branch.results, self.called(chosen, *self._given(branch)))
 
     def run_while(self, loop: While) -> None:
         """Runs a graph again and again."""
         tensors, numbers = self._given(loop)
         count = len(loop.results)
         for _ in range(MAX_ITERATIONS):
-            (verdict,) = self._called(loop.condition, tensors, numbers)
+            (verdict,) = self.called(loop.condition, tensors, numbers)
             if isinstance(verdict, Tensor):
                 verdict = verdict.read((0,) * len(verdict.shape))
             if not verdict:
                 self._store(loop.results, tensors[:count])
                 self.symbols.update(zip(map(str, loop.binds), numbers, strict=False))
                 return
-            made: list[Any] = list(self._called(loop.body, tensors, numbers))
+            made: list[Any] = list(self.called(loop.body, tensors, numbers))
             tensors, numbers = [*made[:count], *tensors[count:]], [*made[count:], *numbers[len(loop.binds) :]]
         raise EvaluationError(f"@{loop.condition} still holds after {MAX_ITERATIONS} iterations")
 
     def _given(self, call: Call | If | While) -> tuple[list[Tensor], list[int]]:
         return [self._find(name) for name in call.args], list(self.sizes(call.sizes))
 
-    def _called(self, name: str, args: Sequence[Tensor], numbers: Sequence[int]) -> list[Tensor | Number | None]:
+    def called(self, name: str, args: Sequence[Tensor], numbers: Sequence[int]) -> list[Tensor | Number | None]:
+        """Returns what a graph of the module gives for these tensors and integers."""
         callee = self.module.graph(name)
         symbols = {str(size): number for (_, size), number in zip(callee.sizes, numbers, strict=True)}
         inner = Evaluator(callee, self.module, self._externs, symbols)

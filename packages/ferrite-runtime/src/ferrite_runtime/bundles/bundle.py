@@ -27,7 +27,7 @@ from ferrite_runtime.kernel_source.allowed_text import check_source
 
 FORMAT = "ferrite-bundle/2"
 MINOR = 0
-FEATURES = frozenset(("programs", "training", "binaries", "tuning", "user-kernels", "run-time-sizes"))
+FEATURES = frozenset(("programs", "training", "binaries", "tuning", "user-kernels", "run-time-sizes", "graphs"))
 """What this runtime understands; a bundle that must be understood names what it needs of these."""
 FORMS = ("cubin", "hsaco", "ptx")
 _NAME = re.compile(r"[A-Za-z0-9._-]*[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -192,6 +192,8 @@ class Bundle:
             yield "user-kernels"
         if any(map(_learns_sizes, self.programs.values())):
             yield "run-time-sizes"
+        if any(program.graphs for program in self.programs.values()):
+            yield "graphs"
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -297,7 +299,7 @@ def _read_kernels(fields: Fields) -> dict[str, KernelSpec]:
 
 def _learns_sizes(program: Program) -> bool:
     """Tells whether a program has steps that bind sizes of results, or check sizes."""
-    return any(isinstance(step, Check) or (isinstance(step, Extern) and step.binds) for step in program.steps)
+    return any(isinstance(step, Check) or (isinstance(step, Extern) and step.binds) for _, step in program.all_steps())
 
 
 def _read_program(name: str, value: Any, kernels: Mapping[str, KernelSpec]) -> Program:

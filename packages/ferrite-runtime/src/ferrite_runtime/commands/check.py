@@ -20,7 +20,10 @@ def run(arguments: argparse.Namespace) -> int:
     kind = name_kind(bundle)
     counts = {name: len(getattr(bundle, name)) for name in ("kernels", "programs", "binaries")}
     if kind != "bundle":
-        counts = {"kernels": counts["kernels"], "steps": sum(len(each.steps) for each in bundle.programs.values())}
+        counts = {
+            "kernels": counts["kernels"],
+            "steps": sum(len(list(each.all_steps())) for each in bundle.programs.values()),
+        }
     if arguments.json:
         digest = {"sha256": bundle.digest} if bundle.digest else {}
         print_json({"kind": kind, "name": bundle.name, **digest, **counts})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 
 from ferrite_runtime.commands.output import FINE, add_json, print_json
 from ferrite_runtime.commands.programs import add_file, read_file
@@ -46,6 +47,14 @@ def _print_program(program: Program) -> None:
         )
         print(f"  input {value.name}: {value.kind}{layout or (f' {value.dtype}' if value.dtype else '')}")
     names = {kernel.id: kernel.name for kernel in program.kernels}
+    for place, graph in enumerate(program.graphs):
+        _print_body(program.callee(place), names, graph.name)
+    _print_body(program, names)
+
+
+def _print_body(program: Program, names: Mapping[str, str], graph: str = "") -> None:
+    if graph:
+        print(f"  graph {graph}({', '.join(value.name for value in program.inputs)})")
     for step in program.steps:
         mapping = write_step(step)
         mapping["kernel"] = names.get(mapping.get("kernel", ""), mapping.get("kernel"))

@@ -8,7 +8,7 @@ A checked kernel is a kernel of its own, with an identity of its own: nothing el
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ferrite_runtime.formats.canonical_json import kernel_id
@@ -26,8 +26,13 @@ def checked_program(mapping: Mapping[str, Any]) -> dict[str, Any]:
         checked = _checked_kernel(kernel) if _asserts(kernel["source"]) else kernel
         renamed[kernel["id"]] = checked["id"]
         kernels.append(checked)
-    steps = [_renamed_launch(step, renamed) if step["do"] == "launch" else step for step in mapping["steps"]]
-    return {**mapping, "kernels": kernels, "steps": steps}
+    made = {**mapping, "kernels": kernels, "steps": _renamed(mapping["steps"], renamed)}
+    graphs = [{**graph, "steps": _renamed(graph["steps"], renamed)} for graph in mapping.get("graphs", ())]
+    return made | ({"graphs": graphs} if graphs else {})
+
+
+def _renamed(steps: Sequence[Mapping[str, Any]], renamed: Mapping[str, str]) -> list[Any]:
+    return [_renamed_launch(step, renamed) if step["do"] == "launch" else step for step in steps]
 
 
 def _asserts(source: str) -> bool:

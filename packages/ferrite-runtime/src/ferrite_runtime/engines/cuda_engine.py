@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,7 +15,7 @@ from ferrite_runtime.devices.cuda_driver import cuda_driver
 from ferrite_runtime.devices.descriptors import device_facts
 from ferrite_runtime.devices.streams import Platform, rank_board, torch_platform
 from ferrite_runtime.engines.cuda_kernels import DeviceKernel, Machine
-from ferrite_runtime.engines.engine import HostFunction, build_host, gradient_guard
+from ferrite_runtime.engines.engine import HostFunction, build_graphs, build_host, gradient_guard
 from ferrite_runtime.engines.grids import programs_text
 from ferrite_runtime.engines.sequence_function import Sequences
 from ferrite_runtime.engines.size_buckets import Bucket, BucketedKernel, bucket_of, bucket_text
@@ -124,7 +124,7 @@ def _begin(spec: KernelSpec, machine: Machine, is_expected: bool) -> AnyKernel: 
 def expected_kernels(program: Program) -> frozenset[str]:
     """Returns the identities of the kernels that a program's launches are expected to choose."""
     found: set[str] = set()
-    for step in program.steps:
+    for _, step in program.all_steps():
         if isinstance(step, Launch):
             choices = [*(other.kernel for other in step.alternatives), step.kernel]
             expected = choices if step.expected is None else choices[step.expected : step.expected + 1]
@@ -182,18 +182,22 @@ class CudaEngine:
         return self.visiting(device, lambda site, kernel, *launch: kernel.launch_first(*launch))
 
     def visiting(self, device: Any, visit: Visit) -> HostFunction:
-        """Returns a function that runs the program and leaves every launch to ``visit``."""
+        """Returns a function that runs the program, its graphs too, and leaves every launch to ``visit``."""
         kernels = self.device_kernels(device.index)
-        text = write_host(
-            self.program,
-            write_first_launch,
-            preamble=gradient_guard(self.program),
-            opening=(f"_stream = _current_stream({device.index})",),
-        )
-        names = self._stream_names(device) | {
-            f"_first{site.number}": functools.partial(visit, site, kernels[site.kernel.id]) for site in text.sites
-        }
-        host = build_host(text, names, device)
+
+        def build(program: Program, graphs: Mapping[str, HostFunction]) -> HostFunction:
+            text = write_host(
+                program,
+                write_first_launch,
+                preamble=gradient_guard(program),
+                opening=(f"_stream = _current_stream({device.index})",),
+            )
+            visits = {
+                f"_first{site.number}": functools.partial(visit, site, kernels[site.kernel.id]) for site in text.sites
+            }
+            return build_host(text, {**self._stream_names(device), **graphs, **visits}, device)
+
+        host = build_graphs(self.program, build)
 
         def run_first(args: list[Any]) -> tuple[Any, ...]:
             with self.platform.on_device(device.index):
@@ -208,34 +212,48 @@ class CudaEngine:
         """Returns the function for all later calls: whole sequences of launches at once, or each packed and sent."""
         kernels = self.device_kernels(device.index)
         native = self.native() if kernels else None
-        if native is None:
-            return self._one_by_one(device, redirect)
-        return self._sequences(device, redirect, native, kernels)
+
+        def build(program: Program, graphs: Mapping[str, HostFunction]) -> HostFunction:
+            names = {**self._names(device, redirect), **graphs}
+            # Who calls a graph has made its device the current one.
+            guard = (*(self._device_guard(device.index) if program is self.program else ()), *gradient_guard(program))
+            if native is None:
+                return self._one_by_one(program, device, guard, names)
+            return self._sequences(program, device, guard, names, native)
+
+        return build_graphs(self.program, build)
 
     def _sequences(
-        self, device: Any, redirect: HostFunction, native: NativeLauncher, kernels: Mapping[str, AnyKernel]
+        self,
+        program: Program,
+        device: Any,
+        guard: Sequence[str],
+        names: Mapping[str, Any],
+        native: NativeLauncher,
     ) -> HostFunction:
         sequences = Sequences(
-            self.program,
+            program,
             device,
-            kernels,
+            self.device_kernels(device.index),
             native,
             self.products(device.type, device.index or 0),
             self.graphs,
-            (*self._device_guard(device.index), *gradient_guard(self.program)),
-            self._names(device, redirect),
+            guard,
+            names,
         )
         return sequences.host()
 
-    def _one_by_one(self, device: Any, redirect: HostFunction) -> HostFunction:
+    def _one_by_one(
+        self, program: Program, device: Any, guard: Sequence[str], given: Mapping[str, Any]
+    ) -> HostFunction:
         index = device.index
         kernels = self.device_kernels(index)
         writer = SiteWriter(kernels)
         opening = (f"_stream = _current_stream({index})", "if _stream != _streams[0]: _set_stream(_stream)")
         text = write_host(
-            self.program,
+            program,
             writer.write,
-            preamble=(*self._device_guard(index), *gradient_guard(self.program)),
+            preamble=guard,
             block="with _lock:" if kernels else None,
             opening=opening if kernels else (),
         )
@@ -247,7 +265,7 @@ class CudaEngine:
             streams[0] = stream
 
         names: dict[str, Any] = {
-            **self._names(device, redirect),
+            **given,
             **writer.names,
             "_cuda_launch": next((kernel.machine.driver.launch for kernel in kernels.values()), None),
             "_streams": streams,

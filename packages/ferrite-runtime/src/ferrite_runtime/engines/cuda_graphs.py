@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from ferrite_runtime.engines.engine import HostFunction
 from ferrite_runtime.errors import ExternError
+from ferrite_runtime.formats.call_steps import Call, If, While
 from ferrite_runtime.formats.program import Program
-from ferrite_runtime.formats.steps import Check, Copy, Extern, Item, Launch, Let, Reuse, View, value_refs
+from ferrite_runtime.formats.steps import Check, Copy, Extern, Item, Launch, Let, Reuse, Step, View, value_refs
 from ferrite_runtime.host.extern_calls import find_operator, is_captured
 from ferrite_runtime.process.forking import renewed_in_children
 
@@ -52,20 +53,29 @@ def obstacles(program: Program) -> Iterator[str]:
     owners = _owners(program)
     names = {value.name for value in program.inputs}
     for position, step in enumerate(program.steps):
-        match step:
-            case Item(name):
-                yield f"step {position} reads {name} from the device"
-            case Check():
-                yield f"step {position} checks sizes, which may change"
-            case Extern(target) if is_captured(target):
-                yield f"step {position} calls {target}, whose functions may decide on the host"
-            case Extern(binds=binds) if binds:
-                yield f"step {position} has results of a data-dependent size"
-            case Let(name):
-                yield f"step {position} computes the size {name}, which may change"
+        yield from _obstacles_of(step, position, program)
     for output in program.outputs:
         if output.value is not None and output.value not in names and owners.get(output.value) in names:
             yield f"its output {output.value} shares storage with its input {owners[output.value]}"
+
+
+def _obstacles_of(step: Step, position: int, program: Program) -> Iterator[str]:
+    match step:
+        case Item(name):
+            yield f"step {position} reads {name} from the device"
+        case Check():
+            yield f"step {position} checks sizes, which may change"
+        case Extern(target) if is_captured(target):
+            yield f"step {position} calls {target}, whose functions may decide on the host"
+        case Extern(binds=binds) if binds:
+            yield f"step {position} has results of a data-dependent size"
+        case Let(name):
+            yield f"step {position} computes the size {name}, which may change"
+        case If() | While():
+            yield f"step {position} chooses what runs by what it reads from the device"
+        case Call(graph):
+            callee = next(place for place, each in enumerate(program.graphs) if each.name == graph)
+            yield from (f"in the graph {graph}, {reason}" for reason in obstacles(program.callee(callee)))
 
 
 def _owners(program: Program) -> dict[str, str]:

@@ -9,8 +9,10 @@ from typing import Any, Protocol
 
 from ferrite_runtime.engines.interpreter_engine import InterpretedKernel
 from ferrite_runtime.errors import fail_check
+from ferrite_runtime.formats.call_steps import While
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Copy, Extern
+from ferrite_runtime.host.call_text import graph_name
 from ferrite_runtime.host.extern_calls import flatten_results, resolve_extern
 from ferrite_runtime.host.host_function import write_host
 from ferrite_runtime.host.launch_text import HostText, Site
@@ -41,9 +43,37 @@ class Engine(Protocol):
         """Waits until everything that was started at load is done; raises what went wrong."""
 
 
+def build_graphs(
+    program: Program, build: Callable[[Program, Mapping[str, HostFunction]], HostFunction]
+) -> HostFunction:
+    """Returns the function of a program whose steps call graphs.
+
+    ``build`` makes one of a program, or of a graph as a program, given the functions of the graphs that stand before
+    it, by their global names.
+    """
+    functions: dict[str, HostFunction] = {}
+    for position in range(len(program.graphs)):
+        callee = program.callee(position)
+        functions[graph_name(position)] = _checked(callee, build(callee, dict(functions)))
+    return build(program, functions)
+
+
+def _checked(callee: Program, host: HostFunction) -> HostFunction:
+    """Returns the function of a graph that looks at what it is called with, if its program is not trusted."""
+    check = callee.check_call
+    if check is None:
+        return host
+
+    def call(args: list[Any]) -> tuple[Any, ...]:
+        check(callee, args)
+        return host(args)
+
+    return call
+
+
 def gradient_guard(program: Program) -> tuple[str, ...]:
     """Returns the lines that keep library calls of a program from being recorded for differentiation."""
-    if any(isinstance(step, (Extern, Copy)) for step in program.steps):
+    if any(isinstance(step, (Extern, Copy, While)) for step in program.steps):
         return ("if _grad_enabled():", "    with _no_grad(): return host(args)")
     return ()
 
@@ -116,15 +146,18 @@ class InterpretedEngine:
 
     def first(self, device: Any) -> HostFunction:
         """Returns the host function."""
-        preamble = gradient_guard(self.program)
+        return build_graphs(self.program, lambda program, graphs: self._host(program, graphs, device))
+
+    def _host(self, program: Program, graphs: Mapping[str, HostFunction], device: Any) -> HostFunction:
+        preamble = gradient_guard(program)
         if not self.origin.is_foreign:
-            text = write_host(self.program, preamble=preamble)
+            text = write_host(program, preamble=preamble)
             launchers: dict[str, Any] = {f"_launch{s.number}": self.kernels[s.kernel.id] for s in text.sites}
-            return build_host(text, launchers, device)
-        text = write_host(self.program, write_guarded_launch, preamble=preamble)
-        inputs = frozenset(value.name for value in self.program.inputs)
+            return build_host(text, {**graphs, **launchers}, device)
+        text = write_host(program, write_guarded_launch, preamble=preamble)
+        inputs = frozenset(value.name for value in program.inputs)
         launchers = {f"_launch{s.number}": self._guarded(s, inputs) for s in text.sites}
-        return build_host(text, launchers, device)
+        return build_host(text, {**graphs, **launchers}, device)
 
     def _guarded(self, site: Site, inputs: frozenset[str]) -> Callable[..., None]:
         """Returns what launches a kernel that may touch its tensors' memory, and no other."""

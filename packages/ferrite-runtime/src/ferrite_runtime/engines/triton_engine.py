@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ferrite_runtime.compilation.compiler_messages import explain_failure
 from ferrite_runtime.compilation.triton_adapter import is_interpreting
 from ferrite_runtime.devices.descriptors import device_facts
-from ferrite_runtime.engines.engine import HostFunction, build_host, gradient_guard
+from ferrite_runtime.engines.engine import HostFunction, build_graphs, build_host, gradient_guard
 from ferrite_runtime.errors import DeviceUnavailable, compile_failure
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.kernel_spec import KernelSpec, Param
@@ -98,9 +98,14 @@ class TritonEngine:
         """Returns the host function, run with its device current."""
         import torch
 
-        text = write_host(self.program, preamble=gradient_guard(self.program))
         kernels = {spec.id: load_kernel(spec, device.index, self.origin) for spec in self.program.kernels}
-        host = build_host(text, {f"_launch{site.number}": kernels[site.kernel.id] for site in text.sites}, device)
+
+        def build(program: Program, graphs: Mapping[str, HostFunction]) -> HostFunction:
+            text = write_host(program, preamble=gradient_guard(program))
+            launchers = {f"_launch{site.number}": kernels[site.kernel.id] for site in text.sites}
+            return build_host(text, {**graphs, **launchers}, device)
+
+        host = build_graphs(self.program, build)
 
         def run(args: list[Any]) -> tuple[Any, ...]:
             with torch.cuda.device(device):

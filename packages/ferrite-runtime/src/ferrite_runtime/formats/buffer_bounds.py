@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ferrite_runtime.errors import SpecError
+from ferrite_runtime.formats.call_steps import Call, If, While
 from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.expression_sums import terms_of
 from ferrite_runtime.formats.expressions import DIVISIONS, Condition, Expr, condition_exprs, settle
@@ -258,13 +259,19 @@ def check_bounds(program: Program, path: str) -> None:
 
     The same goes for tensors that no machine has memory for, and for integers that grow without end.
     """
+    for position, graph in enumerate(program.graphs):
+        check_bounds(program.callee(position), f"{path}.graphs.{graph.name}")
     for _ in _bounded(program, path):
         pass
 
 
 def with_bounds(program: Program) -> Program:
     """Returns a program that stops where a tensor would lie outside of its buffer, at sizes that only a call tells."""
-    return replace(program, steps=tuple(_bounded(program, "")))
+    graphs = tuple(
+        replace(graph, steps=tuple(_bounded(program.callee(position), f"graphs.{graph.name}")))
+        for position, graph in enumerate(program.graphs)
+    )
+    return replace(program, steps=tuple(_bounded(program, "")), graphs=graphs)
 
 
 def _bounded(program: Program, path: str) -> Iterator[Step]:
@@ -314,6 +321,10 @@ def _walked(step: Step, known: _Extents, path: str) -> Iterator[Step]:
             yield from known.put(name, source, known.layout(layout, path), 0, path)
         case Extern():
             _note_results(step, known, path)
+        case Call() | If() | While():
+            for size in step.sizes:
+                known.settled(size, f"{path}.sizes")
+            known.places |= {name: _Place(name, 0, None) for name in step.results if name is not None}
         case _:
             for expr in _exprs_of(step):
                 known.settled(expr, path)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from ferrite_runtime.errors import SpecError
+from ferrite_runtime.formats.call_checks import Signature, check_call, check_signature
+from ferrite_runtime.formats.call_steps import Call, CallStep, If, While
 from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.expressions import Expr, condition_exprs, expr_names
 from ferrite_runtime.formats.kernel_spec import KernelSpec
@@ -67,21 +70,49 @@ class _Names:
 
 
 def check_names(
-    inputs: Sequence[Input], kernels: Sequence[KernelSpec], steps: Sequence[Step], outputs: Sequence[Output]
+    inputs: Sequence[Input],
+    kernels: Sequence[KernelSpec],
+    steps: Sequence[Step],
+    outputs: Sequence[Output],
+    graphs: Mapping[str, Signature] = MappingProxyType({}),
+    prefix: str = "",
 ) -> None:
-    """Raises `SpecError`, naming the step, unless every name of a program is defined once and used while it lives."""
+    """Raises `SpecError`, naming the step, unless every name of a program is defined once and used while it lives.
+
+    ``graphs`` are those that the steps may call, ``prefix`` is the path of one that is checked itself.
+    """
     by_id = {kernel.id: kernel for kernel in kernels}
     names = _Names()
+    if prefix:
+        check_signature(inputs, prefix)
     for position, value in enumerate(inputs):
         kind = value.layout or (_number_of(value.dtype) if value.kind == "scalar" else value.kind)
-        names.define(value.name, kind, f"inputs[{position}].name")
+        names.define(value.name, kind, f"{prefix}inputs[{position}].name")
     for position, step in enumerate(steps):
-        _check_step(step, names, by_id, f"steps[{position}]")
+        path = f"{prefix}steps[{position}]"
+        if isinstance(step, Call | If | While):
+            _check_call_step(step, names, graphs, path)
+        else:
+            _check_step(step, names, by_id, path)
     for position, output in enumerate(outputs):
         if output.value is not None:
-            names.use(output.value, f"outputs[{position}].value")
+            names.use(output.value, f"{prefix}outputs[{position}].value")
         elif isinstance(output.scalar, (str, tuple)):
-            _check_number(output.scalar, names, f"outputs[{position}].scalar")
+            _check_number(output.scalar, names, f"{prefix}outputs[{position}].scalar")
+
+
+def _check_call_step(step: CallStep, names: _Names, graphs: Mapping[str, Signature], path: str) -> None:
+    if isinstance(step, If):
+        names.tensor(step.condition, f"{path}.condition")
+    layouts = [names.tensor(name, f"{path}.args[{place}]") for place, name in enumerate(step.args)]
+    for size in step.sizes:
+        _check_scalars(expr_names(size), names, f"{path}.sizes")
+    check_call(step, layouts, graphs, path)
+    for place, result in enumerate(step.results):
+        if result is not None:
+            names.define(result, None, f"{path}.results[{place}]")
+    for name in step.binds if isinstance(step, While) else ():
+        names.define(name, "scalar", f"{path}.binds")
 
 
 def _check_step(step: Step, names: _Names, kernels: dict[str, KernelSpec], path: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ferrite_runtime.formats.call_steps import Call, If, While
 from ferrite_runtime.formats.expressions import expr_names, settle, settle_condition
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import (
@@ -109,12 +110,12 @@ def _touched(step: Step, used: Collection[str | None]) -> Iterable[str]:
             return [arg for arg in args if isinstance(arg, str)]
         case Extern(_, args, kwargs):
             return [name for value in (*args, *kwargs.values()) for name in value_refs(value)]
-        case Item(_, source):
+        case Item(_, source) | Let(_, Probe(_, source)):
             return [source]
+        case Call() | If() | While():
+            return [*step.args, *([step.condition] if isinstance(step, If) else [])]
         case Copy(to, source):
             return [to, source]
-        case Let(_, Probe(_, tensor)):
-            return [tensor]
     return []
 
 
@@ -151,6 +152,8 @@ class _Known:
                 yield replace(step, holds=settle_condition(step.holds, self.values), names=names)
             case Within():
                 yield replace(step, end=settle(step.end, self.values))
+            case Call() | If() | While():
+                yield replace(step, sizes=self.exprs(step.sizes))
             case Free(names):
                 left = tuple(name for name in names if name not in self.values)
                 if left:

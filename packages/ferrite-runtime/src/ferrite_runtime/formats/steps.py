@@ -10,6 +10,8 @@ from dataclasses import fields as dataclass_fields
 from typing import Any, TypeAlias
 
 from ferrite_runtime.errors import SpecError
+from ferrite_runtime.formats.call_steps import READERS as CALL_READERS
+from ferrite_runtime.formats.call_steps import CallStep
 from ferrite_runtime.formats.dtypes import is_dtype
 from ferrite_runtime.formats.expressions import Condition, Expr, read_condition, read_expr, write_condition, write_expr
 from ferrite_runtime.formats.json_fields import MAX_NAME, Fields, check_identifier, check_text
@@ -211,7 +213,7 @@ class Within:
     end: Expr
 
 
-Step: TypeAlias = "Alloc | Keep | Reuse | View | Let | Launch | Extern | Item | Free | Copy | Check | Within"
+Step: TypeAlias = "Alloc | Keep | Reuse | View | Let | Launch | Extern | Item | Free | Copy | Check | Within | CallStep"
 
 
 # --- inputs and outputs ---------------------------------------------------------------------------------------------
@@ -555,6 +557,7 @@ _READERS: dict[str, Callable[[Fields], Step]] = {
     "free": _read_free,
     "copy": _read_copy,
     "check": _read_check,
+    **CALL_READERS,
 }
 
 
@@ -584,7 +587,8 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
     "results": list,
     "names": lambda names: [[name[0], write_expr(name[1])] if isinstance(name, tuple) else name for name in names],
     "holds": write_condition,
-    "binds": lambda binds: [list(bind) for bind in binds],
+    "binds": lambda binds: [bind if isinstance(bind, str) else list(bind) for bind in binds],
+    "sizes": lambda sizes: list(map(write_expr, sizes)),
     "strides": lambda rows: [None if row is None else list(map(write_expr, row)) for row in rows],
     "offset": write_expr,
     "value": lambda value: {value.kind: [value.tensor, value.axis]} if isinstance(value, Probe) else write_expr(value),
@@ -592,6 +596,10 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
         {"when": [[write_expr(expr), limit] for expr, limit in other.when], "kernel": other.kernel} for other in others
     ],
 }
+
+
+_KEYS = {"source": "from", "otherwise": "else"}
+"""Fields whose names in JSON are words of Python."""
 
 
 def write_step(step: Step) -> dict[str, Any]:
@@ -604,5 +612,5 @@ def write_step(step: Step) -> dict[str, Any]:
         elif isinstance(step, Launch) and field.name == "args":
             mapping["args"] = [_write_arg(arg) for arg in value]
         elif (value not in (None, ())) or field.name not in ("device", "strides", "alternatives", "expected", "binds"):
-            mapping["from" if field.name == "source" else field.name] = _WRITERS.get(field.name, lambda v: v)(value)
+            mapping[_KEYS.get(field.name, field.name)] = _WRITERS.get(field.name, lambda v: v)(value)
     return mapping

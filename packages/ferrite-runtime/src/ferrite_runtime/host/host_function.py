@@ -16,6 +16,7 @@ from typing import Any
 
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.formats.buffer_bounds import reach_of
+from ferrite_runtime.formats.call_steps import Call, CallStep, If, While
 from ferrite_runtime.formats.dtypes import DTYPES, torch_name
 from ferrite_runtime.formats.expression_sums import Terms, expr_of, is_number
 from ferrite_runtime.formats.expressions import Expr, is_settled, print_condition, print_expr
@@ -42,6 +43,7 @@ from ferrite_runtime.formats.steps import (
     Within,
 )
 from ferrite_runtime.host.arena import MAX_ARENA
+from ferrite_runtime.host.call_text import write_graph_call
 from ferrite_runtime.host.deferred_release import MAX_LENGTHS_DEFERRED, DeferredRelease
 from ferrite_runtime.host.extern_calls import RESULTS_LIKE, result_kind
 from ferrite_runtime.host.footprint import bytes_of
@@ -251,6 +253,19 @@ class _Writer:
                 self.delete([variable for name in names for variable in self.release(name)])
             case Copy():
                 self._copy(step)
+            case Call() | If() | While():
+                self._call_graph(step)
+
+    def _call_graph(self, step: CallStep) -> None:
+        condition = self.tensor(step.condition) if isinstance(step, If) else ""
+        tensors, integers = [self.tensor(name) for name in step.args], [self.number(size) for size in step.sizes]
+        self.flush()
+        positions = {graph.name: place for place, graph in enumerate(self.program.graphs)}
+        self.lines += write_graph_call(step, positions, condition, tensors, integers)
+        for name in (name for name in step.results if name is not None):
+            self.own(name, None, trusted=False)
+        for name in step.binds if isinstance(step, While) else ():
+            self.values[name] = Value(name)
 
     def _let(self, step: Let) -> None:
         value = step.value

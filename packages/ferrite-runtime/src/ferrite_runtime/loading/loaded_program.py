@@ -131,10 +131,10 @@ def load_program(
     program = program if captured is None else replace(program, captured=captured)
     check_externs(program)
     if origin.is_foreign:
-        for position, step in enumerate(program.steps):
+        for place, step in program.all_steps():
             if isinstance(step, Extern):
-                check_call(step, f"steps[{position}].args")
-        program = with_bounds(program)
+                check_call(step, f"{place}.args")
+        program = replace(with_bounds(program), check_call=check_inputs)
     return LoadedProgram(program, options, choose_engine(program, options, compiler, origin))
 
 
@@ -161,5 +161,5 @@ def choose_engine(
 
 def check_externs(program: Program) -> None:
     """Raises `ExternError` if a program calls an operator that is not registered in this process, or not at hand."""
-    for target in {step.target for step in program.steps if isinstance(step, Extern)}:
+    for target in {step.target for _, step in program.all_steps() if isinstance(step, Extern)}:
         resolve_extern(target, program.captured)

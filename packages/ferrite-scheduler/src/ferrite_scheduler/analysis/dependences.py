@@ -439,6 +439,11 @@ def written_names(definition: Definition) -> tuple[str, ...]:
     return ()
 
 
+def _has_effects(definition: Definition) -> bool:
+    """Returns whether a definition keeps its place among others with effects; called graphs may have some."""
+    return definition.effects if isinstance(definition, Extern) else isinstance(definition, Call | If | While)
+
+
 def _add_symbol_edges(graph: Graph, before: tuple[dict[int, None], ...]) -> None:
     """Adds to the edges that what uses a symbol comes after what binds it, and after the checks made of it by then.
 
@@ -482,7 +487,7 @@ def _edges(
             root = storage[name]
             mine.update(dict.fromkeys(number for number in since.get(root, ()) if number != node.number))
             last_write[root], since[root] = node.number, []
-        if isinstance(node.definition, Extern) and node.definition.effects:
+        if _has_effects(node.definition):
             if last_effect is not None:
                 mine[last_effect] = None
             last_effect = node.number

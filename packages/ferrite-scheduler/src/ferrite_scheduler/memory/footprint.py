@@ -72,7 +72,7 @@ def footprint(schedule: Schedule, held: Collection[str] = ()) -> Footprint:
         schedule: the schedule.
         held: names of inputs that the caller keeps alive, so that dropping them frees nothing.
 
-    Sizes are those of the tensors, in bytes; what an allocator adds to them is not counted.
+    Sizes are those of the tensors, in bytes; what an allocator adds is not counted, nor what called graphs need.
     """
     storages = _Storages()
     for value in schedule.inputs:
@@ -104,9 +104,9 @@ def _apply(step: Step, storages: _Storages, types: Mapping[str, TensorType], hel
                     storages.share(result, shared[result])
                 else:
                     storages.make(result, types[result])
-        case CallGraph(called):
-            for value in called.results:
-                storages.make(value.name, value.type)
+        case CallGraph(_, results):
+            for name in (name for name in results if name is not None):
+                storages.make(name, types[name])
         case Free(names):
             for name in names:
                 if name not in held:

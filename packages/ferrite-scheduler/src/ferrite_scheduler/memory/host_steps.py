@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ferrite_ir.language.bindings import results_that_bind
-from ferrite_ir.language.graph import Extern, Graph, If, Reduction, TensorType, Update, View, While, loads_of
+from ferrite_ir.language.graph import Extern, Graph, If, Reduction, TensorType, Update, View, loads_of
 from ferrite_ir.language.index import Index, linearize
 from ferrite_ir.language.sizes import Size
 from ferrite_scheduler.analysis.dependences import Dependences, Node
@@ -317,7 +317,8 @@ def _call(plan: _Plan, node: Node) -> None:
         renamed = {"args": tuple(plan.host[name] for name in definition.args)}  # type: ignore[union-attr]
         if isinstance(definition, If):
             renamed["condition"] = plan.host[definition.condition]  # type: ignore[assignment]
-        plan.steps.append(CallGraph(replace(definition, **renamed)))  # type: ignore[arg-type]
+        results = tuple(_result_name(plan, result) for result in definition.results)
+        plan.steps.append(CallGraph(replace(definition, **renamed), results))  # type: ignore[arg-type]
         return
     made_here = definition.results[0] if definition.results else None
     if made_here is not None and made_here.name in plan.sub_buffers:
@@ -387,6 +388,3 @@ def _output(plan: _Plan, output: Any) -> ScheduledOutput:
     if not isinstance(output, View):
         return output  # type: ignore[no-any-return]
     return _host_view(plan, output, []).name
-
-
-__all__ = ["While", "Work", "plan_memory"]

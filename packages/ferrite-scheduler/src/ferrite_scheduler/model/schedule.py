@@ -16,17 +16,15 @@ from typing import TypeAlias
 
 from ferrite_ir.language import sizes
 from ferrite_ir.language.graph import (
-    Call,
     Computed,
+    ControlFlow,
     Extern,
     Graph,
-    If,
     Origins,
     Reduction,
     TensorType,
     Value,
     View,
-    While,
     names_read,
 )
 from ferrite_ir.language.index import Dim, Index
@@ -254,9 +252,10 @@ class CallExtern:
 
 @dataclass(frozen=True, slots=True)
 class CallGraph:
-    """A call, branch or loop over graphs of the module, operands and results by host name."""
+    """A call, branch or loop over graphs of the module, operands by host name; ``results`` are host names or None."""
 
-    definition: Call | If | While
+    definition: ControlFlow
+    results: tuple[str | None, ...]
 
     def __str__(self) -> str:
         return printed("step", self)
@@ -340,6 +339,7 @@ class Schedule:
         inputs: the graph's inputs; host names equal value names.
         decisions: every fusion considered, in order.
         changes: what rewrites before fusion and refinements after it made of definitions and kernels, in order.
+        callees: schedules of the graphs that steps of this one call, directly or not, each behind those that it calls.
     """
 
     graph: Graph
@@ -348,6 +348,7 @@ class Schedule:
     outputs: tuple[ScheduledOutput, ...]
     decisions: tuple[Decision, ...] = ()
     changes: tuple[Change, ...] = ()
+    callees: tuple[Schedule, ...] = ()
 
     @property
     def inputs(self) -> tuple[Value, ...]:

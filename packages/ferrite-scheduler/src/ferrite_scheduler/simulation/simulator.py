@@ -25,6 +25,7 @@ from ferrite_ir.language.graph import (
     bodies_of,
 )
 from ferrite_ir.language.index import Dim
+from ferrite_ir.language.sizes import Symbolic
 from ferrite_ir.reference.combine_semantics import State, lift, merge
 from ferrite_ir.reference.evaluator import EvaluationError, Evaluator
 from ferrite_ir.reference.points import Point
@@ -47,6 +48,7 @@ from ferrite_scheduler.model.schedule import (
     MakeView,
     Reuse,
     Schedule,
+    ScheduledOutput,
     Step,
 )
 
@@ -68,19 +70,58 @@ def simulate(
         schedule: what to run.
         inputs: one per input of the graph; a `Tensor` sees what the schedule does in place.
         externs: library calls by target, beside those that the evaluator knows.
-        module: the graphs that calls name.
+        module: the graphs that calls name, where the schedule has none of theirs.
         backwards: whether grid points run last to first; no result may depend on it.
         symbols: values of symbolic sizes that cannot be seen from the shapes of the inputs.
 
     Raises:
         EvaluationError: a step names a dropped tensor, or a kernel reads what was never written.
     """
-    host = Evaluator(schedule.graph, module, externs, symbols)
+    host = _Host(schedule, module, externs, symbols, backwards=backwards)
+    outputs = _run(schedule, host, inputs, backwards=backwards)
+    return [output.nested() if isinstance(output, Tensor) else output for output in outputs]
+
+
+def _run(schedule: Schedule, host: Evaluator, inputs: Sequence[Nested | Tensor], *, backwards: bool) -> list[Any]:
     host.bind(inputs)
     for step in schedule.steps:
         _run_step(step, schedule, host, backwards=backwards)
-    outputs = [_found(host, output) if isinstance(output, str) else output for output in schedule.outputs]
-    return [output.nested() if isinstance(output, Tensor) else output for output in outputs]
+    return [_output(host, output) for output in schedule.outputs]
+
+
+def _output(host: Evaluator, output: ScheduledOutput) -> Any:
+    if isinstance(output, Symbolic):
+        return host.sizes((output,))[0]
+    return _found(host, output) if isinstance(output, str) else output
+
+
+class _Host(Evaluator):
+    """The memory of one run of a schedule; called graphs run as they are scheduled."""
+
+    __slots__ = ("_backwards", "_callees", "_libraries")
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        module: Module | None,
+        externs: Mapping[str, Callable[..., Any]] | None,
+        symbols: Mapping[str, int] | None,
+        *,
+        backwards: bool,
+    ) -> None:
+        super().__init__(schedule.graph, module, externs, symbols)
+        self._callees = schedule.callees
+        self._libraries, self._backwards = externs, backwards
+
+    def called(self, name: str, args: Sequence[Tensor], numbers: Sequence[int]) -> list[Any]:
+        """Returns what a called graph gives, run as it is scheduled."""
+        scheduled = next((each for each in self._callees if each.graph.name == name), None)
+        if scheduled is None:
+            return super().called(name, args, numbers)
+        symbols = {str(size): number for (_, size), number in zip(scheduled.graph.sizes, numbers, strict=True)}
+        inner = replace(scheduled, callees=self._callees)
+        host = _Host(inner, self.module, self._libraries, symbols, backwards=self._backwards)
+        return _run(inner, host, args, backwards=self._backwards)
 
 
 def _found(host: Evaluator, name: str) -> Tensor:
@@ -110,7 +151,7 @@ def _run_step(step: Step, schedule: Schedule, host: Evaluator, *, backwards: boo
         case CallExtern():
             _call(step, host)
         case CallGraph():
-            host.run(step.definition)
+            _call_graph(step, host)
         case Copy():
             target, source = _found(host, step.target), _found(host, step.source)
             for point in target.points():
@@ -141,6 +182,13 @@ def _call(step: CallExtern, host: Evaluator) -> None:
         for name, value in zip(step.results, step.definition.results, strict=True)
     )
     host.run_extern(replace(step.definition, results=results, aliases=()))
+
+
+def _call_graph(step: CallGraph, host: Evaluator) -> None:
+    host.run(step.definition)
+    for value, name in zip(step.definition.results, step.results, strict=True):
+        if name is None:
+            del host.memory[value.name]
 
 
 class _Registers:

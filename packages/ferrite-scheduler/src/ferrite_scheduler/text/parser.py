@@ -14,6 +14,7 @@ from ferrite_ir.language import sizes
 from ferrite_ir.language.graph import (
     Call,
     Computed,
+    ControlFlow,
     Definition,
     Extern,
     If,
@@ -67,7 +68,7 @@ def parse_schedule(text: str, source: str = "") -> Schedule:
     """Returns the schedule written as ``text``.
 
     Args:
-        text: one schedule.
+        text: one schedule, and behind it those of the graphs that it calls.
         source: name of the file it came from, for messages.
 
     Raises:
@@ -75,9 +76,12 @@ def parse_schedule(text: str, source: str = "") -> Schedule:
     """
     words = Words(text, source)
     schedule = _ScheduleReader(words).read()
+    callees: list[Schedule] = []
+    while words.sees("schedule"):
+        callees.append(_ScheduleReader(words).read())
     if words.next.kind != "end":
         raise words.error(f"expected the end of the text after the schedule, found {words.describe()}")
-    return schedule
+    return replace(schedule, callees=tuple(callees)) if callees else schedule
 
 
 class _ScheduleReader:
@@ -283,10 +287,10 @@ class _ScheduleReader:
         if isinstance(definition, Extern):
             return CallExtern(definition, self._read_host_names(definition))
         if isinstance(definition, Call | If | While):
-            return CallGraph(definition)
+            return CallGraph(definition, self._read_host_names(definition))
         raise words.error("a step calls: what is computed belongs into a kernel", token)
 
-    def _read_host_names(self, definition: Extern) -> tuple[str | None, ...]:
+    def _read_host_names(self, definition: Extern | ControlFlow) -> tuple[str | None, ...]:
         words, token = self.words, self.words.next
         if not words.accept("into"):
             return tuple(None if value is None else value.name for value in definition.results)

@@ -52,7 +52,11 @@ from ferrite_scheduler.model.text_hooks import PRINTERS
 
 
 def schedule_text(schedule: Schedule) -> str:
-    """Returns the text of a schedule."""
+    """Returns the text of a schedule, and behind it those of its callees."""
+    return "\n\n".join(map(_schedule_text, (schedule, *schedule.callees)))
+
+
+def _schedule_text(schedule: Schedule) -> str:
     lines = graph_text(_plain_graph(schedule.graph)).splitlines()
     for number, kernel in enumerate(schedule.kernels):
         lines += f"kernel {number} {kernel_text(kernel)}".splitlines()
@@ -154,8 +158,8 @@ def step_text(step: Step, hosts: Mapping[str, Value] | None = None) -> str:
             return f"free {_names(names)}"
         case Copy(target=target, source=source):
             return f"copy {spelled(target)} from {spelled(source)}"
-        case CallGraph(definition=definition):
-            return definition_text(definition)
+        case CallGraph():
+            return _with_host_names(definition_text(step.definition), step)
         case CallExtern():
             return _call_text(step, hosts)
     return f"{spelled(step.name)} = {_made_text(step)}"
@@ -180,7 +184,11 @@ def _call_text(step: CallExtern, hosts: Mapping[str, Value] | None) -> str:
     """Returns a library call, with the host names of its results where these are not their own names."""
     definition = step.definition
     known = _whole_values(definition) if hosts is None else hosts
-    text = definition_text(definition, known)
+    return _with_host_names(definition_text(definition, known), step)
+
+
+def _with_host_names(text: str, step: CallExtern | CallGraph) -> str:
+    definition = step.definition
     if step.results == tuple(None if value is None else value.name for value in definition.results):
         return text
     return f"{text} into ({', '.join('_' if name is None else spelled(name) for name in step.results)})"
@@ -205,11 +213,9 @@ def host_values(step: Step) -> tuple[Value, ...]:
             return (Value(name, type_),)
         case MakeView(name, view):
             return (_viewed(view, name),)
-        case CallExtern(definition, results):
+        case CallExtern(definition, results) | CallGraph(definition, results):
             pairs = zip(results, definition.results, strict=True)
             return tuple(Value(name, value.type) for name, value in pairs if name is not None and value is not None)
-        case CallGraph(definition):
-            return definition.results
     return ()
 
 

@@ -24,7 +24,7 @@ from ferrite_scheduler.model.schedule import (
     Step,
 )
 from ferrite_triton.analysis.size_params import Expr, host_expression
-from ferrite_triton.errors import EmitError, UnsupportedDefinition
+from ferrite_triton.errors import EmitError
 from ferrite_triton.host.arguments import encode_argument, encode_number
 from ferrite_triton.host.spec import Emitted
 
@@ -172,6 +172,22 @@ _STEP_ENCODERS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
+def _encode_call(step: CallGraph) -> dict[str, Any]:
+    definition = step.definition
+    given: dict[str, Any] = {"args": list(definition.args), "sizes": list(map(host_expression, definition.sizes))}
+    given["results"] = list(step.results)
+    match definition:
+        case Call():
+            return {"do": "call", "graph": definition.callee, **given}
+        case If():
+            chosen = {"then": definition.then, "else": definition.otherwise}
+            return {"do": "if", "condition": definition.condition, **chosen, **given}
+        case While():
+            graphs = {"condition": definition.condition, "body": definition.body}
+            binds = {"binds": list(map(str, definition.binds))} if definition.binds else {}
+            return {"do": "while", **graphs, **given, **binds}
+
+
 def _result_strides(value: Value | None, name: str | None) -> list[Expr] | None:
     if value is None or name is None:
         return None
@@ -192,6 +208,7 @@ _ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
     Reuse: _encode_reuse,
     MakeView: _encode_view,
     Item: _encode_item,
+    CallGraph: _encode_call,
     Copy: _encode_copy,
     Free: _encode_free,
 }
@@ -201,14 +218,9 @@ def encode_step(step: Step, launches: Sequence[LaunchForm], bound: Mapping[str, 
     """Returns a host step.
 
     ``launches`` say how the schedule's kernels, in order, are launched; ``bound`` which symbols results of calls bind.
-
-    Raises:
-        UnsupportedDefinition: the program format has no such step yet.
     """
     if isinstance(step, Launch):
         return encode_launch(launches[step.kernel], step.args)
-    if isinstance(step, CallGraph):
-        raise UnsupportedDefinition(_control_flow(step.definition))
     if isinstance(step, CallExtern):
         return _encode_extern(step, bound)
     encoder = _ENCODERS.get(type(step))
@@ -217,9 +229,3 @@ def encode_step(step: Step, launches: Sequence[LaunchForm], bound: Mapping[str, 
             f"unknown host step {type(step).__name__}; the known ones are in ferrite_scheduler.model.schedule"
         )
     return encoder(step)
-
-
-def _control_flow(definition: Call | If | While) -> str:
-    kind = type(definition).__name__.lower()
-    name = definition.results[0].name if definition.results else kind
-    return f"{name}: programs have no {kind} step; inline the graph before scheduling"

@@ -1,0 +1,108 @@
+"""Control flow of a program: steps that call its graphs, read from JSON.
+
+A graph takes tensors, then integers, and returns tensors that are its caller's alone; see docs/kernel-spec.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ferrite_runtime.errors import SpecError
+from ferrite_runtime.formats.expressions import Expr, read_expr
+from ferrite_runtime.formats.json_fields import Fields, check_identifier
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Calls a graph of the program on tensors, by name, and integers; a result that nobody uses is None."""
+
+    graph: str
+    args: tuple[str, ...]
+    sizes: tuple[Expr, ...]
+    results: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """Calls one of two graphs: ``then`` if the one element of ``condition`` is true."""
+
+    condition: str
+    then: str
+    otherwise: str
+    args: tuple[str, ...]
+    sizes: tuple[Expr, ...]
+    results: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class While:
+    """Calls ``body`` as long as ``condition`` returns something true.
+
+    As many of the first args as there are results, and of the first sizes as there are ``binds``, are carried: the
+    body returns them for its next call. ``results`` and ``binds`` name the last ones.
+    """
+
+    condition: str
+    body: str
+    args: tuple[str, ...]
+    sizes: tuple[Expr, ...]
+    results: tuple[str | None, ...]
+    binds: tuple[str, ...] = ()
+
+
+CallStep: TypeAlias = Call | If | While
+
+
+def graphs_called(step: CallStep) -> dict[str, str]:
+    """Returns the names of the graphs that a step calls, by the field that names them."""
+    match step:
+        case Call(graph):
+            return {"graph": graph}
+        case If(_, then, otherwise):
+            return {"then": then, "else": otherwise}
+        case While(condition, body):
+            return {"condition": condition, "body": body}
+
+
+def _given(fields: Fields) -> dict[str, Any]:
+    sizes, results = fields.array("sizes"), fields.array("results")
+    return {
+        "args": _names(fields, "args"),
+        "sizes": tuple(read_expr(value, f"{fields.at('sizes')}[{i}]") for i, value in enumerate(sizes)),
+        "results": tuple(_result(value, f"{fields.at('results')}[{i}]") for i, value in enumerate(results)),
+    }
+
+
+def _names(fields: Fields, name: str, *, may_lack: bool = False) -> tuple[str, ...]:
+    values = fields.array(name, ()) if may_lack else fields.array(name)
+    return tuple(_name(value, f"{fields.at(name)}[{place}]") for place, value in enumerate(values))
+
+
+def _name(value: object, path: str) -> str:
+    if not isinstance(value, str):
+        raise SpecError(path, f"a name is needed, not {value!r}")
+    return check_identifier(value, path)
+
+
+def _result(value: object, path: str) -> str | None:
+    return None if value is None else _name(value, path)
+
+
+def _read_call(fields: Fields) -> CallStep:
+    return Call(fields.identifier("graph"), **_given(fields))
+
+
+def _read_if(fields: Fields) -> CallStep:
+    chosen = (fields.identifier("condition"), fields.identifier("then"), fields.identifier("else"))
+    return If(*chosen, **_given(fields))
+
+
+def _read_while(fields: Fields) -> CallStep:
+    graphs = (fields.identifier("condition"), fields.identifier("body"))
+    return While(*graphs, **_given(fields), binds=_names(fields, "binds", may_lack=True))
+
+
+READERS: Mapping[str, Callable[[Fields], CallStep]] = {"call": _read_call, "if": _read_if, "while": _read_while}
+"""What reads the steps that call graphs, by their ``do``."""

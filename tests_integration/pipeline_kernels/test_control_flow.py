@@ -1,0 +1,151 @@
+"""Modules as programs: calls, choices and loops in Triton's interpreter give what the evaluator gives."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from ferrite_ir import PIPELINE, Module, evaluate, parse_module, require_valid
+from ferrite_runtime import InputError, Program, SpecError, UnknownField, load_program
+from ferrite_runtime.kernel_source.origin import Origin
+from ferrite_scheduler import schedule_module
+from ferrite_triton import emit_program
+
+CHOICE = """
+graph @main(x: f32[4], y: f32[4]) -> (w, z as f32[2]{2} at 1) on cpu {
+  s: f32[] = reduce sum [ | i < 4] x[i]
+  c: bool[] = loop [] gt(s[], f32(0.0))
+  a: f32[4] = loop [i < 4] mul(x[i], f32(3.0))
+  z: f32[4], unused: f32[4] = if c then @first else @second (a, y)
+  w: f32[4] = loop [i < 4] add(z[i], x[i])
+}
+graph @first(a: f32[4], y: f32[4]) -> (e, d) on cpu {
+  b: f32[4] = loop [i < 4] add(a[i], y[i])
+  d: f32[4] = scan sum [i < 4] along i b[i]
+  e: f32[4] = loop [i < 4] d[-i + 3]
+}
+graph @second(a: f32[4], y: f32[4]) -> (d, a1) on cpu {
+  d: f32[4] = call @leaf(a)
+  a1: f32[4] = loop [i < 4] neg(a[i])
+}
+graph @leaf(a: f32[4]) -> (d) on cpu {
+  d: f32[4] = loop [i < 4] neg(a[i])
+}
+"""
+LOOP = """
+graph @main(x: f32[n], y: f32[], m: size) -> (w, size(u), z) on cpu where n: size >= 1 ~ 4, m: size, u: size {
+  a: f32[n] = loop [i < n] neg(x[i])
+  z: f32[n], b: f32[] = while @more do @step (a, y) sizes (0, m) binds (u)
+  w: f32[n] = loop [i < n] add(mul(z[i], index.f32(u)), add(a[i], b[]))
+}
+graph @more(x: f32[n], y: f32[], i: size, m: size) -> (size(max(0, -i + m)))
+  on cpu where i: size, m: size, n: size >= 1 ~ 4 {
+}
+graph @step(x: f32[n], y: f32[], i: size, m: size) -> (z, b, size(i + 2))
+  on cpu where i: size, m: size, n: size >= 1 ~ 4 {
+  z: f32[n] = loop [a < n] add(x[a], mul(y[], index.f32(i)))
+  b: f32[] = loop [] add(y[], f32(0.5))
+}
+"""
+SEARCH = """
+graph @main(x: f32[4]) -> (z) on cpu {
+  z: f32[4] = while @more do @half (x)
+}
+graph @more(x: f32[4]) -> (c) on cpu {
+  s: f32[] = reduce max [ | i < 4] x[i]
+  c: bool[] = loop [] gt(s[], f32(1.0))
+}
+graph @half(x: f32[4]) -> (z) on cpu {
+  z: f32[4] = loop [i < 4] mul(x[i], f32(0.5))
+}
+"""
+
+
+def program_of(text: str) -> dict[str, Any]:
+    module = parse_module(text)
+    require_valid(module)
+    module = PIPELINE.run_module(module)
+    require_valid(module)
+    return emit_program(schedule_module(module)).to_mapping()
+
+
+def values(results: Any) -> list[Any]:
+    return [result.tolist() if isinstance(result, torch.Tensor) else result for result in results]
+
+
+def check(text: str, *inputs: Any, symbols: dict[str, int] | None = None) -> None:
+    module: Module = parse_module(text)
+    mapping = program_of(text)
+    assert Program.from_mapping(mapping).to_mapping() == mapping
+    expected = evaluate(module, list(inputs), symbols=symbols)
+    numbers = list((symbols or {}).values())
+    for origin in (Origin(), Origin(is_foreign=True, is_trusted=False)):
+        program = load_program(mapping, origin=origin)
+        for _ in range(2):
+            given = [torch.tensor(value) for value in inputs]
+            assert values(program(*given, *numbers)) == expected
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_choices(sign: float) -> None:
+    check(CHOICE, [sign, 2 * sign, 3 * sign, 0.0], [1.0, 1.0, 2.0, 5.0])
+
+
+@pytest.mark.parametrize(("turns", "length"), list(itertools.product((0, 1, 2, 5), (1, 3))))
+def test_loops_over_integers(turns: int, length: int) -> None:
+    check(LOOP, [1.0, 2.0, 3.0][:length], 0.5, symbols={"m": turns})
+
+
+@pytest.mark.parametrize("most", [0.5, 1.5, 100.0])
+def test_loops_that_ask_a_tensor(most: float) -> None:
+    check(SEARCH, [most, 0.25, 0.5, 0.0])
+
+
+def test_bundles_do_not_call_graphs_with_too_little() -> None:
+    mapping = program_of(SEARCH)
+    wrong = {**mapping, "inputs": [{**mapping["inputs"][0], "shape": [2]}]}
+    with pytest.raises(SpecError, match=r"steps\[0\]\.args\[0\].*laid out otherwise"):
+        load_program(wrong, origin=Origin(is_foreign=True))
+
+
+def test_bundles_do_not_call_graphs_with_too_little_at_sizes_that_a_call_tells() -> None:
+    mapping = program_of(SEARCH)
+    wrong = {
+        **mapping,
+        "inputs": [{**mapping["inputs"][0], "shape": ["n"]}],
+        "steps": [{"do": "let", "name": "n", "value": {"size": ["x", 0]}}, *mapping["steps"]],
+    }
+    program = load_program(wrong, origin=Origin(is_foreign=True))
+    assert values(program(torch.full((4,), 3.0))) == [[0.75] * 4]
+    with pytest.raises(InputError, match="shape"):
+        program(torch.full((2,), 3.0))
+
+
+BROKEN = [
+    ({"graph": "missing"}, "no graph 'missing' stands before"),
+    ({"args": []}, "0 and 0 are given to 'double', which takes 1 tensors and 0 integers"),
+    ({"sizes": [3]}, "1 and 1 are given to 'double'"),
+    ({"results": ["y", "z"]}, "'double' returns 1 values"),
+    ({"args": ["y"]}, "'y' is not defined"),
+    ({"binds": ["n"]}, "binds"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), BROKEN)
+def test_steps_that_do_not_fit_their_graph_are_refused(change: dict[str, Any], reason: str) -> None:
+    mapping = program_of("""
+graph @main(x: f32[4]) -> (y) on cpu {
+  y: f32[4] = call @double(x)
+}
+graph @double(x: f32[4]) -> (y) on cpu {
+  y: f32[4] = loop [i < 4] add(x[i], x[i])
+}
+""")
+    (step,) = (step for step in mapping["steps"] if step["do"] == "call")
+    step.update(change)
+    with pytest.raises((SpecError, UnknownField), match=re.escape(reason)):
+        Program.from_mapping(mapping)
