@@ -1,8 +1,8 @@
 """The calls that the packages are there for: a functional graph becomes a program, each step a value that prints.
 
-    graph    = PIPELINE.run(lower_module(module).graph)     ferrite_ir.Graph
-    schedule = schedule(graph, target, policy)              ferrite_scheduler.Schedule
-    program  = emit_program(schedule, target)               ferrite_triton.Program
+    module   = PIPELINE.run_module(lower_module(module).module)     ferrite_ir.Module
+    schedule = schedule_module(module, target, policy)              ferrite_scheduler.Schedule
+    program  = emit_program(schedule, target)                       ferrite_triton.Program
 
 The backend loads the program at once (`pipeline`), ``export`` writes those for several targets into a bundle.
 """
@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from ferrite_ir import PIPELINE, Graph, require_valid
-from ferrite_scheduler import Policy, Schedule, Target, schedule
+from ferrite_ir import PIPELINE, Graph, Module, require_valid
+from ferrite_scheduler import Policy, Schedule, Target, schedule_module
 from ferrite_torch.calls.layouts import Layouts
 from ferrite_torch.diagnostics.logs import log_graph, log_lowered, log_schedule
 from ferrite_torch.diagnostics.refusals import refuse_fallbacks
@@ -102,31 +102,31 @@ def compile_for_targets(
     if options.extern == "error":
         refuse_fallbacks(lowered.fallbacks, OTHER_DEVICE)
     with watch.phase("passes"):
-        log_lowered(kind, lowered.graph)
-        graph = _simplified(lowered.graph, options)
-        log_graph(kind, graph)
+        log_lowered(kind, lowered.module)
+        simplified = _simplified(lowered.module, options)
+        log_graph(kind, simplified)
     donated, held = donated_names(lowered, facts.donated), held_names(lowered, facts.held)
     schedules, programs = [], []
     for name, target in targets.items():
         with watch.phase("schedule", name):
-            schedules.append(schedule(graph, target, policy, donated, held))
+            schedules.append(schedule_module(simplified, target, policy, donated, held))
             log_schedule(kind, schedules[-1])
         with watch.phase("emit", name):
             programs.append(emit_program(schedules[-1], target).to_mapping())
-    return Compilation(lowered, graph, tuple(schedules), tuple(programs))
+    return Compilation(lowered, simplified.graphs[0], tuple(schedules), tuple(programs))
 
 
-def _simplified(graph: Graph, options: Options) -> Graph:
+def _simplified(module: Module, options: Options) -> Module:
     if options.log_graphs:
-        log.warning("as lowered:\n%s", graph)
+        log.warning("as lowered:\n%s", module)
     if options.verify:
-        require_valid(graph)
-    graph = PIPELINE.run(graph)
+        require_valid(module)
+    module = PIPELINE.run_module(module)
     if options.log_graphs:
-        log.warning("after the passes:\n%s", graph)
+        log.warning("after the passes:\n%s", module)
     if options.verify:
-        require_valid(graph)
-    return graph
+        require_valid(module)
+    return module
 
 
 _PHASE_NAMES = {

@@ -26,7 +26,7 @@ from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.diagnostics.log_choice import CACHE
 from ferrite_torch.diagnostics.logs import log_kernels
 from ferrite_torch.diagnostics.origins import places_of
-from ferrite_torch.diagnostics.statistics import CompiledGraph, observer, record_graph
+from ferrite_torch.diagnostics.statistics import CompiledGraph, all_steps, observer, record_graph
 from ferrite_torch.errors import FerriteError
 from ferrite_torch.graphs.donations import donated_arguments, held_arguments
 from ferrite_torch.graphs.unbacked_sizes import has_unbacked
@@ -208,6 +208,6 @@ class _Ambient:
 
 
 def _summary(program: Any, seconds: dict[str, float]) -> str:
-    kinds = [step["do"] for step in program["steps"]]
+    kinds = [step["do"] for step in all_steps(program)]
     times = ", ".join(f"{phase} {1000 * value:.1f} ms" for phase, value in seconds.items())
     return f"{kinds.count('launch')} kernels, {kinds.count('extern')} library calls; {times}"

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ferrite_ir.language import sizes
-from ferrite_ir.language.dtypes import BOOL
 from ferrite_ir.language.calls import callees_of
+from ferrite_ir.language.dtypes import BOOL
 from ferrite_ir.language.graph import Call, Graph, If, Module, Output, TensorType, View, While
 from ferrite_ir.text.printer import definition_text, graph_text, type_text
 

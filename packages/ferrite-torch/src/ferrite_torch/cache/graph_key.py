@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ferrite_torch.calls.higher_order import CONTROL_FLOW
 from ferrite_torch.rewrites.returned_halves import RETURNED
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
 from ferrite_torch.torch_private.operators import HigherOrderOp, Overload, Packet, schema_of
@@ -71,6 +72,7 @@ class _Describer:
         self.module = module
         self.numbers: dict[torch.fx.Node, int] = {}
         self.storages: dict[int, int] = {}
+        self.functions: dict[torch.fx.GraphModule, str] = {}
 
     def lines(self) -> list[str]:
         """Returns the text of the graph."""
@@ -124,9 +126,10 @@ class _Describer:
             case "placeholder" | "output":
                 return ""
             case "get_attr":
-                return self.constant(str(target))
+                return self.constant(node)
         if isinstance(target, HigherOrderOp):
-            # Its step calls what the graph at hand holds in this place: only what it takes and returns is compiled.
+            # Functions of control flow are compiled too, and described where they are held. The step of another op
+            # calls what the graph at hand holds in this place: only what it takes and returns is compiled.
             return f"higher_order {target}"
         if isinstance(target, Overload):
             # The schemas of torch's own ops come with its version, those of others may change under one name.
@@ -135,15 +138,24 @@ class _Describer:
             return "getitem"
         raise NoKey(f"a call of {target}")
 
-    def constant(self, path: str) -> str:
-        value = operator.attrgetter(path)(self.module)
+    def constant(self, node: torch.fx.Node) -> str:
+        value = operator.attrgetter(str(node.target))(self.module)
         if isinstance(value, torch.Tensor):
             return self.value(value)
         if isinstance(value, (int, float, str)):
             return repr(value)
         if isinstance(value, torch.fx.GraphModule):
-            return "graph"  # an argument of a higher-order op
+            # An argument of a higher-order op; a function of control flow becomes a graph of the program.
+            is_compiled = any(str(user.target) in CONTROL_FLOW for user in node.users)
+            return f"graph {self.function(value)}" if is_compiled else "graph"
         raise NoKey(f"an attribute of type {type(value).__name__}")
+
+    def function(self, module: torch.fx.GraphModule) -> str:
+        """Returns the digest of a graph that the graph holds; many nodes may hold the same one."""
+        if module not in self.functions:
+            text = "\n".join(_Describer(module).lines())
+            self.functions[module] = hashlib.sha256(text.encode()).hexdigest()
+        return self.functions[module]
 
     def argument(self, value: Any) -> Any:
         if isinstance(value, torch.fx.Node):

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from ferrite_ir import Graph
+from ferrite_ir import Module
 from ferrite_scheduler import Schedule, boundaries
 
 ALL = logging.getLogger("ferrite")
@@ -24,13 +24,13 @@ if ALL.level == logging.NOTSET:
     ALL.setLevel(logging.WARNING)
 
 
-def log_lowered(kind: str, graph: Graph) -> None:
+def log_lowered(kind: str, graph: Module) -> None:
     """Logs a graph as it was lowered, at level DEBUG."""
     if GRAPHS.isEnabledFor(logging.DEBUG):
         GRAPHS.debug("%s graph, as lowered:\n%s", kind, graph)
 
 
-def log_graph(kind: str, graph: Graph) -> None:
+def log_graph(kind: str, graph: Module) -> None:
     """Logs a graph as it is scheduled."""
     if GRAPHS.isEnabledFor(logging.INFO):
         GRAPHS.info("%s graph, after the passes:\n%s", kind, graph)

@@ -57,7 +57,8 @@ def places_of(module: torch.fx.GraphModule, origins: Iterable[str]) -> dict[str,
     Of two files of one name the first is taken.
     """
     wanted, found = frozenset(origins), dict[str, str]()
-    for node in module.graph.nodes:
+    graphs = (each.graph for each in module.modules() if isinstance(each, torch.fx.GraphModule))
+    for node in (node for graph in graphs for node in graph.nodes):
         if node.op == "call_function":
             (origin,) = origins_of(node)
             if str(origin) in wanted:

@@ -127,7 +127,7 @@ def compiled_graphs() -> list[CompiledGraph]:
 
 def record_graph(record: CompiledGraph) -> None:
     """Counts a compiled graph."""
-    steps = record.program["steps"]
+    steps = list(all_steps(record.program))
     ledger = _counting()
     with _lock:
         ledger.graphs += 1
@@ -138,6 +138,12 @@ def record_graph(record: CompiledGraph) -> None:
         ledger.programs.append(record)
         for phase, seconds in record.seconds.items():
             ledger.seconds[phase] += seconds  # type: ignore[assignment]
+
+
+def all_steps(program: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yields the steps of a program and of the graphs that it calls."""
+    for body in (program, *program.get("graphs", ())):
+        yield from body["steps"]
 
 
 def record_fallback(reason: str) -> None:

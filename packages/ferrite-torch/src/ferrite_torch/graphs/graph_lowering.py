@@ -5,6 +5,7 @@ One walk over the nodes, each lowered by its table entry or called as the librar
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,12 +15,11 @@ from typing import Any
 import torch
 
 from ferrite_ir.language import index as ix
-from ferrite_ir.language.graph import Extern, Graph
+from ferrite_ir.language.graph import Extern, Graph, Module
 from ferrite_ir.language.scalar import Scalar
-from ferrite_ir.language.sizes import Size, Symbolic, Undecided, symbols_of
+from ferrite_ir.language.sizes import Undecided, symbols_of
 from ferrite_torch.calls.layouts import Layouts
 from ferrite_torch.calls.lazy_results import LazyResult
-from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.devices.placement import graph_device, is_made_on, is_number_for
 from ferrite_torch.diagnostics.announcements import announce
 from ferrite_torch.diagnostics.error_translation import translate
@@ -27,12 +27,24 @@ from ferrite_torch.diagnostics.origins import origins_of, unsupported
 from ferrite_torch.diagnostics.refusals import Fallback
 from ferrite_torch.errors import FerriteError, Unsupported, located
 from ferrite_torch.graphs.captured_steps import A_STEP, Captured, CapturedSteps
+from ferrite_torch.graphs.control_flow import ControlFlow
 from ferrite_torch.graphs.foreach import is_foreach, lower_foreach
 from ferrite_torch.graphs.graph_inputs import GraphInputs
 from ferrite_torch.graphs.graph_numbers import GraphNumbers, plain_value
 from ferrite_torch.graphs.graph_outputs import GraphOutputs, returned_nodes
 from ferrite_torch.graphs.library_calls import call_library, call_of
 from ferrite_torch.graphs.lifetimes import COPY_BACK, Lifetimes, tensors_in
+from ferrite_torch.graphs.node_results import check_result, refuse_layouts, sizes_of_node
+from ferrite_torch.graphs.regions import (
+    NoForm,
+    Region,
+    RegionInputs,
+    RegionOutputs,
+    RegionTable,
+    Use,
+    check_region,
+    region_name,
+)
 from ferrite_torch.graphs.slice_stores import IN_PLACE
 from ferrite_torch.graphs.strided_views import is_inside
 from ferrite_torch.graphs.unbacked_sizes import ASSERTIONS, BINDING_VIEWS, READS, RunTimeSizes
@@ -50,9 +62,7 @@ from ferrite_torch.sizes.symbolic_sizes import (
     note_inputs,
     settled,
     size_of,
-    sizes_of,
 )
-from ferrite_torch.torch_private.fake_tensors import is_fake
 from ferrite_torch.torch_private.nodes import target_name
 from ferrite_torch.torch_private.operators import HigherOrderOp, Overload
 from ferrite_torch.torch_private.seeded_ops import plain_op
@@ -62,6 +72,8 @@ from ferrite_torch.torch_private.symbolic_shapes import (
     is_data_dependent,
     unbacked_bindings,
 )
+
+log = logging.getLogger(__name__)
 
 NO_LOWERING = "no lowering"
 DATA_DEPENDENT = "its sizes depend on data"
@@ -88,6 +100,7 @@ class LoweredModule:
         fallbacks: the library calls that stand for one op of the module each, with their source lines.
         names: what the user's program calls symbols of the graph.
         captured: the steps that call a place in the module's graph.
+        callees: the graphs that the graph calls, each behind those that it calls.
     """
 
     graph: Graph
@@ -101,6 +114,12 @@ class LoweredModule:
     fallbacks: tuple[Fallback, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     captured: tuple[Captured, ...] = ()
+    callees: tuple[Graph, ...] = ()
+
+    @property
+    def module(self) -> Module:
+        """Returns the graph with those that it calls."""
+        return Module((self.graph, *self.callees))
 
     def complete(self) -> LoweredModule:
         """Returns the lowered graph if it returns all that its module does.
@@ -164,25 +183,20 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     builder.returned = returned_nodes(module, saved)
     builder.extends_products = extends_products
     builder.product_rows, builder.wide_product_rows = product_rows, wide_product_rows
-    walk = _Walk(
-        module, builder, strict=strict, layouts=layouts or {}, regenerated=regenerated, saved=saved, marks=marks
-    )
     given = iter(inputs or ())
-    fakes = [node.meta.setdefault("val", next(given, None)) for node in module.graph.find_nodes(op="placeholder")]
-    note_inputs(fakes)
-    for fake in fakes:
-        if isinstance(fake, torch.SymInt):
-            builder.reserve(symbols_of(size_of(fake)))
-    for node in module.graph.nodes:
-        try:
-            walk.visit(node)
-        except NeedsNumber:
-            raise
-        except FerriteError as error:
-            raise located(error, origins_of(node) if node.op == "call_function" else ()) from error.__cause__
-        except Exception as error:
-            raise _explained(error, node) from error
+    for node in module.graph.find_nodes(op="placeholder"):
+        node.meta.setdefault("val", next(given, None))
+    walk = _Walk(module, builder, strict=strict)
+    walk.inputs = GraphInputs(module, builder, walk.lifetimes, layouts or {})
+    walk.outputs = GraphOutputs(
+        module.graph, builder, walk.lifetimes, regenerated, saved, walk.write_backs.mutations, marks=marks
+    )
+    walk.run()
     return walk.finish(name)
+
+
+def _fakes(module: torch.fx.GraphModule) -> list[Any]:
+    return [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
 
 
 def _explained(error: Exception, node: torch.fx.Node) -> FerriteError:
@@ -194,30 +208,40 @@ def _explained(error: Exception, node: torch.fx.Node) -> FerriteError:
 class _Walk:
     """The state of one lowering."""
 
+    inputs: GraphInputs
+    outputs: GraphOutputs | RegionOutputs
+
     def __init__(
-        self,
-        module: torch.fx.GraphModule,
-        builder: Builder,
-        *,
-        strict: bool,
-        layouts: Layouts,
-        regenerated: Mapping[int, int],
-        saved: frozenset[int],
-        marks: bool,
+        self, module: torch.fx.GraphModule, builder: Builder, *, strict: bool, regions: RegionTable | None = None
     ) -> None:
         self.module, self.builder, self.strict = module, builder, strict
         self.lifetimes = Lifetimes(module.graph)
         self.results: dict[torch.fx.Node, Any] = {}
         self.run_time = RunTimeSizes()
         self.numbers = GraphNumbers(builder, self.run_time)
-        self.inputs = GraphInputs(module, builder, self.lifetimes, layouts)
         self.write_backs = WriteBacks(builder, self.lifetimes, self.results)
-        self.outputs = GraphOutputs(
-            module.graph, builder, self.lifetimes, regenerated, saved, self.write_backs.mutations, marks=marks
-        )
         self.externs: list[tuple[str, str]] = []
         self.fallbacks: list[Fallback] = []
         self.captured = CapturedSteps(builder, self.lifetimes, self.run_time, self.results)
+        self.regions = RegionTable() if regions is None else regions
+        self.control_flow = ControlFlow(module, builder, self.results, self.run_time, self._region)
+
+    def run(self) -> None:
+        """Lowers all nodes, in order."""
+        fakes = _fakes(self.module)
+        note_inputs(fakes)
+        for fake in fakes:
+            if isinstance(fake, torch.SymInt):
+                self.builder.reserve(symbols_of(size_of(fake)))
+        for node in self.module.graph.nodes:
+            try:
+                self.visit(node)
+            except (NeedsNumber, NoForm):
+                raise
+            except FerriteError as error:
+                raise located(error, origins_of(node) if node.op == "call_function" else ()) from error.__cause__
+            except Exception as error:
+                raise _explained(error, node) from error
 
     def visit(self, node: torch.fx.Node) -> None:
         """Lowers one node.
@@ -270,7 +294,38 @@ class _Walk:
             tuple(self.fallbacks),
             names,
             tuple(self.captured.found),
+            tuple(self.regions.graphs),
         )
+
+    def _region(self, module: torch.fx.GraphModule, name: str, use: Use) -> Region:
+        """Returns a function of control flow as a region, lowered if it has not been."""
+        try:
+            return self.regions.find(module, use, lambda: self._lowered_region(module, name, use))
+        except Unsupported as error:
+            raise NoForm(str(error)) from error
+        except NeedsNumber as need:
+            if depends_on_data(need.sizes, next(environments(_fakes(module)), None)):
+                raise NoForm(need.reason) from need
+            raise
+        finally:
+            note_inputs(_fakes(self.module))
+
+    def _lowered_region(self, module: torch.fx.GraphModule, name: str, use: Use) -> Region:
+        unwrap_functionalized(module)
+        builder = Builder(self.builder.device)
+        builder.returned = returned_nodes(module, frozenset())
+        builder.extends_products = self.builder.extends_products
+        builder.product_rows = self.builder.product_rows
+        builder.wide_product_rows = self.builder.wide_product_rows
+        walk = _Walk(module, builder, strict=self.strict, regions=self.regions)
+        walk.inputs = RegionInputs(module, builder, walk.lifetimes, {})
+        outputs = walk.outputs = RegionOutputs(module.graph, builder, walk.lifetimes, use)
+        walk.run()
+        lowered = walk.finish(region_name(name))
+        check_region(lowered.graph, lowered.captured)
+        self.externs += lowered.externs
+        self.fallbacks += lowered.fallbacks
+        return Region(self.regions.add(lowered.graph), tuple(_fakes(module)), tuple(outputs.returned))
 
     def _call(self, node: torch.fx.Node) -> Any:
         target = node.target
@@ -294,7 +349,7 @@ class _Walk:
         if isinstance(target, HigherOrderOp):
             if str(target) == "with_effects" and isinstance(node.args[1], Overload):
                 return self._call_with_effects(node, args, kwargs)
-            return self._call_as_it_is(node)
+            return self._call_higher_order(node)
         if not callable(target) or any(tensors_in([*args, *kwargs.values()])):
             raise unsupported(node, f"a call of {target} is not compiled")
         return target(*args, **kwargs)
@@ -306,6 +361,20 @@ class _Walk:
         self.externs.append((str(op), "has effects"))
         results = self._library(node, rest, kwargs)
         return (token, *(results if isinstance(results, tuple) else (results,)))
+
+    def _call_higher_order(self, node: torch.fx.Node) -> Any:
+        """Lowers control flow to calls of graphs, and what has no such form to a step of its own."""
+        if str(node.target) not in ControlFlow.OPS:
+            return self._call_as_it_is(node)
+        mark, count = self.builder.mark(), len(self.builder.definitions)
+        try:
+            results = self.control_flow.lower(node)
+        except NoForm as reason:
+            log.info("%s is a step of its own: %s", origins_of(node)[0].told, reason)
+            self.builder.rollback(mark)
+            return self._call_as_it_is(node)
+        self.write_backs.note_sharing(self.builder.definitions[count:])
+        return results
 
     def _call_as_it_is(self, node: torch.fx.Node) -> Any:
         """Lowers a higher-order op to a step of its own."""
@@ -375,7 +444,7 @@ class _Walk:
             if str(node.target) in BINDING_VIEWS:
                 self.run_time.bind_view(self.builder, node, args[0], args[1:])
             result = lowering(self.builder, *args, **kwargs)
-            _check_result(result, node.meta.get("val"))
+            check_result(result, node.meta.get("val"))
             if node.meta.get(RETURNED):
                 self.builder.round_since(count)
         except Exception:
@@ -387,7 +456,7 @@ class _Walk:
         return result
 
     def _defect(self, error: Exception, node: torch.fx.Node) -> str:
-        sizes = _sizes_of_node(node)
+        sizes = sizes_of_node(node)
         if depends_on_data(sizes, environment_of(node)):
             return DATA_DEPENDENT
         if sizes:
@@ -417,7 +486,7 @@ class _Walk:
         return None
 
     def _library(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        _refuse_layouts(node)
+        refuse_layouts(node)
         if target_name(node).startswith("as_strided"):
             self._refuse_without_storage(node)
         count = len(self.builder.definitions)
@@ -447,46 +516,3 @@ class _Walk:
 
     def _is_input(self, node: Any) -> bool:
         return isinstance(node, torch.fx.Node) and node.op == "placeholder" and isinstance(self.results[node], Tensor)
-
-
-def _refuse_layouts(node: torch.fx.Node) -> None:
-    """Checks that the results of a call lie in memory by strides.
-
-    Raises:
-        Unsupported: one is sparse or lies in another way that only its own library knows.
-    """
-    fakes = node.meta.get("val")
-    for fake in fakes if isinstance(fakes, (tuple, list)) else (fakes,):
-        if isinstance(fake, torch.Tensor) and fake.layout != torch.strided:
-            raise unsupported(node, f"a tensor of layout {fake.layout} is not compiled")
-
-
-def _sizes_of_node(node: torch.fx.Node) -> list[Size]:
-    """Returns the symbolic sizes of the operands and results of a node."""
-    values = [node.meta.get("val"), *(operand.meta.get("val") for operand in node.all_input_nodes)]
-    found: dict[Size, None] = {}
-    for value in values:
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            numbers = (*item.shape, *item.stride()) if is_fake(item) else (item,)
-            found.update((size_of(number), None) for number in numbers if isinstance(number, torch.SymInt))
-    return [size for size in found if isinstance(size, Symbolic)]
-
-
-def _check_result(result: Any, fake: Any) -> None:
-    """Checks a lowering's result against torch's own: shape and type.
-
-    Raises:
-        ValueError: they differ.
-        TypeError: the result is no tensor.
-    """
-    if isinstance(fake, (tuple, list)):
-        if not isinstance(result, (tuple, list)) or len(result) != len(fake):
-            raise ValueError(f"returned {result!r} where torch returns {len(fake)} results")
-        for one, other in zip(result, fake, strict=True):
-            _check_result(one, other)
-    elif isinstance(fake, torch.Tensor) and result is not None:
-        if not isinstance(result, Tensor):
-            raise TypeError(f"returned {result!r} where torch returns a tensor")
-        shape, dtype = sizes_of(fake.shape), dtype_of(fake.dtype)
-        if result.shape != shape or result.dtype is not dtype:
-            raise ValueError(f"returned {result.dtype}{list(result.shape)} where torch returns {dtype}{list(shape)}")

@@ -138,6 +138,17 @@ class RunTimeSizes:
                 case _:
                     raise unsupported(node, f"a size bound by {path} is known only when the graph runs")
 
+    def carried(self, node: torch.fx.Node) -> dict[int, Symbolic]:
+        """Returns the symbols of the integers that a node returns, by their place; a loop binds them itself."""
+        found: dict[int, Symbolic] = {}
+        for symbol, path in unbacked_bindings(node):
+            if len(path) == 1 and path[0][0] == "item":
+                found[path[0][1]] = self._raw(symbol, node, _user_name(node))
+                self._equate(found[path[0][1]], symbol, node)
+            else:
+                found[-1 - len(found)] = symbol_of(symbol, environment_of(node))
+        return found
+
     def bind_view(self, builder: Builder, node: torch.fx.Node, x: Tensor, given: Sequence[Any]) -> None:
         """Binds what a view in `BINDING_VIEWS` computes from numbers, and has it checked that it lies inside."""
         if str(node.target) == "aten.select.int":

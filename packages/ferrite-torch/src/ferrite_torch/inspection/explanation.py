@@ -14,11 +14,12 @@ import torch
 from ferrite_runtime.process.option_ranges import FUNCTION
 from ferrite_scheduler import Boundary, Schedule, boundaries
 from ferrite_scheduler import explain as explain_pair
-from ferrite_scheduler.model.schedule import Launch
+from ferrite_scheduler.model.schedule import CallGraph, Launch
 from ferrite_torch.backend import ferrite
 from ferrite_torch.diagnostics.call_checks import check_arguments, check_call
 from ferrite_torch.diagnostics.origins import absolute
-from ferrite_torch.diagnostics.statistics import CompiledGraph, Ledger, observed
+from ferrite_torch.diagnostics.statistics import CompiledGraph, Ledger, all_steps, observed
+from ferrite_torch.inspection.graph_calls import call_text
 from ferrite_torch.inspection.launch_conditions import predicate_text
 from ferrite_torch.inspection.untouched import tensors_in, untouched
 from ferrite_torch.options import parse_options
@@ -60,6 +61,8 @@ class GraphExplanation:
         externs: its library calls, as ``(op, reason, count)``.
         seconds: compile seconds by phase.
         launches: those of a call, at most: one may not take place at all, and then has no kernel without a condition.
+            Those of a graph that is called count once.
+        calls: its choices, loops and calls of graphs, with the op and its line, and how many there are of each.
         boundaries: where kernels end: the rule that kept two apart, its numbers, and both source lines.
         schedule: the schedule, with every decision; `why` asks it about two values.
     """
@@ -71,6 +74,7 @@ class GraphExplanation:
     launches: int = 0
     boundaries: tuple[Boundary, ...] = ()
     schedule: Schedule | None = field(default=None, repr=False, compare=False)
+    calls: tuple[tuple[str, int], ...] = ()
 
     def why(self, first: str, second: str) -> str:
         """Returns why two values of the schedule's graph are, or are not, made by one kernel.
@@ -89,6 +93,7 @@ class GraphExplanation:
         lines = [f"{self.kind} graph: {launches} of {len(self.kernels)} kernels, {calls} library calls"]
         lines += [f"  {kernel}" for kernel in self.kernels]
         lines += [f"  library {op}{f' x{count}' if count > 1 else ''}: {reason}" for op, reason, count in self.externs]
+        lines += [f"  {text}{f' x{count}' if count > 1 else ''}" for text, count in self.calls]
         lines += [indent(str(boundary), "  ") for boundary in self.boundaries]
         return "\n".join(lines)
 
@@ -233,7 +238,7 @@ def _graph_break(reason: str, frames: Sequence[Any]) -> GraphBreak:
 def explain_graph(record: CompiledGraph) -> GraphExplanation:
     """Returns the kernels, library calls and boundaries of one compiled graph."""
     launches: Counter[str] = Counter()
-    steps = [step for step in record.program["steps"] if step["do"] == "launch"]
+    steps = [step for step in all_steps(record.program) if step["do"] == "launch"]
     conditions: dict[str, dict[str, None]] = {}
     for step in steps:
         for kernel, condition in _choices(step, record.names):
@@ -253,7 +258,17 @@ def explain_graph(record: CompiledGraph) -> GraphExplanation:
     )
     externs = tuple((op, reason, count) for (op, reason), count in Counter(record.externs).items())
     between = () if record.schedule is None else tuple(_named(boundaries(record.schedule), record))
-    return GraphExplanation(record.kind, kernels, externs, record.seconds, len(steps), between, record.schedule)
+    return GraphExplanation(
+        record.kind, kernels, externs, record.seconds, len(steps), between, record.schedule, _calls(record)
+    )
+
+
+def _calls(record: CompiledGraph) -> tuple[tuple[str, int], ...]:
+    """Returns the control flow of a graph and of those that it calls."""
+    plans = () if record.schedule is None else (record.schedule, *record.schedule.callees)
+    launches = {plan.graph.name: sum(isinstance(step, Launch) for step in plan.steps) for plan in plans}
+    steps = (step for plan in plans for step in plan.steps if isinstance(step, CallGraph))
+    return tuple(Counter(call_text(step.definition, launches) for step in steps).items())
 
 
 def _named(found: Iterable[Boundary], record: CompiledGraph) -> Iterator[Boundary]:
@@ -272,7 +287,8 @@ def _named(found: Iterable[Boundary], record: CompiledGraph) -> Iterator[Boundar
 
 def _told(schedule: Schedule | None) -> dict[str, str]:
     """Returns for each origin, as it is written down with kernels, what it is with its whole path."""
-    definitions = () if schedule is None else schedule.graph.definitions
+    graphs = () if schedule is None else (schedule.graph, *(callee.graph for callee in schedule.callees))
+    definitions = (definition for graph in graphs for definition in graph.definitions)
     return {str(origin): origin.told for definition in definitions for origin in definition.origins}
 
 

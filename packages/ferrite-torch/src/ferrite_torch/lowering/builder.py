@@ -399,6 +399,16 @@ class Builder:
         kind = TensorType(dtype_of(fake.dtype), sizes_of(fake.shape), steps_of(fake), device)
         return Value(self._fresh(self._stem if position is None else f"{self._stem}_{position}"), kind)
 
+    @property
+    def origins(self) -> Origins:
+        """Where the node being lowered came from."""
+        return self._origins
+
+    def new_values(self, types: Sequence[TensorType], *, numbered: bool = False) -> tuple[Value, ...]:
+        """Returns new values of these types, for a definition that the caller appends itself."""
+        stems = (f"{self._stem}_{place}" if numbered else self._stem for place in range(len(types)))
+        return tuple(Value(self._fresh(stem), kind) for stem, kind in zip(stems, types, strict=True))
+
     def fresh_copy(self, tensor: Tensor, strides: Sequence[int] | None = None) -> Tensor:
         """Returns a copy of the tensor as a private value."""
         if strides is None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from ferrite_ir.language.size_polynomials import Floor
-from ferrite_ir.language.sizes import Size, Symbolic
+from ferrite_ir.language.sizes import Size, Symbolic, maximum, minimum
 from ferrite_torch.sizes.size_names import named
 from ferrite_torch.sizes.symbolic_sizes import COMPARISONS, NeedsNumber, size_of_expression
 from ferrite_torch.torch_private.symbolic_shapes import unsimplified_value
@@ -94,3 +95,20 @@ def _divided(size: Size) -> tuple[Size, int] | None:
 def _operand(size: Size, names: Mapping[str, str]) -> str:
     text = named(str(size), names)
     return text if isinstance(size, Symbolic) and len(size.terms) == 1 and "//" not in text else f"({text})"
+
+
+def number_of(condition: Condition) -> Size:
+    """Returns an integer that is not negative, and 0 unless a condition holds."""
+    kind, *parts = condition
+    match kind:
+        case "le" | "lt":
+            return maximum(0, parts[1] - parts[0] + (kind == "le"))
+        case "ge" | "gt":
+            return maximum(0, parts[0] - parts[1] + (kind == "ge"))
+        case "eq" | "ne":
+            distance = maximum(parts[0] - parts[1], parts[1] - parts[0])
+            return distance if kind == "ne" else maximum(0, 1 - distance)
+        case "not":
+            return maximum(0, 1 - number_of(parts[0]))
+    inner = [number_of(part) for part in parts]
+    return functools.reduce(minimum if kind == "and" else maximum, inner)
