@@ -12,11 +12,10 @@ from torch import Tensor
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as map_rows
 from torch._higher_order_ops.scan import scan
-from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import ferrite_torch
-from against_eager import assert_same_type, compiled, compiled_or_eager, own_only, own_statistics, tensors_of
+from against_eager import assert_same_type, compiled, own_only, own_statistics, tensors_of
 from ferrite_torch.diagnostics.statistics import compiled_programs
 
 pytestmark = own_only("it counts steps of our programs")
@@ -27,60 +26,6 @@ OP = "hop_tests::add_to"
 @torch.library.custom_op(OP, mutates_args=("x",))
 def add_to(x: Tensor, y: Tensor) -> None:
     x.add_(y)
-
-
-def choice(x: Tensor) -> Tensor:
-    y = x * 2
-    return torch.cond(y.sum() > 0, lambda y: y.sin() + 1, lambda y: y.cos(), (y,)).relu() + x
-
-
-def nested_choice(x: Tensor) -> Tensor:
-    def first(y: Tensor) -> Tensor:
-        return torch.cond(y.max() > 1, lambda y: y.exp(), lambda y: y - 1, (y,))
-
-    y = x * 2
-    return torch.cond(y.sum() > 0, first, lambda y: y.cos(), (y,)).relu() + x
-
-
-def choice_of_pairs(x: Tensor) -> tuple[Tensor, Tensor]:
-    first, second = torch.cond(x.sum() > 0, lambda x: (x + 1, x.sum(0)), lambda x: (x - 1, x[0] * 3), (x * 2,))
-    return first * second, second + 1
-
-
-def choice_of_layouts(x: Tensor) -> Tensor:
-    y = x * 2
-    return torch.cond(y.sum() > 0, lambda y: y.t().sin(), lambda y: y.t().cos(), (y,)) @ x
-
-
-def choice_of_what_was_given(x: Tensor) -> tuple[Tensor, Tensor]:
-    y = x * 2
-    z = torch.cond(y.sum() > 1e9, lambda y: y.sin(), lambda y: y.clone(), (y,))
-    return z.relu() + x, y + 1
-
-
-def choice_by_size(x: Tensor) -> Tensor:
-    y = x * 2
-    return torch.cond(x.shape[0] > 5, lambda y: y.sin(), lambda y: y.cos(), (y,)).relu() + x
-
-
-def choice_with_closure(x: Tensor) -> Tensor:
-    weight = x.exp()
-    return torch.cond(x.sum() > 0, lambda x: x * weight, lambda x: x - weight, (x + 1,)).relu()
-
-
-def loop(x: Tensor) -> tuple[Tensor, Tensor]:
-    number, y = while_loop(lambda i, y: i < 4, lambda i, y: (i + 1, y * 1.5 + i), (torch.tensor(0), x * 2))
-    return y.relu() + x, number * 2
-
-
-def loop_without_turns(x: Tensor) -> tuple[Tensor, Tensor]:
-    number, y = while_loop(lambda i, y: i < 0, lambda i, y: (i + 1, y * 1.5), (torch.tensor(0), x * 2))
-    return y + 1, number
-
-
-def counting_loop(x: Tensor) -> Tensor:
-    number, y = while_loop(lambda i, y: i < 4, lambda i, y: (i + 1, y * 1.5), (0, x * 2))
-    return y.relu() + x * number
 
 
 def recurrence(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,15 +61,6 @@ def masked_attention(x: Tensor) -> Tensor:
     return flex_attention(q * 2, q + 1, q.sin(), block_mask=mask).relu() + q
 
 
-@torch.compiler.nested_compile_region
-def block(x: Tensor) -> Tensor:
-    return (x.sin() * 2).softmax(-1)
-
-
-def repeated_region(x: Tensor) -> Tensor:
-    return block(block(x) + 1).relu() * x
-
-
 def written_operand(x: Tensor) -> Tensor:
     y = x * 2
     torch.ops.hop_tests.add_to(y, x)
@@ -158,23 +94,12 @@ class Case:
 CASES = {
     each.program.__name__: each
     for each in (
-        Case(choice, ("cond",)),
-        Case(nested_choice, ("cond",)),
-        Case(choice_of_pairs, ("cond",)),
-        Case(choice_of_layouts, ("cond",), 1),
-        Case(choice_of_what_was_given, ("cond",)),
-        Case(choice_by_size, ("cond",), 1),
-        Case(choice_with_closure, ("cond",)),
-        Case(loop, ("while_loop",)),
-        Case(loop_without_turns, ("while_loop",)),
-        Case(counting_loop, ("while_loop",), has_gradient=False),
         Case(recurrence, ("scan",)),
         Case(rows, ("map_impl",)),
         Case(combined, (), sizes=(6,)),
         Case(combined_in_reverse, (), sizes=(6,)),
         Case(attention, ("flex_attention",), has_gradient=False, sizes=(6,)),
         Case(masked_attention, ("flex_attention",), has_gradient=False, sizes=(6,)),
-        Case(repeated_region, ("invoke_subgraph",), 1),
         Case(written_operand, ("hop_tests.add_to.default",), has_gradient=False),
         Case(written_view, ("hop_tests.add_to.default",), has_gradient=False),
         Case(strictly, ("strict_mode",), has_gradient=False),
@@ -206,7 +131,7 @@ def check_steps(case: Case) -> None:
     assert not found["fallbacks"]
     assert found["kernels"] >= case.kernels
     names = {name.removeprefix("higher_order.") for name in found["externs"]}  # type: ignore[attr-defined]
-    assert set(case.steps) <= names or case.program is choice_by_size
+    assert set(case.steps) <= names
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -237,14 +162,6 @@ def test_training(name: str, *, dynamic: bool) -> None:
     assert own_statistics()["graphs"] >= 2
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_both_branches_of_one_compilation(sign: int) -> None:
-    fast, x = compiled(choice, fullgraph=True), drawn(6).abs() * sign
-    check(fast(x), choice(x))
-    check(fast(-x), choice(-x))
-    assert own_statistics()["graphs"] == 1
-
-
 def test_what_is_printed_is_printed_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     def function(x: Tensor) -> Tensor:
         y = x * 2
@@ -265,16 +182,16 @@ def test_a_step_is_named_with_its_line(caplog: pytest.LogCaptureFixture) -> None
     caplog.set_level("WARNING", "ferrite_torch")
     for _ in range(2):
         torch._dynamo.reset()
-        compiled(choice)(drawn(6))
+        compiled(rows)(drawn(6))
     (said,) = [each.getMessage() for each in caplog.records if each.name.startswith("ferrite_torch")]
-    assert f"({__file__}:{choice.__code__.co_firstlineno + 2})" in said
-    assert "the higher-order op cond has no lowering" in said
+    assert f"({__file__}:{rows.__code__.co_firstlineno + 1})" in said
+    assert "the higher-order op map_impl has no lowering" in said
     assert "What to do: " in said
 
 
 def test_a_step_is_explained() -> None:
-    (graph,) = ferrite_torch.explain(choice, drawn(6)).graphs
-    assert [(op, count) for op, _, count in graph.externs] == [("higher_order.cond", 1)]
+    (graph,) = ferrite_torch.explain(rows, drawn(6)).graphs
+    assert [(op, count) for op, _, count in graph.externs] == [("higher_order.map_impl", 1)]
     assert len(graph.kernels) == 2
 
 
@@ -286,10 +203,10 @@ def test_an_error_inside_a_step_names_its_line() -> None:
     fail.register_fake(torch.empty_like)
 
     def function(x: Tensor) -> Tensor:
-        return torch.cond(x.sum() > 0, lambda x: fail(x) * 1, lambda x: x.cos(), (x * 2,)) + 1
+        return map_rows(lambda row: fail(row) * 1, x * 2) + 1
 
     with pytest.raises(ValueError, match="not today") as found:
-        compiled(function)(torch.ones(4))
+        compiled(function)(torch.ones(4, 2))
     assert f"{__file__}:{function.__code__.co_firstlineno + 1}" in "".join(found.value.__notes__)
 
 
@@ -297,15 +214,7 @@ def test_a_step_stays_out_of_cuda_graphs() -> None:
     from ferrite_runtime.engines.cuda_graphs import obstacles, written_inputs
     from ferrite_runtime.formats.program import Program
 
-    compiled(choice)(drawn(6))
+    compiled(rows)(drawn(6))
     program = Program.from_mapping(compiled_programs()[0])
-    assert any("captured.cond." in reason for reason in obstacles(program))
+    assert any("captured.map_impl." in reason for reason in obstacles(program))
     assert written_inputs(program) == frozenset()
-
-
-def test_branches_that_disagree_are_refused_by_torch() -> None:
-    def function(x: Tensor) -> Tensor:
-        return torch.cond(x.sum() > 0, lambda x: x[1:], lambda x: x.sum(), (x * 2,))
-
-    with pytest.raises(Exception, match=r"(?i)cond"):
-        compiled_or_eager(function, fullgraph=True)(torch.ones(4))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._higher_order_ops.map import map as map_rows
 
 import ferrite_torch
 from ferrite_torch import compilation
@@ -235,16 +236,24 @@ class TestSizes:
 
 
 class TestFallback:
-    def test_control_flow_is_a_step_of_a_compiled_graph(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_higher_order_op_is_a_step_of_a_compiled_graph(self, caplog: pytest.LogCaptureFixture) -> None:
         def f(x: torch.Tensor) -> Any:
-            return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+            return map_rows(lambda x: x + 1, x)
 
         with caplog.at_level(logging.WARNING):
-            torch.testing.assert_close(ferrite_torch.compile(f)(torch.ones(3)), torch.full((3,), 2.0))
+            torch.testing.assert_close(ferrite_torch.compile(f)(torch.ones(3, 2)), torch.full((3, 2), 2.0))
         found = ferrite_torch.statistics()
         assert not found["fallbacks"]
-        assert found["externs"] == {"higher_order.cond": {A_STEP: 1}}
-        assert "the higher-order op cond has no lowering and runs as torch runs it" in caplog.text
+        assert found["externs"] == {"higher_order.map_impl": {A_STEP: 1}}
+        assert "the higher-order op map_impl has no lowering and runs as torch runs it" in caplog.text
+
+    def test_control_flow_without_a_form_is_a_step_too(self, caplog: pytest.LogCaptureFixture) -> None:
+        def f(x: torch.Tensor) -> Any:
+            return torch.cond(x.sum() > 0, lambda x: map_rows(lambda row: row + 1, x), lambda x: x - 1, (x,))
+
+        with caplog.at_level(logging.WARNING):
+            torch.testing.assert_close(ferrite_torch.compile(f)(torch.ones(3, 2)), torch.full((3, 2), 2.0))
+        assert ferrite_torch.statistics()["externs"] == {"higher_order.cond": {A_STEP: 1}}
 
     def test_an_unsupported_device_runs_eagerly(self) -> None:
         x = torch.empty(3, device="meta")
@@ -261,7 +270,7 @@ class TestFallback:
         def fail(*args: Any) -> Any:
             raise ZeroDivisionError("a defect")
 
-        monkeypatch.setattr(compilation, "schedule", fail)
+        monkeypatch.setattr(compilation, "schedule_module", fail)
         x = torch.randn(3, requires_grad=True)
         ferrite_torch.compile(lambda x: x.sin())(x).sum().backward()
         torch.testing.assert_close(x.grad, x.detach().cos())
@@ -273,7 +282,7 @@ class TestFallback:
         def fail(*args: Any) -> Any:
             raise ZeroDivisionError("a defect")
 
-        monkeypatch.setattr(compilation, "schedule", fail)
+        monkeypatch.setattr(compilation, "schedule_module", fail)
         with pytest.raises(Exception, match="scheduling failed: ZeroDivisionError: a defect"):
             compiled(lambda x: x.sin())(torch.randn(3))
 

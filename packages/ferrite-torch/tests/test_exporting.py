@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._higher_order_ops.map import map as map_rows
 
 import ferrite_torch
 from ferrite_runtime import Bundle, GuardFailed, IndexOutOfBounds, Options, PackageInvalid, load
@@ -415,12 +416,36 @@ def test_explain_names_what_cannot_be_called(model: Any, inputs: tuple[Any, ...]
 
 
 def test_a_step_that_takes_functions_is_refused() -> None:
-    def choose(x: Tensor) -> Tensor:
-        y = x * 2
-        return torch.cond(y.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (y,)) + 1
+    def by_rows(x: Tensor) -> Tensor:
+        return map_rows(lambda row: row.sin(), x * 2) + 1
 
     with pytest.raises(
         Unsupported,
-        match=r"test_exporting\.py:\d+\): higher_order\.cond takes functions, which a bundle cannot hold.*choose",
+        match=r"test_exporting\.py:\d+\): higher_order\.map_impl takes functions, which a bundle cannot hold.*choose",
     ):
-        exported(choose, (torch.ones(4),))
+        exported(by_rows, (torch.ones(4, 2),))
+
+
+class Choosing(nn.Module):
+    """A model that chooses by its input, inside of a choice, with weights and a constant of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("scale", torch.full((4,), 2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        def inner(x: Tensor) -> Tensor:
+            return torch.cond(x.max() > 1, lambda x: self.first(x).relu(), lambda x: x * self.scale, (x,))
+
+        return torch.cond(x.sum() > 0, inner, lambda x: self.second(x), (x,)) + 1
+
+
+@pytest.mark.parametrize("value", [2.0, 0.1, -1.0])
+def test_choices_with_weights_are_in_bundles(value: float) -> None:
+    torch.manual_seed(0)
+    model = Choosing()
+    x = torch.full((2, 4), value)
+    loaded = reloaded(exported(model, (x,), targets=["cpu"]), model)
+    with torch.no_grad():
+        close(loaded(x), model(x))

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
+from torch._higher_order_ops.map import map as map_rows
 
 import ferrite_torch
 from ferrite_runtime import CacheUnwritable, Store, choose_store, save_record
@@ -316,7 +317,7 @@ class TestAfterAot:
             raise ValueError("as asked")
 
         with monkeypatch.context() as patch:
-            patch.setattr(compilation, "schedule", fail)
+            patch.setattr(compilation, "schedule_module", fail)
             x = torch.randn(3)
             torch.testing.assert_close(infer(torch.sin, x, fallback=True), torch.sin(x))
         infer(torch.sin, x, fallback=True)
@@ -560,8 +561,8 @@ def test_processes_share_graphs_and_a_warm_one_imports_no_compiler() -> None:
     assert first == second == third
 
 
-def test_a_stored_graph_calls_the_branches_of_the_graph_at_hand() -> None:
-    """What surrounds the branches is the same program, whichever they are."""
+def test_graphs_with_other_branches_are_other_graphs() -> None:
+    """Branches are compiled with what surrounds them, and are part of its key."""
     x = torch.randn(5, 4)
 
     def waves(x: torch.Tensor) -> torch.Tensor:
@@ -573,7 +574,22 @@ def test_a_stored_graph_calls_the_branches_of_the_graph_at_hand() -> None:
     for place, function in enumerate((waves, powers, waves)):
         for value in (x.abs(), -x.abs()):
             torch.testing.assert_close(infer(function, value), function(value))
-            assert recalled() == (1, int(place > 0 or value[0, 0] < 0))
+            assert recalled() == (1, int(place > 1 or value[0, 0] < 0))
+
+
+def test_a_stored_graph_calls_the_functions_of_the_graph_at_hand() -> None:
+    """What surrounds a step of its own is the same program, whatever the functions are that it takes."""
+    x = torch.randn(5, 4)
+
+    def waves(x: torch.Tensor) -> torch.Tensor:
+        return map_rows(lambda row: row.sin(), x * 2).relu()
+
+    def powers(x: torch.Tensor) -> torch.Tensor:
+        return map_rows(lambda row: row.exp(), x * 2).relu()
+
+    for place, function in enumerate((waves, powers, waves)):
+        torch.testing.assert_close(infer(function, x), function(x))
+        assert recalled() == (1, int(place > 0))
 
 
 _BRANCHES = """

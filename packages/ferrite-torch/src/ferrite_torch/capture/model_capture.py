@@ -22,7 +22,14 @@ from ferrite_torch.torch_private.fake_tensors import fake_mode, is_fake, move_fa
 from ferrite_torch.torch_private.nodes import map_leaves
 from ferrite_torch.torch_private.partitioning import partition
 from ferrite_torch.torch_private.source_lines import noting_lines
-from ferrite_torch.torch_private.tracing import exporting, trace_functional, written_arguments
+from ferrite_torch.torch_private.tracing import (
+    CompilesInside,
+    export_whole,
+    exporting,
+    refusing_to_compile,
+    trace_functional,
+    written_arguments,
+)
 from ferrite_torch.validation.observing import watching
 
 log = logging.getLogger(__name__)
@@ -93,17 +100,35 @@ def capture(  # what a call is, and how to take it apart
     held = tuple(_held_tensors(model))
     leaves: list[torch.Tensor] = []
     arguments = _described([tuple(args), dict(kwargs)], leaves, "arguments")
+    names = [each.name for each in held]
+    tensors = [*(each.tensor for each in held), *leaves]
+    try:
+        with refusing_to_compile():
+            return _captured(_Call(model, names, arguments), held, tensors, training, decompositions, device)
+    except CompilesInside:
+        whole = export_whole(model, args, kwargs, training=training)
+        return _captured(_Call(whole, names, arguments), held, tensors, training, decompositions, device)
+
+
+def _captured(  # what `capture` is asked for
+    call: _Call,
+    held: tuple[HeldTensor, ...],
+    tensors: Sequence[torch.Tensor],
+    training: bool,  # noqa: FBT001
+    decompositions: Mapping[Any, Any],
+    device: str,
+) -> Captured:
     with fake_mode():
-        fakes = [_fake_of(value, training) for value in (*(each.tensor for each in held), *leaves)]
-        call = _Call(model, [each.name for each in held], arguments)
+        fakes = [_fake_of(value, training) for value in tensors]
         with exporting(), _portable_attention(training), watching(copies_storages=True), noting_lines():
             call.rehearse(fakes)
             forward, backward, saved, derived = _trace(call, fakes, training, decompositions)
     for module in (forward, backward):
         if module is not None:
             place_on(module, device)
+    count = len(tensors) - len(held)
     return Captured(
-        forward, backward, saved, derived, held, len(leaves), arguments, call.results, call.outputs, tuple(call.mutated)
+        forward, backward, saved, derived, held, count, call.arguments, call.results, call.outputs, tuple(call.mutated)
     )
 
 
@@ -153,7 +178,8 @@ class _Call:
 
         args, kwargs = build(self.arguments, tensors)
         if isinstance(self.model, torch.nn.Module):
-            state = dict(zip(self.names, held, strict=True))
+            known = {name for name, _ in (*self.model.named_parameters(), *self.model.named_buffers())}
+            state = {name: value for name, value in zip(self.names, held, strict=True) if name in known}
             returned = torch.func.functional_call(self.model, state, args, kwargs)
         else:
             returned = self.model(*args, **kwargs)

@@ -53,8 +53,8 @@ class ControlFlow:
         self._module, self._builder, self._results = module, builder, results
         self._run_time, self._lower_region = run_time, lower_region
 
-    def lower(self, node: torch.fx.Node) -> tuple[Any, ...]:
-        """Returns the results of a node.
+    def lower(self, node: torch.fx.Node) -> Any:
+        """Returns the results of a node: a tuple, or the only one where torch has no tuple either.
 
         Raises:
             NoForm: a function that it takes has no form as a region, or a result none.
@@ -62,7 +62,8 @@ class ControlFlow:
         if "val" not in node.meta or node.kwargs:
             raise NoForm("it does not tell what it returns")
         self._builder.begin(node, origins_of(node))
-        return self.OPS[str(node.target)](self, node)
+        results = self.OPS[str(node.target)](self, node)
+        return results if isinstance(node.meta["val"], (tuple, list)) else results[0]
 
     # --- the ops ----------------------------------------------------------------------------------------------------
 
@@ -152,7 +153,7 @@ class ControlFlow:
     def _fakes(self, node: torch.fx.Node) -> list[Any]:
         fakes = node.meta["val"]
         found = list(leaves_of(fakes))
-        if not isinstance(fakes, (tuple, list)) or len(found) != len(fakes):
+        if isinstance(fakes, (tuple, list)) and len(found) != len(fakes):
             raise NoForm("results that are nested")
         return found
 

@@ -39,11 +39,14 @@ def move_fake(fake: Any, device: torch.device) -> None:
 def fake_mode() -> Any:
     """Returns a mode in which tensors have no data; real ones that a model holds besides its state may meet them.
 
-    The class lives in a private module.
+    Loops count in symbols; nothing else makes symbols here, as sizes are numbers and data decide nothing. Both classes
+    live in private modules, or are not exported.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    symbols = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=symbols)
 
 
 def without_modes() -> AbstractContextManager[Any]:

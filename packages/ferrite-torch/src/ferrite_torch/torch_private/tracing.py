@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -72,3 +72,41 @@ def exporting() -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(torch.compiler, name, value)
+
+
+class CompilesInside(Exception):
+    """What is traced calls ``torch.compile`` itself."""
+
+
+@contextmanager
+def refusing_to_compile() -> Iterator[None]:
+    """Makes ``torch.compile`` raise `CompilesInside`.
+
+    Control flow (``torch.cond`` and its like) outside of a compiled function compiles its functions, to have what they
+    close over as operands. Under another tracer that fails, and what is left in dynamo's caches makes later calls fail.
+    """
+    theirs = torch.compile
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise CompilesInside
+
+    torch.compile = refuse
+    try:
+        yield
+    finally:
+        torch.compile = theirs
+
+
+def export_whole(
+    model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, training: bool
+) -> torch.nn.Module:
+    """Returns a model as a module of graphs, with the names that its state has: dynamo has read all of it."""
+
+    class Function(torch.nn.Module):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return model(*args, **kwargs)
+
+    module = model if isinstance(model, torch.nn.Module) else Function()
+    with nullcontext() if training else torch.no_grad():
+        exported = torch.export.export(module, tuple(args), dict(kwargs), strict=True)
+    return exported.module()
