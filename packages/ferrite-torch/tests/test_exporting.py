@@ -438,7 +438,7 @@ class Choosing(nn.Module):
         def inner(x: Tensor) -> Tensor:
             return torch.cond(x.max() > 1, lambda x: self.first(x).relu(), lambda x: x * self.scale, (x,))
 
-        return torch.cond(x.sum() > 0, inner, lambda x: self.second(x), (x,)) + 1
+        return torch.cond(x.sum() > 0, inner, self.second, (x,)) + 1
 
 
 @pytest.mark.parametrize("value", [2.0, 0.1, -1.0])

@@ -24,6 +24,7 @@ from ferrite_torch.torch_private.partitioning import partition
 from ferrite_torch.torch_private.source_lines import noting_lines
 from ferrite_torch.torch_private.tracing import (
     CompilesInside,
+    WholeModel,
     export_whole,
     exporting,
     refusing_to_compile,
@@ -166,7 +167,9 @@ def _fake_of(value: torch.Tensor, training: bool) -> torch.Tensor:  # noqa: FBT0
 class _Call:
     """A model's call as a function of flat tensors, without side effects; it notes what it learns about the call."""
 
-    def __init__(self, model: Callable[..., Any], names: Sequence[str], arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: Callable[..., Any] | WholeModel, names: Sequence[str], arguments: Mapping[str, Any]
+    ) -> None:
         self.model, self.names, self.arguments = model, names, arguments
         self.mutated: list[int] = []
         self.copied: set[int] = set()
@@ -177,9 +180,10 @@ class _Call:
         from ferrite_runtime.formats.structure import build  # noqa: PLC0415
 
         args, kwargs = build(self.arguments, tensors)
-        if isinstance(self.model, torch.nn.Module):
-            known = {name for name, _ in (*self.model.named_parameters(), *self.model.named_buffers())}
-            state = {name: value for name, value in zip(self.names, held, strict=True) if name in known}
+        if isinstance(self.model, WholeModel):
+            returned = self.model.call(dict(zip(self.names, held, strict=True)), args, kwargs)
+        elif isinstance(self.model, torch.nn.Module):
+            state = dict(zip(self.names, held, strict=True))
             returned = torch.func.functional_call(self.model, state, args, kwargs)
         else:
             returned = self.model(*args, **kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -97,10 +98,41 @@ def refusing_to_compile() -> Iterator[None]:
         torch.compile = theirs
 
 
+@dataclass(frozen=True, slots=True)
+class WholeModel:
+    """A model that dynamo has read, all of it, with its state under the same names; see `export_whole`."""
+
+    graphs: torch.fx.GraphModule
+    results: Any
+
+    def call(self, state: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Runs the model on another state, node by node: what traces it learns the source line of each."""
+        from torch.fx import traceback
+        from torch.utils import _pytree
+
+        class Run(torch.nn.Module):
+            def __init__(self, graphs: torch.fx.GraphModule) -> None:
+                super().__init__()
+                self.graphs = graphs
+
+            def forward(self, *flat: Any) -> Any:
+                with traceback.preserve_node_meta():
+                    return torch.fx.Interpreter(self.graphs).run(*flat, enable_io_processing=False)
+
+        known = {name for name, _ in (*self.graphs.named_parameters(), *self.graphs.named_buffers())}
+        given = {f"graphs.{name}": value for name, value in state.items() if name in known}
+        flat = _pytree.tree_leaves((tuple(args), dict(kwargs)))
+        found = torch.func.functional_call(Run(self.graphs), given, tuple(flat))
+        return _pytree.tree_unflatten(found, self.results)
+
+
 def export_whole(
     model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, training: bool
-) -> torch.nn.Module:
-    """Returns a model as a module of graphs, with the names that its state has: dynamo has read all of it."""
+) -> WholeModel:
+    """Returns a model as a graph, control flow and all, with the names that its state has.
+
+    What runs a graph node by node, and how results are nested, are private.
+    """
 
     class Function(torch.nn.Module):
         def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -109,4 +141,5 @@ def export_whole(
     module = model if isinstance(model, torch.nn.Module) else Function()
     with nullcontext() if training else torch.no_grad():
         exported = torch.export.export(module, tuple(args), dict(kwargs), strict=True)
-    return exported.module()
+    graphs: Any = exported.module()
+    return WholeModel(graphs, exported.call_spec.out_spec)
