@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,8 +105,9 @@ def test_bundles(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_stored(name: str) -> None:
+def test_stored(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second compilation finds what the first has stored, and the graph calls what it called."""
+    monkeypatch.setenv("FERRITE_CACHE_DIR", str(tmp_path))
     program, x = BY_NAME[name], drawn(6)
     for place in range(2):
         torch._dynamo.reset()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,9 +119,10 @@ def _captured(  # what `capture` is asked for
     decompositions: Mapping[Any, Any],
     device: str,
 ) -> Captured:
+    lines = nullcontext() if isinstance(call.model, WholeModel) else noting_lines()  # its graphs have them
     with fake_mode():
         fakes = [_fake_of(value, training) for value in tensors]
-        with exporting(), _portable_attention(training), watching(copies_storages=True), noting_lines():
+        with exporting(), _portable_attention(training), watching(copies_storages=True), lines:
             call.rehearse(fakes)
             forward, backward, saved, derived = _trace(call, fakes, training, decompositions)
     for module in (forward, backward):
