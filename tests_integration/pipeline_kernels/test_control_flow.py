@@ -11,6 +11,7 @@ import torch
 
 from ferrite_ir import PIPELINE, Module, evaluate, parse_module, require_valid
 from ferrite_runtime import InputError, Program, SpecError, UnknownField, load_program
+from ferrite_runtime.engines import engine
 from ferrite_runtime.kernel_source.origin import Origin
 from ferrite_scheduler import schedule_module
 from ferrite_triton import emit_program
@@ -149,3 +150,29 @@ graph @double(x: f32[4]) -> (y) on cpu {
     step.update(change)
     with pytest.raises((SpecError, UnknownField), match=re.escape(reason)):
         Program.from_mapping(mapping)
+
+
+def test_a_loop_has_two_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a loop turns, it allocates two buffers for what it carries, and its condition one."""
+    made: list[str] = []
+    allocator = engine.make_allocator
+
+    def counting(device: torch.device) -> Any:
+        allocate = allocator(device)
+        return lambda *args: made.append("alloc") or allocate(*args)
+
+    def like(tensor: torch.Tensor) -> torch.Tensor:
+        made.append("like")
+        return torch.empty_like(tensor)
+
+    monkeypatch.setattr(engine, "make_allocator", counting)
+    monkeypatch.setattr(engine, "empty_like", like)
+    program = load_program(program_of(LOOP))
+    x = torch.tensor([1.0, 2.0, 3.0])
+    counts = []
+    for turns in (2, 8, 32):
+        made.clear()
+        program(x.clone(), torch.tensor(0.5), turns)
+        counts.append(made.count("like"))
+        assert made.count("alloc") == 1
+    assert counts == [2, 4, 4]

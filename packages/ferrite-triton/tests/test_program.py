@@ -136,6 +136,7 @@ def test_graphs_of_a_module_stand_before_the_steps_that_call_them() -> None:
             "sizes": [0, "n"],
             "results": ["z"],
             "binds": ["u"],
+            "buffers": True,
         },
     ]
     assert graphs["step"]["outputs"] == [{"value": "z"}, {"scalar": ["add", "i", 1]}]

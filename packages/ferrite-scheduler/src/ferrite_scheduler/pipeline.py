@@ -16,6 +16,7 @@ from ferrite_scheduler.fusion.greedy import fuse
 from ferrite_scheduler.fusion.proposal import propose
 from ferrite_scheduler.fusion.rules import judge
 from ferrite_scheduler.kernels.loop_nests import Layouts, Misfit, build_kernel
+from ferrite_scheduler.memory.destinations import loop_bodies, with_destinations
 from ferrite_scheduler.memory.host_steps import Work, plan_memory
 from ferrite_scheduler.model.annotations import ColumnReduction, as_reduction, unannotated
 from ferrite_scheduler.model.changes import Change, changes_between
@@ -50,6 +51,8 @@ def schedule(
     policy: Policy = DEFAULT_POLICY,
     donated: Collection[str] = (),
     held: Collection[str] = (),
+    *,
+    has_destinations: bool = False,
 ) -> Schedule:
     """Returns the schedule of a graph: kernels, host steps in order, and the decisions behind them.
 
@@ -60,6 +63,7 @@ def schedule(
         donated: names of inputs that nobody reads after the program and that share storage with nothing else: once
             dead, their storage may serve others.
         held: names of inputs that the caller holds until the program ends: dropping them would free nothing.
+        has_destinations: the caller gives storage for the results, see `Schedule.destinations`.
 
     Symbolic sizes stay symbolic: what is decided holds for all of their values; how well it does is judged by hints.
     """
@@ -68,9 +72,16 @@ def schedule(
     making = _Making(target, policy)
     work = _work(plan, making, single_passes)
     refined, changed = refine(Ordered(work, plan.graph, plan.dependences), target, policy)
-    kernels, steps, outputs = plan_memory(refined.work, refined.graph, refined.dependences, policy, donated, held)
+    graph, dependences = refined.graph, refined.dependences
+    destinations: dict[str, str] = {}
+    if has_destinations:
+        graph, destinations = with_destinations(graph)
+        storage = {**dependences.storage, **{name: name for name in destinations.values()}}
+        dependences = replace(dependences, storage=storage)
+    kernels, steps, outputs = plan_memory(refined.work, graph, dependences, policy, donated, held, destinations)
     changes = (*rewritten, *plan.changes, *making.changes, *changed)
-    return Schedule(refined.graph, kernels, steps, outputs, plan.decisions, changes)
+    places = tuple(destinations.values())
+    return Schedule(graph, kernels, steps, outputs, plan.decisions, changes, destinations=places)
 
 
 def schedule_module(
@@ -83,9 +94,18 @@ def schedule_module(
     """Returns the schedule of a module's first graph, with those of the graphs that it calls.
 
     ``donated`` and ``held`` are about the first graph, see `schedule`. Inputs of called graphs are held by the caller.
+    A graph that is nothing but the body of loops gets storage for its results: loops have two of each that they carry.
     """
+    bodies = loop_bodies(module)
     callees = tuple(
-        schedule(graph, target, policy, held=[value.name for value in graph.inputs]) for graph in called_first(module)
+        schedule(
+            graph,
+            target,
+            policy,
+            held=[value.name for value in graph.inputs],
+            has_destinations=graph.name in bodies,
+        )
+        for graph in called_first(module)
     )
     return replace(schedule(module.graphs[0], target, policy, donated, held), callees=callees)
 

@@ -7,7 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ferrite_ir.language.bindings import results_that_bind
-from ferrite_scheduler.model.schedule import Allocate, CallExtern, Item, Keep, Kernel, MakeView, Reuse, Schedule
+from ferrite_scheduler.model.schedule import (
+    Allocate,
+    CallExtern,
+    CallGraph,
+    Item,
+    Keep,
+    Kernel,
+    MakeView,
+    Reuse,
+    Schedule,
+)
 from ferrite_scheduler.model.segments import REDUCE_SEGMENTS
 from ferrite_scheduler.model.target import Target
 from ferrite_triton.errors import EmitError
@@ -16,6 +26,7 @@ from ferrite_triton.host.segmented_reductions import write_segmented_reduction
 from ferrite_triton.host.spec import Emitted, KernelSpec
 from ferrite_triton.host.steps import (
     LaunchForm,
+    encode_call,
     encode_input,
     encode_output,
     encode_size_input,
@@ -95,26 +106,33 @@ def emit_program(schedule: Schedule, target: Target | None = None, *, name: str 
         EmitError: some part of the schedule has no text; the message names the kernel and the definition.
     """
     kernels = _Kernels()
-    main = _write(schedule, kernels, name)
+    bodies = frozenset(callee.graph.name for callee in schedule.callees if callee.destinations)
+    main = _write(schedule, kernels, name, bodies)
     return Program(
         name=name,
         device=schedule.graph.device,
         inputs=main.inputs,
         steps=main.steps,
         outputs=main.outputs,
-        graphs=tuple(_write(callee, kernels, callee.graph.name) for callee in schedule.callees),
+        graphs=tuple(_write(callee, kernels, callee.graph.name, bodies) for callee in schedule.callees),
         kernels=tuple(kernels.specs.values()),
     )
 
 
-def _write(schedule: Schedule, kernels: _Kernels, name: str) -> Subprogram:
-    """Returns the steps of one graph; ``kernels`` gets those that it launches."""
+def _write(schedule: Schedule, kernels: _Kernels, name: str, bodies: Collection[str]) -> Subprogram:
+    """Returns the steps of one graph; ``kernels`` gets those that it launches.
+
+    ``bodies`` are the graphs that are given storage for their results.
+    """
     launches = [kernels.launch(kernel) for kernel in schedule.kernels]
     graph = schedule.graph
     device, bound = graph.device, results_that_bind(graph)
     steps = [*bind_symbols(graph)]
     taken = _host_names(schedule)
     for step in schedule.steps:
+        if isinstance(step, CallGraph):
+            steps.append(encode_call(step, bodies))
+            continue
         write = _TEMPLATES.get(step.definition.target) if isinstance(step, CallExtern) else None
         if write is None or not isinstance(step, CallExtern):
             steps.append(encode_step(step, launches, bound))

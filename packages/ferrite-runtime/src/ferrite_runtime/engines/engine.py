@@ -18,6 +18,7 @@ from ferrite_runtime.host.host_function import write_host
 from ferrite_runtime.host.launch_text import HostText, Site
 from ferrite_runtime.host.tensors import (
     check_within,
+    empty_like,
     make_allocator,
     make_keeper,
     make_reinterpret,
@@ -104,6 +105,7 @@ def build_host(text: HostText, names: Mapping[str, Any], device: Any) -> HostFun
         "_reinterpret": make_reinterpret(),
         "_retype": make_retype(),
         "_restride": restride,
+        "_like": empty_like,
         "_flatten": flatten_results,
         "_fail": fail_check,
         "_within": check_within,

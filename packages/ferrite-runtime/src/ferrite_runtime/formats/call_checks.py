@@ -40,8 +40,9 @@ def check_call(step: CallStep, layouts: Sequence[Layout | None], graphs: Mapping
     for field, name in graphs_called(step).items():
         if name not in graphs:
             raise SpecError(f"{path}.{field}", f"no graph {name!r} stands before the steps that call it")
-        _check_given(step, layouts, graphs[name], path, name)
         is_condition = isinstance(step, While) and field == "condition"
+        buffers = [None] * len(step.results) if isinstance(step, While) and step.buffers and not is_condition else []
+        _check_given(step, [*layouts, *buffers], graphs[name], path, name)
         if is_condition and len(graphs[name].outputs) != 1:
             raise SpecError(f"{path}.{field}", f"{name!r} returns {len(graphs[name].outputs)} values, not a condition")
         if not is_condition:

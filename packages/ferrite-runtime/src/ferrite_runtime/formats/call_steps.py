@@ -41,7 +41,8 @@ class While:
     """Calls ``body`` as long as ``condition`` returns something true.
 
     As many of the first args as there are results, and of the first sizes as there are ``binds``, are carried: the
-    body returns them for its next call. ``results`` and ``binds`` name the last ones.
+    body returns them for its next call. ``results`` and ``binds`` name the last ones. With ``buffers`` the body takes,
+    behind the args, a buffer for each result, in which it may return it.
     """
 
     condition: str
@@ -50,6 +51,7 @@ class While:
     sizes: tuple[Expr, ...]
     results: tuple[str | None, ...]
     binds: tuple[str, ...] = ()
+    buffers: bool = False
 
 
 CallStep: TypeAlias = Call | If | While
@@ -101,7 +103,8 @@ def _read_if(fields: Fields) -> CallStep:
 
 def _read_while(fields: Fields) -> CallStep:
     graphs = (fields.identifier("condition"), fields.identifier("body"))
-    return While(*graphs, **_given(fields), binds=_names(fields, "binds", may_lack=True))
+    binds, buffers = _names(fields, "binds", may_lack=True), fields.boolean("buffers", default=False)
+    return While(*graphs, **_given(fields), binds=binds, buffers=buffers)
 
 
 READERS: Mapping[str, Callable[[Fields], CallStep]] = {"call": _read_call, "if": _read_if, "while": _read_while}

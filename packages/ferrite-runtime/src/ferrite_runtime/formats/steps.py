@@ -598,6 +598,8 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+_LEFT_OUT = frozenset(("device", "strides", "alternatives", "expected", "binds", "buffers"))
+"""Fields that are not written where they have their default."""
 _KEYS = {"source": "from", "otherwise": "else"}
 """Fields whose names in JSON are words of Python."""
 
@@ -611,6 +613,6 @@ def write_step(step: Step) -> dict[str, Any]:
             mapping |= _write_layout(value)
         elif isinstance(step, Launch) and field.name == "args":
             mapping["args"] = [_write_arg(arg) for arg in value]
-        elif (value not in (None, ())) or field.name not in ("device", "strides", "alternatives", "expected", "binds"):
+        elif not (value is None or value is False or value == ()) or field.name not in _LEFT_OUT:
             mapping[_KEYS.get(field.name, field.name)] = _WRITERS.get(field.name, lambda v: v)(value)
     return mapping

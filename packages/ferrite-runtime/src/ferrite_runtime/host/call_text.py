@@ -2,6 +2,15 @@
 
 z, = (_graph1 if c else _graph2)([a, y])            an ``if``
 while _graph1([z, y])[0]: z, = _graph2([z, y])      a ``while`` that carries z
+
+A loop that keeps two buffers for what it carries gives the body, for its next result, what was carried a turn before
+the present one:
+
+    _before0 = z = a
+    while _graph1([z, y])[0]:
+        _buffer0 = _like(a) if _before0 is a else _before0
+        _before0 = z
+        z, = _graph2([z, y, _buffer0])
 """
 
 from __future__ import annotations
@@ -55,8 +64,17 @@ def _loop(step: While, positions: dict[str, int], tensors: Sequence[str], intege
     condition, body = (graph_name(positions[name]) for name in (step.condition, step.body))
     if carried:
         yield f"{', '.join(carried)}, = {', '.join(first)},"
+    buffers = [f"_buffer{place}" for place in range(len(values))] if step.buffers else []
+    for place, origin in enumerate(tensors[: len(buffers)]):
+        yield f"_before{place} = {origin}"
     yield f"while {condition}([{', '.join(given)}])[0]:"
+    for place, (value, origin) in enumerate(zip(values, tensors, strict=False) if buffers else ()):
+        yield f"    _buffer{place} = _like({origin}) if _before{place} is {origin} else _before{place}"
+        yield f"    _before{place} = {value}"
+    given = [*values, *tensors[len(values) :], *buffers, *step.binds, *integers[len(step.binds) :]]
     yield f"    {', '.join(carried)}{',' if carried else '_'} = {body}([{', '.join(given)}])"
+    if buffers:
+        yield f"{' = '.join([*buffers, *(f'_before{place}' for place in range(len(values)))])} = None"
     for value, origin in zip(values, tensors, strict=False):
         yield f"if {value} is {origin}: {value} = _restride({value}, {value}.stride())"
     unused = [value for value, name in zip(values, step.results, strict=True) if name is None]

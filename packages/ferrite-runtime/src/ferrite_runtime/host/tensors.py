@@ -120,6 +120,13 @@ def check_within(tensor: Any, end: int) -> None:
     raise ProgramFailed("a view lies outside of the result of a library call that it is a view of")
 
 
+def empty_like(tensor: Any) -> Any:
+    """Returns a new tensor of the type and the layout of another one."""
+    import torch
+
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
 def restride(tensor: Any, strides: tuple[int, ...]) -> Any:
     """Returns a copy of ``tensor`` with these strides."""
     import torch

@@ -8,8 +8,9 @@ last; a dead buffer may serve the next value of its size (`Reuse`), or a result 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from ferrite_ir.language.bindings import results_that_bind
@@ -70,6 +71,7 @@ class _Plan:
     taken: set[str] = field(default_factory=set)
     sub_buffers: dict[str, SubBuffer] = field(default_factory=dict)
     telling: frozenset[str] = frozenset()
+    destinations: dict[str, str] = field(default_factory=dict)
 
 
 def plan_memory(
@@ -79,14 +81,17 @@ def plan_memory(
     policy: Policy,
     donated: Collection[str] = (),
     held: Collection[str] = (),
+    destinations: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[tuple[Kernel, ...], tuple[Step, ...], tuple[ScheduledOutput, ...]]:
     """Returns ``(kernels, steps, outputs)`` for work in execution order.
 
-    Storages of ``donated`` inputs are the program's own; ``held`` ones are never freed.
+    Storages of ``donated`` inputs are the program's own; ``held`` ones are never freed. ``destinations`` are inputs
+    that hold nothing, by the results that are to lie there.
     """
     plan = _Plan(graph, dependences, policy, owned=set(donated) - dict(graph.mutations).keys())
     plan.taken = set(graph.values)
     plan.telling = frozenset(results_that_bind(graph))
+    plan.destinations = dict(destinations)
     for value in graph.inputs:
         plan.host[value.name] = value.name
         plan.types[value.name] = value.type
@@ -104,7 +109,7 @@ def plan_memory(
             _drop(plan, pending)
             _call(plan, item)
         pending = dying
-    _drop(plan, pending)
+    _drop(plan, [*pending, *plan.destinations.values()])
     outputs = tuple(_output(plan, output) for output in graph.outputs)
     return tuple(plan.kernels), tuple(plan.steps), outputs
 
@@ -154,7 +159,7 @@ def _deaths(plan: _Plan, work: Sequence[Work], held: Collection[str]) -> dict[in
     for position, item in enumerate(work):
         for name in _names_touched(plan, item):
             last[plan.host[name]] = position
-    for name in (*plan.graph.output_names, *held):
+    for name in (*plan.graph.output_names, *held, *plan.destinations.values()):
         last.pop(plan.host[name], None)
     deaths: dict[int, list[str]] = {}
     for host, position in last.items():
@@ -181,15 +186,17 @@ def _run_kernel(plan: _Plan, kernel: Kernel, pending: list[str], dying: list[str
     updated = {d.result.name for d in kernel.body if isinstance(d, Update)}
     fresh = [param for param in kernel.params if param.access == "write" and param.name not in updated]
     spare = [host for host in dying if host in plan.owned and host not in shared]
-    in_place = _in_place(plan, kernel, fresh, spare) if plan.policy.inplace else {}
+    placed = {param.name: plan.destinations.pop(param.name) for param in fresh if param.name in plan.destinations}
+    others = [param for param in fresh if param.name not in placed]
+    in_place = _in_place(plan, kernel, others, spare) if plan.policy.inplace else {}
     reused: dict[str, str] = {}
     if plan.policy.reuse:
         free = [host for host in pending if host in plan.owned and host not in shared]
-        reused = _match_sizes(plan, [param for param in fresh if param.name not in in_place], free)
+        reused = _match_sizes(plan, [param for param in others if param.name not in in_place], free)
     _drop(plan, [host for host in pending if host not in reused.values()])
     taken: dict[str, str] = {}
     for param in fresh:
-        source = in_place.get(param.name, reused.get(param.name))
+        source = in_place.get(param.name, reused.get(param.name, placed.get(param.name)))
         if source is None:
             plan.steps.append(Allocate(param.name, param.type))
         else:

@@ -339,6 +339,8 @@ class Schedule:
         inputs: the graph's inputs; host names equal value names.
         decisions: every fusion considered, in order.
         changes: what rewrites before fusion and refinements after it made of definitions and kernels, in order.
+        destinations: inputs that were added behind the graph's own: storage for its results, one for each that is a
+            tensor. A result lies there if a kernel makes it.
         callees: schedules of the graphs that steps of this one call, directly or not, each behind those that it calls.
     """
 
@@ -349,6 +351,7 @@ class Schedule:
     decisions: tuple[Decision, ...] = ()
     changes: tuple[Change, ...] = ()
     callees: tuple[Schedule, ...] = ()
+    destinations: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[Value, ...]:

@@ -121,7 +121,8 @@ class _Host(Evaluator):
         symbols = {str(size): number for (_, size), number in zip(scheduled.graph.sizes, numbers, strict=True)}
         inner = replace(scheduled, callees=self._callees)
         host = _Host(inner, self.module, self._libraries, symbols, backwards=self._backwards)
-        return _run(inner, host, args, backwards=self._backwards)
+        places = [empty(carried.dtype, carried.shape, carried.strides) for carried in args[: len(inner.destinations)]]
+        return _run(inner, host, [*args, *places], backwards=self._backwards)
 
 
 def _found(host: Evaluator, name: str) -> Tensor:

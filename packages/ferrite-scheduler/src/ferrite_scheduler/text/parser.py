@@ -115,12 +115,20 @@ class _ScheduleReader:
             self.reader.values |= {value.name: value for value in host_values(steps[-1])}
         words.expect("return")
         outputs = self._read_outputs()
+        destinations = self._read_destinations()
         decisions = self._read_section("decisions", self._read_decision)
         changes = self._read_section("changes", self._read_change)
-        found = Schedule(graph, tuple(kernels), tuple(steps), outputs, decisions, changes)
+        found = Schedule(graph, tuple(kernels), tuple(steps), outputs, decisions, changes, destinations=destinations)
         origins = self._read_section("origins", self._read_origins)
         words.expect("}")
         return _with_origins(found, {place: each for places, each in origins for place in places})
+
+    def _read_destinations(self) -> tuple[str, ...]:
+        words = self.words
+        names = [words.name("an input")] if words.accept("destinations") else []
+        while names and words.accept(","):
+            names.append(words.name("an input"))
+        return tuple(names)
 
     def _read_section(self, name: str, read: Callable[[], Any]) -> tuple[Any, ...]:
         words = self.words

@@ -66,6 +66,7 @@ def _schedule_text(schedule: Schedule) -> str:
         lines += f"{step_text(step, hosts)}{name}".splitlines()
         hosts |= {value.name: value for value in host_values(step)}
     lines.append(f"return {', '.join(map(_output_text, schedule.outputs))}")
+    lines += [f"destinations {_names(schedule.destinations)}"] if schedule.destinations else []
     lines += _section("decisions", map(decision_text, schedule.decisions))
     lines += _section("changes", map(change_text, schedule.changes))
     lines += _section("origins", _origin_lines(schedule))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,7 +172,8 @@ _STEP_ENCODERS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-def _encode_call(step: CallGraph) -> dict[str, Any]:
+def encode_call(step: CallGraph, with_destinations: Collection[str] = ()) -> dict[str, Any]:
+    """Returns a call of a graph; ``with_destinations`` are the bodies of loops that are given storage for results."""
     definition = step.definition
     given: dict[str, Any] = {"args": list(definition.args), "sizes": list(map(host_expression, definition.sizes))}
     given["results"] = list(step.results)
@@ -185,7 +186,8 @@ def _encode_call(step: CallGraph) -> dict[str, Any]:
         case While():
             graphs = {"condition": definition.condition, "body": definition.body}
             binds = {"binds": list(map(str, definition.binds))} if definition.binds else {}
-            return {"do": "while", **graphs, **given, **binds}
+            buffers = {"buffers": True} if definition.body in with_destinations else {}
+            return {"do": "while", **graphs, **given, **binds, **buffers}
 
 
 def _result_strides(value: Value | None, name: str | None) -> list[Expr] | None:
@@ -208,7 +210,6 @@ _ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
     Reuse: _encode_reuse,
     MakeView: _encode_view,
     Item: _encode_item,
-    CallGraph: _encode_call,
     Copy: _encode_copy,
     Free: _encode_free,
 }

@@ -1,0 +1,47 @@
+"""Loops with two buffers: the body of a loop writes what it carries over what was carried two turns ago.
+
+turn 1   a -> [0]         a is the caller's
+turn 2   [0] -> [1]
+turn 3   [1] -> [0]       and so on: no turn allocates
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ferrite_ir.language.calls import callees_of
+from ferrite_ir.language.graph import Graph, Module, Value, View, While, whole
+
+
+def loop_bodies(module: Module) -> frozenset[str]:
+    """Returns the names of the graphs that are the bodies of loops, and called in no other way."""
+    bodies: set[str] = set()
+    others: set[str] = set()
+    for definition in (definition for graph in module.graphs for definition in graph.definitions):
+        if isinstance(definition, While):
+            bodies.add(definition.body)
+            others.add(definition.condition)
+        else:
+            others.update(callees_of(definition))
+    return frozenset(bodies - others)
+
+
+def with_destinations(graph: Graph) -> tuple[Graph, dict[str, str]]:
+    """Returns a graph with an input more for each tensor that it returns, and these inputs by the results.
+
+    The graph itself, and none, where it returns parts of values, or one twice.
+    """
+    tensors = [output for output in graph.outputs if isinstance(output, View)]
+    names = [output.name for output in tensors]
+    if any(output != whole(graph.values[output.name]) for output in tensors) or len(set(names)) < len(names):
+        return graph, {}
+    taken = set(graph.values)
+    found: dict[str, str] = {}
+    for name in names:
+        wanted, number = f"{name}_to", 2
+        while wanted in taken:
+            wanted, number = f"{name}_to{number}", number + 1
+        taken.add(wanted)
+        found[name] = wanted
+    added = tuple(Value(found[name], graph.values[name].type) for name in names)
+    return replace(graph, inputs=(*graph.inputs, *added)), found
