@@ -1,7 +1,7 @@
 """The text of steps that call graphs: each graph is a function of the list of its inputs, as the program is.
 
-z, = (_graph1 if c else _graph2)([a, y])            an ``if``
-while _graph1([z, y])[0]: z, = _graph2([z, y])      a ``while`` that carries z
+    z, = (_graph1 if c else _graph2)([a, y])            an ``if``
+    while _graph1([z, y])[0]: z, = _graph2([z, y])      a ``while`` that carries z
 
 A loop that keeps two buffers for what it carries gives the body, for its next result, what was carried a turn before
 the present one:
