@@ -214,7 +214,7 @@ def test_a_step_stays_out_of_cuda_graphs() -> None:
     from ferrite_runtime.engines.cuda_graphs import obstacles, written_inputs
     from ferrite_runtime.formats.program import Program
 
-    compiled(rows)(drawn(6))
+    compiled(recurrence)(drawn(6))
     program = Program.from_mapping(compiled_programs()[0])
-    assert any("captured.map_impl." in reason for reason in obstacles(program))
+    assert any("captured.scan." in reason for reason in obstacles(program))
     assert written_inputs(program) == frozenset()
