@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +15,10 @@ import torch
 from ferrite_ir import PIPELINE, Module, evaluate, parse_module, require_valid
 from ferrite_runtime import InputError, Program, SpecError, UnknownField, load_program
 from ferrite_runtime.engines import engine
+from ferrite_runtime.engines.cuda_engine import CudaEngine
 from ferrite_runtime.kernel_source.origin import Origin
+from ferrite_runtime.launching.native_launcher import find_launcher
+from ferrite_runtime.store.interface import MemoryStore
 from ferrite_scheduler import schedule_module
 from ferrite_triton import emit_program
 
@@ -176,3 +182,51 @@ def test_a_loop_has_two_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
         counts.append(made.count("like"))
         assert made.count("alloc") == 1
     assert counts == [2, 4, 4]
+
+
+def fakes() -> Any:
+    folder = str(Path(__file__).parents[2] / "packages" / "ferrite-runtime" / "tests")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module("runtime_fakes")
+
+
+def engine_on(text: str, machine: Any, native: Any) -> CudaEngine:
+    """Returns the engine for GPUs with a module's program, on a machine that interprets, for tensors on the host."""
+    mapping = program_of(text.replace(" on cpu", " on cuda"))
+    for body in (mapping, *mapping["graphs"]):
+        for value in body["inputs"]:
+            if value["kind"] == "tensor":
+                value["device"] = "cpu"
+    program = Program.from_mapping({**mapping, "device": "cpu"})
+    return CudaEngine(program, fakes().FakeStreams().platform(), lambda index: machine, lambda: native)
+
+
+CALLS = [
+    (CHOICE, ([1.0, 2.0, 3.0, 0.0], [1.0, 1.0, 2.0, 5.0]), {}),
+    (CHOICE, ([-1.0, -2.0, -3.0, 0.0], [1.0, 1.0, 2.0, 5.0]), {}),
+    (LOOP, ([1.0, 2.0, 3.0], 0.5), {"m": 5}),
+    (LOOP, ([1.0, 2.0], 0.5), {"m": 0}),
+    (SEARCH, ([30.0, 0.25, 0.5, 0.0],), {}),
+]
+
+
+@pytest.mark.parametrize("way", ["sequences", "one by one"])
+@pytest.mark.parametrize(("text", "inputs", "symbols"), CALLS)
+def test_the_gpu_engine_calls_graphs(text: str, inputs: Any, symbols: dict[str, int], way: str) -> None:
+    """Each graph has sequences of its own; the first call chooses configs for its kernels, too."""
+    native = find_launcher(MemoryStore(), may_build=True) if way == "sequences" else None
+    if way == "sequences" and native is None:
+        pytest.skip("no C compiler here")
+    machine = fakes().fake_machine()
+    engine, device = engine_on(text, machine, native), torch.device("cpu", 0)
+    expected = evaluate(parse_module(text), list(inputs), symbols=symbols)
+
+    def given() -> list[Any]:
+        return [*map(torch.tensor, inputs), *symbols.values()]
+
+    assert values(engine.first(device)(given())) == expected
+    host = engine.steady(device, lambda args: ())
+    for _ in range(3):
+        assert values(host(given())) == expected
+    assert machine.driver.launches

@@ -441,11 +441,12 @@ class Choosing(nn.Module):
         return torch.cond(x.sum() > 0, inner, self.second, (x,)) + 1
 
 
+@pytest.mark.parametrize("target", ["cpu", "sm_90"])
 @pytest.mark.parametrize("value", [2.0, 0.1, -1.0])
-def test_choices_with_weights_are_in_bundles(value: float) -> None:
+def test_choices_with_weights_are_in_bundles(value: float, target: str) -> None:
     torch.manual_seed(0)
     model = Choosing()
     x = torch.full((2, 4), value)
-    loaded = reloaded(exported(model, (x,), targets=["cpu"]), model)
+    loaded = reloaded(exported(model, (x,), targets=[target]), model)
     with torch.no_grad():
         close(loaded(x), model(x))

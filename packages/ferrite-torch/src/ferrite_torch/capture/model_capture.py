@@ -237,11 +237,15 @@ def _trace(
 
 
 def place_on(module: torch.fx.GraphModule, device: str) -> None:
-    """Moves a graph that was traced on the CPU to another device: its fake results, and the devices it names."""
+    """Moves a graph that was traced on the CPU to another device: its fake results, and the devices it names.
+
+    So are the functions that its control flow takes.
+    """
     if device == "cpu":
         return
     moved = torch.device(device, 0)
-    for node in module.graph.nodes:
+    graphs = [each for each in module.modules() if isinstance(each, torch.fx.GraphModule)]
+    for node in (node for each in graphs for node in each.graph.nodes):
         values = node.meta.get("val")
         for value in values if isinstance(values, (tuple, list)) else (values,):
             if is_fake(value):
@@ -250,7 +254,8 @@ def place_on(module: torch.fx.GraphModule, device: str) -> None:
             map_leaves(part, lambda leaf: moved if isinstance(leaf, torch.device) else leaf)
             for part in (node.args, node.kwargs)
         )
-    module.recompile()
+    for each in graphs:
+        each.recompile()
 
 
 # --- attention ------------------------------------------------------------------------------------------------------
