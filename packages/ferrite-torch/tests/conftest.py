@@ -11,7 +11,8 @@ import torch
 
 from ferrite_torch.cache.artifact_loading import run_eagerly
 from ferrite_torch.capture.joint_graphs import prepare_joint
-from ferrite_torch.graphs.graph_lowering import LoweredModule, lower_module
+from ferrite_torch.graphs.graph_lowering import lower_module
+from ferrite_torch.graphs.lowered_module import LoweredModule
 from ferrite_torch.lowering.recomputation import stays_whole
 from ferrite_torch.rewrites.decompositions import decomposition_table
 from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from ferrite_torch.graphs.graph_lowering import LoweredModule
+from ferrite_torch.graphs.lowered_module import LoweredModule
 
 Lower = Callable[..., dict[str, LoweredModule]]
 

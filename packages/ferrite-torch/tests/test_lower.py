@@ -13,7 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ferrite_ir import PIPELINE, require_valid
 from ferrite_ir.language.graph import Extern, Graph, Loop, Update, View
 from ferrite_torch.errors import CompileError, Unsupported
-from ferrite_torch.graphs.graph_lowering import NO_LOWERING, OTHER_DEVICE, LoweredModule, lower, lower_module
+from ferrite_torch.graphs.graph_lowering import NO_LOWERING, OTHER_DEVICE, lower, lower_module
+from ferrite_torch.graphs.lowered_module import LoweredModule
 from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.lowering.shapes.casts import float8_saturates
 

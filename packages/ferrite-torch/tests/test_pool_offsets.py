@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import ferrite_torch
 from ferrite_ir.language.graph import View
-from ferrite_torch.graphs.graph_lowering import LoweredModule
+from ferrite_torch.graphs.lowered_module import LoweredModule
 
 WINDOWS: list[tuple[Any, dict[str, Any]]] = [
     (3, {"stride": 2, "padding": 1}),

@@ -23,7 +23,8 @@ from ferrite_torch.diagnostics.logs import log_graph, log_lowered, log_schedule
 from ferrite_torch.diagnostics.refusals import refuse_fallbacks
 from ferrite_torch.diagnostics.statistics import Stopwatch
 from ferrite_torch.graphs.donations import donated_names, held_names
-from ferrite_torch.graphs.graph_lowering import OTHER_DEVICE, LoweredModule, lower_module
+from ferrite_torch.graphs.graph_lowering import OTHER_DEVICE, lower_module
+from ferrite_torch.graphs.lowered_module import LoweredModule
 from ferrite_torch.options import Options
 from ferrite_triton import emit_program
 

@@ -13,7 +13,8 @@ from torch.utils import _pytree as pytree
 from ferrite_ir.language.graph import Graph, View
 from ferrite_ir.reference.evaluator import evaluate
 from ferrite_ir.verification.verifier import require_valid
-from ferrite_torch.graphs.graph_lowering import LoweredModule, lower_module
+from ferrite_torch.graphs.graph_lowering import lower_module
+from ferrite_torch.graphs.lowered_module import LoweredModule
 
 Agree = Callable[..., Graph]
 

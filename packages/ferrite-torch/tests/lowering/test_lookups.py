@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ferrite_torch.graphs.graph_lowering import LoweredModule
+from ferrite_torch.graphs.lowered_module import LoweredModule
 
 aten = torch.ops.aten
 

@@ -34,7 +34,7 @@ from ferrite_torch.diagnostics.call_checks import check_arguments, check_call
 from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.errors import FerriteError, OptionError, Unsupported
 from ferrite_torch.graphs.donations import held_arguments
-from ferrite_torch.graphs.graph_lowering import LoweredModule
+from ferrite_torch.graphs.lowered_module import LoweredModule
 from ferrite_torch.lowering.recomputation import stays_whole
 from ferrite_torch.options import Options
 from ferrite_torch.rewrites.decompositions import decomposition_table

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from ferrite_ir.language.graph import Value
-from ferrite_torch.graphs.graph_lowering import LoweredModule
+from ferrite_torch.graphs.lowered_module import LoweredModule
 from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.graph_positions import Positions
 

@@ -8,25 +8,24 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from ferrite_ir.language import index as ix
-from ferrite_ir.language.graph import Extern, Graph, Module
+from ferrite_ir.language.graph import Extern, Graph
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Undecided, symbols_of
 from ferrite_torch.calls.layouts import Layouts
-from ferrite_torch.calls.lazy_results import LazyResult
 from ferrite_torch.devices.placement import graph_device, is_made_on, is_number_for
 from ferrite_torch.diagnostics.announcements import announce
 from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.diagnostics.origins import origins_of, unsupported
 from ferrite_torch.diagnostics.refusals import Fallback
 from ferrite_torch.errors import FerriteError, Unsupported, located
-from ferrite_torch.graphs.captured_steps import A_STEP, Captured, CapturedSteps
+from ferrite_torch.graphs.captured_steps import A_STEP, CapturedSteps
 from ferrite_torch.graphs.control_flow import ControlFlow
 from ferrite_torch.graphs.foreach import is_foreach, lower_foreach
 from ferrite_torch.graphs.graph_inputs import GraphInputs
@@ -34,6 +33,7 @@ from ferrite_torch.graphs.graph_numbers import GraphNumbers, plain_value
 from ferrite_torch.graphs.graph_outputs import GraphOutputs, returned_nodes
 from ferrite_torch.graphs.library_calls import call_library, call_of
 from ferrite_torch.graphs.lifetimes import COPY_BACK, Lifetimes, tensors_in
+from ferrite_torch.graphs.lowered_module import LoweredModule
 from ferrite_torch.graphs.node_results import check_result, refuse_layouts, sizes_of_node
 from ferrite_torch.graphs.regions import (
     NoForm,
@@ -81,56 +81,6 @@ CALLED_BY_LOWERING = "called by a lowering"
 PRODUCTS = frozenset(("aten.mm.default", "aten.addmm.default", "aten.mm.out", "aten.addmm.out"))
 """Library calls that count where a lowering makes them; the others that lowerings make only allocate."""
 OTHER_DEVICE = "not on the device of the graph"
-
-
-@dataclass(frozen=True, slots=True)
-class LoweredModule:
-    """A lowered graph and what its caller must know.
-
-    Attributes:
-        graph: the graph; its inputs are the constants, then the selected arguments.
-        constants: tensors that the module holds.
-        selection: positions of the arguments that the graph takes; sizes and unread arguments are not among them.
-        arguments: number of arguments of the module.
-        externs: ``(op, reason)`` of each library call, in order.
-        repeats: positions of outputs that equal an earlier output (or an input) but are tensors of their own in torch.
-        passed: positions of outputs that are arguments which the graph does not take, and of these arguments; the graph
-            returns None in their place.
-        lazy: outputs that the caller has to mark as conjugated or negated when they are read.
-        fallbacks: the library calls that stand for one op of the module each, with their source lines.
-        names: what the user's program calls symbols of the graph.
-        captured: the steps that call a place in the module's graph.
-        callees: the graphs that the graph calls, each behind those that it calls.
-    """
-
-    graph: Graph
-    constants: tuple[torch.Tensor, ...]
-    selection: tuple[int, ...]
-    arguments: int
-    externs: tuple[tuple[str, str], ...]
-    repeats: tuple[int, ...] = ()
-    passed: tuple[tuple[int, int], ...] = ()
-    lazy: tuple[LazyResult, ...] = ()
-    fallbacks: tuple[Fallback, ...] = ()
-    names: Mapping[str, str] = field(default_factory=dict)
-    captured: tuple[Captured, ...] = ()
-    callees: tuple[Graph, ...] = ()
-
-    @property
-    def module(self) -> Module:
-        """Returns the graph with those that it calls."""
-        return Module((self.graph, *self.callees))
-
-    def complete(self) -> LoweredModule:
-        """Returns the lowered graph if it returns all that its module does.
-
-        Raises:
-            Unsupported: some results are arguments that the graph does not take.
-        """
-        if self.passed:
-            _, position = self.passed[0]
-            raise Unsupported(f"a graph that returns its argument {position}, which is neither a tensor nor a number")
-        return self
 
 
 def lower(module: torch.fx.GraphModule, inputs: Sequence[Any] | None = None, name: str = "graph") -> Graph:
