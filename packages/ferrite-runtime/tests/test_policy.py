@@ -14,6 +14,7 @@ from ferrite_runtime.formats.kernel_spec import FORMS, WAIT, KernelSpec
 from ferrite_runtime.formats.target import CROSS_TARGETS, Target
 from ferrite_runtime.policies.blocks import misfit
 from ferrite_runtime.policies.candidates import configs, interpreter_config, next_power_of_two, previous_power_of_two
+from ferrite_runtime.policies.tiled_contractions import shared_bytes, tile_problem
 from runtime_kernels import grid_axis, pointwise, reduction_axis, row_softmax, row_sum, shared_softmax, spec, tensor
 
 H200 = known_devices()["h200"]
@@ -61,6 +62,69 @@ def test_products_of_few_rows_fill_the_device() -> None:
     assert of(20, 40) == Config.of({"XBLOCK": 16, "RBLOCK": 64}, 2, 6)
     assert of(16384, products=2) == Config.of({"XBLOCK": 64, "RBLOCK": 64}, 4, 4)
     assert of(16384, dtype="f32") == Config.of({"XBLOCK": 32, "RBLOCK": 64}, 1, 4)
+
+
+def tiles(
+    rows: int = 4096, columns: int = 4096, points: int = 4096, products: int = 1, width: int = 2, **limits: int
+) -> KernelSpec:
+    """Returns the spec of a product of matrices that is computed tile by tile."""
+    extents = {"y": rows, "x": columns, "r": points}
+    axes = [
+        {**(reduction_axis(points) if name == "r" else grid_axis(name, size)), "max_block": limits.get(name, 256)}
+        for name, size in extents.items()
+    ]
+    params = [tensor("in_ptr", "bf16"), tensor("out_ptr", "bf16", access="write")]
+    facts = {"product": products, "left_bytes": width, "right_bytes": width * products}
+    return KernelSpec.from_mapping(spec("a", "", params, axes, form="tiled_contraction", facts=facts))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "wanted"),
+    [
+        (8192, 8192, {"YBLOCK": 128, "XBLOCK": 256, "RBLOCK": 64}),
+        (64, 4096, {"YBLOCK": 64, "XBLOCK": 32, "RBLOCK": 128}),
+        (17, 4096, {"YBLOCK": 32, "XBLOCK": 32, "RBLOCK": 128}),
+    ],
+)
+def test_tiles_of_products_leave_no_multiprocessor_idle(rows: int, columns: int, wanted: dict[str, int]) -> None:
+    assert dict(configs(tiles(rows, columns), H200, "none")[0].blocks) == wanted
+
+
+def test_dear_epilogues_have_more_warps() -> None:
+    def warps(cost: int) -> int:
+        mapping = tiles(8192, 3072, 768).to_mapping()
+        facts = {**mapping["facts"], "numel": 8192 * 3072, "flops": cost * 8192 * 3072}
+        return first(spec("a", "", mapping["params"], mapping["axes"], form="tiled_contraction", facts=facts)).num_warps
+
+    assert [warps(0), warps(30)] == [8, 16]
+
+
+@pytest.mark.parametrize("device", [known_devices()["h200"], typical_device(Target.parse("sm_80"))])
+@pytest.mark.parametrize(
+    "given", [{}, {"products": 2}, {"width": 4}, {"r": 16, "x": 64}, {"columns": 20, "points": 20}]
+)
+def test_tiles_of_products_fit_the_device(given: dict[str, int], device: DeviceFacts) -> None:
+    kernel = tiles(**given)
+    found = configs(kernel, device, "full")
+    assert found
+    for config in found:
+        assert tile_problem(kernel, config, device) is None
+        assert shared_bytes(kernel, config) <= device.shared_per_program
+        assert all(16 <= size <= given.get(name[0].lower(), 256) for name, size in config.blocks)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "warps", "stages", "words"),
+    [
+        ({"YBLOCK": 256, "XBLOCK": 256, "RBLOCK": 64}, 8, 3, "sums per thread"),
+        ({"YBLOCK": 128, "XBLOCK": 256, "RBLOCK": 128}, 8, 4, "bytes of blocks"),
+        ({"YBLOCK": 512, "XBLOCK": 64, "RBLOCK": 64}, 8, 2, "more than axis y allows"),
+    ],
+)
+def test_tiles_that_do_not_fit_are_told_apart(blocks: dict[str, int], warps: int, stages: int, words: str) -> None:
+    problem = tile_problem(tiles(), Config.of(blocks, warps, stages), H200)
+    assert problem is not None
+    assert words in problem
 
 
 @pytest.mark.parametrize(
@@ -664,14 +728,15 @@ def test_every_config_is_one_that_the_kernel_and_the_device_allow(kernel: Kernel
 def check_blocks(kernel: KernelSpec, config: Config) -> None:
     blocks = dict(config.blocks)
     assert set(blocks) == {axis.block for axis in kernel.axes} - set(kernel.blocks)
+    is_product = kernel.form == "tiled_contraction"  # tensor cores multiply sixteen at once, and no tile has all axes
     tile = 1
     for axis in kernel.axes:
         block = blocks.get(axis.block, 1)
         tile *= block
         assert block & (block - 1) == 0
         assert axis.max_block is None or block <= axis.max_block
-        assert axis.size > 1 or block == 1
-    assert tile <= 1 << 20
+        assert axis.size > 1 or block <= (16 if is_product else 1)
+    assert is_product or tile <= 1 << 20
 
 
 @settings(deadline=None)

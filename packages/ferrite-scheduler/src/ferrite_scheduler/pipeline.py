@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ferrite_ir.language.calls import called_first
-from ferrite_ir.language.graph import Graph, Module
+from ferrite_ir.language.graph import Contract, Graph, Module
 from ferrite_scheduler.analysis.clusters import Cluster, absorb, cluster_of, stored_names
 from ferrite_scheduler.analysis.dependences import Dependences, Node, Stage, dependences_of, make_node, nodes_of
 from ferrite_scheduler.analysis.kernel_forms import form_of
@@ -22,6 +22,7 @@ from ferrite_scheduler.model.annotations import ColumnReduction, as_reduction, u
 from ferrite_scheduler.model.changes import Change, changes_between
 from ferrite_scheduler.model.schedule import Conditions, Decision, Kernel, Schedule
 from ferrite_scheduler.model.target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
+from ferrite_scheduler.model.tiled_contractions import is_tiled
 from ferrite_scheduler.refinements.grid_reductions import as_grid_reduction
 from ferrite_scheduler.refinements.multi_versioning import (
     SinglePass,
@@ -36,9 +37,12 @@ from ferrite_scheduler.refinements.multi_versioning import (
 from ferrite_scheduler.refinements.pipeline import Ordered, kernel_changes, refine
 from ferrite_scheduler.rewrites.pipeline import rewrite
 from ferrite_scheduler.rewrites.split_reductions import prepare_reductions
+from ferrite_scheduler.rewrites.stored_products import store_narrow
 
 STAGES = "one program for each result would leave the device idle, or read too little at once"
 """Why reductions and scans get stages."""
+NARROW = "another kernel reads the product as eager mode stores it"
+"""Why products are rounded."""
 COMBO = "independent work of one launch has programs of its own"
 """Why kernels are combo kernels."""
 SHARED = "a row that is too long for the cache is read once"
@@ -68,7 +72,8 @@ def schedule(
     Symbolic sizes stay symbolic: what is decided holds for all of their values; how well it does is judged by hints.
     """
     graph, rewritten = rewrite(graph, target, policy)
-    plan, single_passes = _with_versions(graph, _clustered(graph, target, policy), target, policy)
+    graph, plan, narrowed = _with_narrow_products(graph, _clustered(graph, target, policy), target, policy)
+    plan, single_passes = _with_versions(graph, plan, target, policy)
     making = _Making(target, policy)
     work = _work(plan, making, single_passes)
     refined, changed = refine(Ordered(work, plan.graph, plan.dependences), target, policy)
@@ -79,7 +84,7 @@ def schedule(
         storage = {**dependences.storage, **{name: name for name in destinations.values()}}
         dependences = replace(dependences, storage=storage)
     kernels, steps, outputs = plan_memory(refined.work, graph, dependences, policy, donated, held, destinations)
-    changes = (*rewritten, *plan.changes, *making.changes, *changed)
+    changes = (*rewritten, *narrowed, *plan.changes, *making.changes, *changed)
     places = tuple(destinations.values())
     return Schedule(graph, kernels, steps, outputs, plan.decisions, changes, destinations=places)
 
@@ -129,6 +134,25 @@ class _Making:
     policy: Policy
     layouts: Layouts = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
+
+
+def _with_narrow_products(
+    graph: Graph, plan: _Plan, target: Target, policy: Policy
+) -> tuple[Graph, _Plan, tuple[Change, ...]]:
+    """Returns a graph and its plan with products of tiles rounded where another kernel reads them, and what changed."""
+    inside: dict[str, frozenset[str]] = {}
+    for cluster in plan.clusters:
+        if not isinstance(cluster, Cluster) or "contract" not in cluster.kinds:
+            continue
+        stored = stored_names(cluster, plan.dependences)
+        definitions = (plan.dependences.nodes[number].definition for number in cluster.members)
+        products = [d.result.name for d in definitions if isinstance(d, Contract) and is_tiled(d, policy)]
+        inside |= dict.fromkeys(stored.intersection(products), frozenset(cluster.made))
+    if not inside:
+        return graph, plan, ()
+    narrow = store_narrow(graph, inside)
+    changes = tuple(changes_between("stored_products", graph, narrow, NARROW))
+    return narrow, _clustered(narrow, target, policy), changes
 
 
 def _with_versions(

@@ -17,6 +17,7 @@ from ferrite_scheduler.model.forms import (
     LoopedReduction,
     RegisterNorm,
     RowColumnReduction,
+    TiledContraction,
 )
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.model.versions import persistent_version
@@ -28,6 +29,7 @@ from ferrite_triton.analysis.accesses import (
     is_noncoalesced,
     narrow_conditions,
 )
+from ferrite_triton.analysis.contraction_space import contraction_space
 from ferrite_triton.analysis.flat import FlatKernel, flatten
 from ferrite_triton.analysis.lane_groups import needed_multiple
 from ferrite_triton.analysis.packed_residency import holds_only_halves
@@ -157,6 +159,9 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
             f"{kernel.name} holds a contraction that is not of half types or f32 with its rows on y, its columns on x; "
             "write it as a reduction of products"
         )
+    if isinstance(kernel.form, TiledContraction):
+        flat = flatten(kernel, contraction_space(kernel))
+        return flat, find_accesses(flat)
     space = build_space(kernel)
     flat = flatten(kernel, space)
     accesses = find_accesses(flat)

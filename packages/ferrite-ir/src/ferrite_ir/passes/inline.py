@@ -44,6 +44,8 @@ class Inline:
         max_repeated_cost: most expensive body that is computed at more points than its value has.
         max_factor_cost: the same for a factor of a contraction, which each program computes anew for rows or columns
             that it shares with others.
+        max_strip_cost: the same where the contraction has so many rows that several tiles of them compute it anew:
+            beside tensor cores that are busy all the time nothing is for free.
         max_loads: most loads in a body that is computed at several places.
         max_body_nodes, max_body_loads: readers stop growing here.
         numerics: how bodies are simplified on the way; see `Simplify`.
@@ -53,6 +55,7 @@ class Inline:
     max_cost: int = 48
     max_repeated_cost: int = 64
     max_factor_cost: int = 12
+    max_strip_cost: int = 2
     max_loads: int = 6
     max_body_nodes: int = 600
     max_body_loads: int = 40
@@ -71,6 +74,8 @@ class Inline:
             graph = rounded
 
 
+TILE_ROWS = 128
+"""Rows of a contraction that one tile has."""
 TRIVIAL_COST = 2
 """Dearest body that is computed again although its value lies in memory."""
 
@@ -83,11 +88,13 @@ class _Uses:
         sites: number of (reader, index) pairs.
         points: the largest number of points at which one reader needs it.
         is_factor: whether a reader is a contraction.
+        rows: the most rows of such a reader.
     """
 
     sites: int = 0
     points: Size = 0
     is_factor: bool = False
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +177,12 @@ class _Inliner:
         if not loads:
             return
         points = self._points_of(definition)
+        rows = _rows_of(definition) if isinstance(definition, Contract) else 0
         for load in loads:
             uses = self._uses.setdefault(load.source, _Uses())
             uses.sites += 1
             uses.is_factor |= isinstance(definition, Contract)
+            uses.rows = max(uses.rows, rows)
             if sizes.hint(points) > sizes.hint(uses.points):
                 uses.points = points
 
@@ -289,11 +298,14 @@ class _Inliner:
         policy = self._policy
         if value.name in self._fixed:
             return self._is_cheap(value, body, TRIVIAL_COST, 1)
+        is_strip = uses.rows > TILE_ROWS
         if uses.sites > 1:
-            return self._is_cheap(value, body, policy.max_cost, policy.max_loads)
+            most = policy.max_strip_cost if is_strip else policy.max_cost
+            return self._is_cheap(value, body, most, policy.max_loads)
         if sizes.hint(uses.points) <= sizes.hint(value.type.numel):
             return True
-        most = policy.max_factor_cost if uses.is_factor else policy.max_repeated_cost
+        factor_cost = policy.max_strip_cost if is_strip else policy.max_factor_cost
+        most = factor_cost if uses.is_factor else policy.max_repeated_cost
         return cost_up_to(body, most, COSTS) <= most
 
     def _is_cheap(self, value: Value, body: Scalar, max_cost: int, max_loads: int) -> bool:
@@ -358,3 +370,8 @@ def _is_small(numel: Size, reference: Size) -> bool:
     if times is not None and not sizes.is_static(times):
         return True
     return 2 * sizes.hint(numel) + 1 <= sizes.hint(reference)
+
+
+def _rows_of(contract: Contract) -> int:
+    """Returns how many rows a contraction has, about: points of the dims that its right factor does not depend on."""
+    return sizes.hint(sizes.product(dim.size for dim in contract.dims if dim not in contract.right.dims))

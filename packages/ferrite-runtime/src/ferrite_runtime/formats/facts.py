@@ -138,6 +138,22 @@ class ContractionFacts(ReductionFacts):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TiledContractionFacts(ReductionFacts):
+    """Of products of matrices that are computed tile by tile.
+
+    Attributes:
+        product: products of tiles of ``y`` and ``x`` that a program adds up, all over the same axes. No block may be
+            less than 16; stages are software-pipelined.
+        left_bytes, right_bytes: bytes that a point of a block of the left factors, and of the right ones, is loaded
+            with.
+    """
+
+    product: int = 1
+    left_bytes: int = 2
+    right_bytes: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SplitFacts(ReductionFacts):
     """Of kernels whose programs share a line of the reduction axis, and wait for each other.
 
@@ -183,6 +199,7 @@ KINDS: dict[str, type[Facts]] = {
     "row_column": RowColumnFacts,
     "looped": ReductionFacts,
     "contraction": ContractionFacts,
+    "tiled_contraction": TiledContractionFacts,
     "grid_reduction": SplitFacts,
     "register_norm": RegisterNormFacts,
     "scan": ReductionFacts,

@@ -24,6 +24,7 @@ from ferrite_runtime.policies.reductions import (
 )
 from ferrite_runtime.policies.shape import Shape
 from ferrite_runtime.policies.tables import looped_table, persistent_table, pointwise_table
+from ferrite_runtime.policies.tiled_contractions import tiled_contraction_configs
 
 __all__ = [
     "configs",
@@ -62,6 +63,7 @@ _FORMS: dict[str, Callable[[Shape], tuple[Config, ...]]] = {
     "scan": scan_configs,
     "look_back": look_back_configs,
     "sort": sort_configs,
+    "tiled_contraction": tiled_contraction_configs,
     "template": template_configs,
     "user": user_configs,
 }

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.formats.config import Config
-from ferrite_runtime.formats.facts import ContractionFacts, ReductionFacts, facts_as
+from ferrite_runtime.formats.facts import ContractionFacts, ReductionFacts, TiledContractionFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.candidates import configs
+from ferrite_runtime.policies.tiled_contractions import TENSOR_OPERATIONS
 
 LAUNCH_SECONDS = 2e-6
 """From the end of one kernel in a queue to the first access of the next."""
@@ -94,8 +95,18 @@ def _read_again(facts: ReductionFacts, device: DeviceFacts, moved: float) -> flo
     return float(read * (facts.passes - 1) * missed)
 
 
+def _multiplications(spec: KernelSpec, facts: TiledContractionFacts, device: DeviceFacts) -> float:
+    """Returns the seconds that tensor cores take, tile by tile: in the last round some have no tile."""
+    sizes, blocks = spec.hint_sizes(), dict(configs(spec, device, "none")[0].blocks)
+    tiles = -(-spec.expected_programs(blocks) // device.multiprocessors) * device.multiprocessors
+    points = tiles * blocks.get("YBLOCK", 1) * blocks.get("XBLOCK", 1) * max(1, sizes["r"])
+    return 2.0 * points * facts.product / (device.multiprocessors * TENSOR_OPERATIONS)
+
+
 def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:
     facts = spec.facts
+    if isinstance(facts, TiledContractionFacts):
+        return _multiplications(spec, facts, device)
     points = math.prod(max(1, size) for size in spec.hint_sizes().values())
     buffers = facts.loads + facts.stores
     operations = float(facts.flops) + points * buffers * ACCESS_OPERATIONS

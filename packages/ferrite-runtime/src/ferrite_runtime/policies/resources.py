@@ -13,6 +13,7 @@ from ferrite_runtime.formats.facts import ContractionFacts
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.blocks import block_limit
 from ferrite_runtime.policies.shape import MAX_TILE
+from ferrite_runtime.policies.tiled_contractions import tile_problem
 
 MAX_THREADS = 1024
 # A thread has at most 255 registers. A tile that has more 4-byte elements for each cannot be held in them, and the
@@ -41,6 +42,8 @@ def foresee_problem(spec: KernelSpec, config: Config, device: DeviceFacts, sizes
         return f"{threads} threads per program, {MAX_THREADS} are possible"
     if spec.form in ("user", "template"):
         return None
+    if spec.form == "tiled_contraction":
+        return tile_problem(spec, config, device)
     tile, blocks = 1, {}
     for axis in spec.axes:
         block = spec.blocks.get(axis.block) or config.block(axis.block)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ferrite_ir.language.graph import Scan
+from ferrite_ir.language.graph import Contract, Scan
 from ferrite_scheduler.model import forms
 from ferrite_scheduler.model.annotations import LookBackScan
 from ferrite_scheduler.model.forms import Form
 from ferrite_scheduler.model.target import Policy
+from ferrite_scheduler.model.tiled_contractions import is_tiled
 
 from .clusters import Cluster
 from .dependences import Dependences
@@ -42,7 +43,8 @@ def form_of(cluster: Cluster, dependences: Dependences, policy: Policy) -> Form:
     if "scan" in cluster.kinds:
         return forms.Scan(longest_line((d for d in definitions if isinstance(d, Scan)), policy))
     if "contract" in cluster.kinds:
-        return forms.Contraction()
+        has_tiles = any(isinstance(d, Contract) and is_tiled(d, policy) for d in definitions)
+        return forms.TiledContraction() if has_tiles else forms.Contraction()
     return _reduction_form(cluster, dependences, policy)
 
 

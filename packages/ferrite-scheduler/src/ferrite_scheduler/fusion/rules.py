@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ferrite_ir.language.graph import Update
+from ferrite_ir.language.graph import Contract, Loop, Update
 from ferrite_ir.language.sizes import text
 from ferrite_scheduler.analysis.clusters import Cluster, block_length
 from ferrite_scheduler.analysis.dependences import Access, is_opaque, stores_each_once
@@ -19,6 +19,7 @@ from ferrite_scheduler.analysis.kernel_forms import ACCUMULATOR_BYTES, holds_col
 from ferrite_scheduler.analysis.traffic import live_tiles, loads_again, pass_traffic, unit_step
 from ferrite_scheduler.model.annotations import RowResult
 from ferrite_scheduler.model.schedule import Numbers, with_numbers
+from ferrite_scheduler.model.tiled_contractions import is_tiled
 
 from .combo_kernels import SHARED_SHARE, costs_no_memory
 from .proposal import Proposal
@@ -26,6 +27,8 @@ from .row_blocks import other_combine
 
 WHOLE_REDUCTIONS = frozenset(("scan", "look back", "sort"))
 """Kinds of clusters whose reduction axis is walked as a whole, and along which order matters."""
+MOST_TILES = 2
+"""Products whose tiles a program holds at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +273,50 @@ def _contractions(proposal: Proposal) -> Refusal | None:
         return None
     if proposal.first.kinds and proposal.second.kinds and proposal.first.kinds != proposal.second.kinds:
         return refuse("a contraction shares a kernel only with its like and with pointwise definitions")
-    if proposal.guest.kinds or (proposal.placement is not None and not proposal.placement.full):
+    if proposal.guest.kinds:
+        return _pairs(proposal)
+    if proposal.placement is not None and not proposal.placement.full:
         return None
     return refuse("a contraction shares a kernel only with pointwise definitions over its result")
+
+
+def _roundings(proposal: Proposal) -> Refusal | None:
+    """Returns why what rounds a product would be in a kernel without it, to which the product would go in f32."""
+    if not proposal.policy.tile_products:
+        return None
+    inside = proposal.owner.members.keys() | proposal.guest.members.keys()
+    for number in inside:
+        product = _rounded_product(proposal, number)
+        if product is not None and product not in inside:
+            return refuse("a product is rounded in the kernel that computes it")
+    return None
+
+
+def _rounded_product(proposal: Proposal, number: int) -> int | None:
+    """Returns the contraction, computed tile by tile, of which a node does nothing but round the result, or None."""
+    definition = proposal.dependences.nodes[number].definition
+    if not isinstance(definition, Loop) or len(definition.bodies) != 1 or definition.bodies[0].op != "cast":
+        return None
+    (source,) = definition.bodies[0].args
+    maker = proposal.dependences.definer.get(source.source) if source.op == "load" else None
+    if maker is None:
+        return None
+    product = proposal.dependences.nodes[maker].definition
+    return maker if isinstance(product, Contract) and is_tiled(product, proposal.policy) else None
+
+
+def _pairs(proposal: Proposal) -> Refusal | None:
+    """Returns why the tiles of two sets of contractions are not in one program, as those of a gate are."""
+    clusters, nodes = (proposal.first, proposal.second), proposal.dependences.nodes
+    products = [nodes[number].definition for cluster in clusters for number in cluster.members]
+    tiled = [d for d in products if isinstance(d, Contract) and is_tiled(d, proposal.policy)]
+    if not tiled:
+        return None
+    if len(tiled) > MOST_TILES:
+        return refuse("a program has no registers for so many tiles", products=len(tiled), limit=MOST_TILES)
+    if proposal.weighing is None or proposal.weighing.joined:
+        return None
+    return refuse("products share a kernel only where something reads both at the same points")
 
 
 def _stages(proposal: Proposal) -> Refusal | None:
@@ -299,6 +343,7 @@ LEGALITY: tuple[Rule, ...] = (
     Rule("F11", "blocks of rows are reduced with rows that fit in a tile", _blocks),
     Rule("F12", "contractions keep company with what reads their results", _contractions),
     Rule("F13", "stages of reductions in two forms keep to themselves", _stages),
+    Rule("F14", "products are rounded where they are computed", _roundings),
 )
 
 

@@ -31,6 +31,7 @@ from ferrite_scheduler.model.contractions import fits_axes, row_dims
 from ferrite_scheduler.model.forms import Form, RowColumnReduction
 from ferrite_scheduler.model.schedule import Axis, Kernel, Param
 from ferrite_scheduler.model.target import Policy
+from ferrite_scheduler.model.tiled_contractions import roles_of
 
 from .iteration_space import Base, coefficients, cut, own_digits
 from .kernel_names import kernel_name
@@ -146,14 +147,10 @@ def _lay_out(
             rigid |= _touched_bases(digits, bases)
     rigid |= _rigid_bases(nodes, own, bases)
     grid, inside = join_bases(bases, max(1, reduction), sorted(vectors), rigid, cluster.inner, strides)
-    rows = frozenset(
-        base
-        for node, digits in zip(nodes, own, strict=True)
-        for dim in _rows_of(node)
-        for base in _touched_bases(digits[dim], bases)
-    )
+    rows = _bases_of(_rows_of, nodes, own, bases)
+    batch = _bases_of(_batch_of, nodes, own, bases)
     block = frozenset(number for number, base in enumerate(bases) if base.step < min(cluster.inner, reduction))
-    tiles = place_groups(grid, inside, strides, policy.max_tiled_axes, rows, block)
+    tiles = place_groups(grid, inside, strides, policy.max_tiled_axes, rows, block, batch)
     positions, (grid_dims, reduction_dims) = _name_dims(tiles, bases, whole_reduction=whole_reduction)
     flat = linearize(tuple(positions), tuple(size_of(base.step) for base in bases))
     mappings = tuple(_mapping(node, digits, bases, positions, flat) for node, digits in zip(nodes, own, strict=True))
@@ -165,11 +162,33 @@ def _lay_out(
     )
 
 
+def _bases_of(
+    dims_of: Callable[[Node], tuple[Dim, ...]],
+    nodes: Sequence[Node],
+    own: Sequence[dict[object, Digits | None]],
+    bases: tuple[Base, ...],
+) -> frozenset[int]:
+    """Returns the bases of some dims of each node."""
+    return frozenset(
+        base
+        for node, digits in zip(nodes, own, strict=True)
+        for dim in dims_of(node)
+        for base in _touched_bases(digits[dim], bases)
+    )
+
+
 def _rows_of(node: Node) -> tuple[Dim, ...]:
-    """Returns the dims of a contraction that all lie in one tile, without those of extent 1; none of others."""
+    """Returns the dims of a contraction's rows, without those of extent 1; none of other definitions."""
     if not isinstance(node.definition, Contract):
         return ()
     return tuple(dim for dim in row_dims(node.definition) if dim in node.grid_dims)
+
+
+def _batch_of(node: Node) -> tuple[Dim, ...]:
+    """Returns the dims that both factors of a contraction depend on, without those of extent 1; none of others."""
+    if not isinstance(node.definition, Contract):
+        return ()
+    return tuple(dim for dim in roles_of(node.definition).batch if dim in node.grid_dims)
 
 
 def _lay_out_empty(node: Node) -> Layout:
@@ -264,8 +283,8 @@ def _name_dims(
 ) -> tuple[list[Index], tuple[tuple[Dim, ...], tuple[Dim, ...]]]:
     """Returns each base as an index over the kernel's dims, and the grid and reduction dims."""
     positions: list[Index] = [constant(0)] * len(bases)
-    named: dict[str, list[Dim]] = {"y": [], "x": [], "r": []}
-    for axis, groups in (("y", tiles.y), ("x", tiles.x), ("r", tiles.r)):
+    named: dict[str, list[Dim]] = {"z": [], "y": [], "x": [], "r": []}
+    for axis, groups in (("z", tiles.z), ("y", tiles.y), ("x", tiles.x), ("r", tiles.r)):
         for place, group in enumerate(groups):
             dim = Dim(f"{axis}{place}", size_of(group.extent))
             named[axis].append(dim)
@@ -273,7 +292,7 @@ def _name_dims(
                 positions[base] = index
     if whole_reduction and not named["r"]:
         named["r"].append(Dim("r0", 1))
-    return positions, ((*named["y"], *named["x"]), tuple(named["r"]))
+    return positions, ((*named["z"], *named["y"], *named["x"]), tuple(named["r"]))
 
 
 def _inner_dims(tiles: Tiles, bases: tuple[Base, ...], reduction_dims: tuple[Dim, ...], inner: int) -> tuple[Dim, ...]:
@@ -412,9 +431,10 @@ def _check_homes(body: Sequence[Computed], homes: dict[str, tuple[Index, ...]]) 
 def _axes(
     tiles: Tiles, grid_dims: tuple[Dim, ...], reduction_dims: tuple[Dim, ...], *, has_reduction: bool
 ) -> tuple[Axis, ...]:
-    outer = len(tiles.y)
-    axes = [Axis("y", grid_dims[:outer])] if outer else []
-    axes.append(Axis("x", grid_dims[outer:]))
+    first, second = len(tiles.z), len(tiles.z) + len(tiles.y)
+    axes = [Axis("z", grid_dims[:first])] if tiles.z else []
+    axes += [Axis("y", grid_dims[first:second])] if tiles.y else []
+    axes.append(Axis("x", grid_dims[second:]))
     if has_reduction:
         axes.append(Axis("r", reduction_dims))
     return tuple(axes)

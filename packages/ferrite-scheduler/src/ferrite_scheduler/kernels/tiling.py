@@ -57,6 +57,7 @@ class Tiles:
     y: tuple[Group, ...]
     x: tuple[Group, ...]
     r: tuple[Group, ...]
+    z: tuple[Group, ...] = ()
 
 
 def join_bases(
@@ -155,11 +156,13 @@ def place_groups(
     max_tiled_axes: int,
     rows: frozenset[int] = frozenset(),
     block: frozenset[int] = frozenset(),
+    batch: frozenset[int] = frozenset(),
 ) -> Tiles:
     """Returns the groups put on axes; unit-stride traffic decides what is innermost, and whether to tile in two.
 
-    Groups of the bases ``rows``, those of a contraction, lie on ``y``, all others of the grid on ``x``. Those of the
-    bases ``block`` of a reduction axis that is cut into blocks come last, however they lie in memory.
+    Groups of the bases ``rows``, those of a contraction, lie on ``y``, those of its ``batch`` on ``z``, all others of
+    the grid on ``x``. Those of the bases ``block`` of a reduction axis that is cut into blocks come last, however they
+    lie in memory.
     """
     guide = _guide(strides)
     store = max((s for s in strides if s.is_store), key=lambda stride: stride.bytes, default=guide)
@@ -170,7 +173,9 @@ def place_groups(
         return Tiles((), (), reduction_groups)
     if rows:
         outer = tuple(group for group in ordered if rows.issuperset(group.bases))
-        return Tiles(outer, tuple(group for group in ordered if group not in outer), reduction_groups)
+        whole = tuple(group for group in ordered if batch.issuperset(group.bases))
+        columns = tuple(group for group in ordered if group not in outer and group not in whole)
+        return Tiles(outer, columns, reduction_groups, whole)
     weights = [_unit_bytes(group, strides) for group in ordered]
     total = sum(weights) + sum(_unit_bytes(group, strides) for group in inside)
     # They lie as the main store walks, its innermost one last: that one wins if it carries about as much as any.

@@ -9,10 +9,9 @@ them. Every other contraction is a reduction of products.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from ferrite_ir.language.dtypes import BF16, F16, F32, I8, U8
-from ferrite_ir.language.graph import Computed, Contract, Definition, Graph, Reduction
+from ferrite_ir.language.graph import Computed, Contract, Definition, Reduction
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import Scalar, apply, cast
 from ferrite_ir.language.sizes import is_static, product
@@ -36,14 +35,6 @@ MULTIPLIED_ROWS = 4
 """Most rows of float32 that are multiplied one by one. On an H200 (4096 x 14336) two rows take 57 us so and four 64,
 the library 82 and 88; eight take 80 us so and 62 on tensor cores, in parts, the library 120. Four rows by weights of
 eight bits (4096 x 16384) take 47 us so, 23 in parts (`split_precision`), and with the library 200."""
-
-
-def keep_narrow_contractions(graph: Graph, policy: Policy) -> Graph:
-    """Returns the graph with reductions in place of contractions that are not narrow; the same object where all are."""
-    definitions = tuple(
-        as_reduction(d) if isinstance(d, Contract) and not is_narrow(d, policy) else d for d in graph.definitions
-    )
-    return graph if definitions == graph.definitions else replace(graph, definitions=definitions)
 
 
 def is_narrow(contract: Contract, policy: Policy) -> bool:
@@ -114,13 +105,13 @@ def as_reduction(contract: Contract) -> Reduction:
 def fits_axes(body: Iterable[Computed], axes: Iterable[Axis]) -> bool:
     """Returns whether all contractions have types with kernels, their rows on ``y``, and their columns on ``x``.
 
-    Others have no kernel text.
+    A batch of them lies on ``z``. Others have no kernel text.
     """
     named = {axis.name: frozenset(axis.dims) for axis in axes}
     contracts = [definition for definition in body if isinstance(definition, Contract)]
     if not contracts:
         return True
-    return named.keys() == {"y", "x", "r"} and all(
+    return named.keys() - {"z"} == {"y", "x", "r"} and all(
         contract.left.dtype in FACTORS
         and named["x"].isdisjoint(contract.left.dims)
         and named["y"].isdisjoint(contract.right.dims)

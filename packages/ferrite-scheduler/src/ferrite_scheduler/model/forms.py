@@ -87,6 +87,13 @@ class Contraction:
 
 
 @dataclass(frozen=True, slots=True)
+class TiledContraction:
+    """Products of matrices, of which each program has one tile; see `model.tiled_contractions`."""
+
+    name: ClassVar[str] = "tiled_contraction"
+
+
+@dataclass(frozen=True, slots=True)
 class GridReduction:
     """Programs hold a block each of a long reduction axis, and combine what they publish; see `grid_reductions`.
 
@@ -160,6 +167,7 @@ Form: TypeAlias = (
     | RowColumnReduction
     | LoopedReduction
     | Contraction
+    | TiledContraction
     | GridReduction
     | RegisterNorm
     | Scan
@@ -176,6 +184,7 @@ FORMS: dict[str, type[Form]] = {
         RowColumnReduction,
         LoopedReduction,
         Contraction,
+        TiledContraction,
         GridReduction,
         RegisterNorm,
         Scan,

@@ -87,6 +87,8 @@ class Policy:
         max_kernel_ops: most scalar operations in one kernel's body.
         product_rows: most rows of a matrix of a half type that one program multiplies with columns of another one.
         wide_product_rows: the same of float32; 0 leaves all of them to the library.
+        tile_products: compute products of half types with more rows than that in kernels of tiles (decision 0045), with
+            what reads their results; False leaves them to the library.
         scale_sums: multiply weights of eight bits as they are, and the sums with the scale of a column.
         cut_rows: multiply weights of eight bits with rows of float32 in three parts, on tensor cores.
         max_tiled_axes: most grid axes (1 or 2).
@@ -155,6 +157,7 @@ class Policy:
     max_kernel_ops: int = 2000
     product_rows: int = 16
     wide_product_rows: int = 16
+    tile_products: bool = False
     scale_sums: bool = True
     cut_rows: bool = True
     max_tiled_axes: int = 2

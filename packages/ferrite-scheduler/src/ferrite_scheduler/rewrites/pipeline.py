@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from ferrite_ir.language.graph import Graph
 from ferrite_ir.passes import Dce
 from ferrite_scheduler.model.changes import Change, changes_between
-from ferrite_scheduler.model.contractions import keep_narrow_contractions
 from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.tiled_contractions import keep_contractions
 
 from .accumulated_products import accumulate_products
 from .column_scales import scale_sums
@@ -51,7 +51,7 @@ REWRITES: tuple[Rewrite, ...] = (
     Rewrite(
         "contractions",
         "products of other sizes or types have no kernels of their own: they are reductions",
-        lambda graph, _, policy: keep_narrow_contractions(graph, policy),
+        lambda graph, _, policy: keep_contractions(graph, policy),
     ),
     Rewrite(
         "column_scales",

@@ -33,6 +33,14 @@ def padded_sums(flat: FlatKernel) -> dict[str, frozenset[Scalar]]:
     }
 
 
+def zero_padded_loads(flat: FlatKernel, root: Scalar) -> frozenset[Scalar] | None:
+    """Returns the loads that have to give zero past the end of the reduction axis for a value to be zero there.
+
+    None where that does not make it zero.
+    """
+    return frozenset(memory_loads(flat, (root,))) if _is_zero_padded(flat, root) else None
+
+
 def _is_zero_padded(flat: FlatKernel, root: Scalar) -> bool:
     """Returns whether a value is zero where all loads along the reduction axis are."""
     zeros: set[Scalar] = set()

@@ -262,7 +262,7 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     ]
     if not any(axis.name == "x" for axis in texts):
         position = sum(not axis.is_reduction for axis in texts)
-        texts.insert(position, _free_axis("x", 1, 1))
+        texts.insert(position, free_axis("x", 1, 1))
     tiled = tuple(axis.name for axis in texts if axis.tiled)
     if order is not None:
         tiled = tuple(name for name in order if name in tiled)
@@ -310,7 +310,7 @@ def _reduction_axis(kernel: Kernel, axis: Axis, *, is_across: bool) -> KernelAxi
         generous = LONGEST_COLUMN
     elif uses_tensor_cores(kernel.body):
         generous = PRODUCT_POINTS
-    return _free_axis("r", size, generous, LARGEST_REDUCTION_BLOCK)
+    return free_axis("r", size, generous, LARGEST_REDUCTION_BLOCK)
 
 
 def _grid_axis(kernel: Kernel, axis: Axis, *, is_across: bool) -> KernelAxis:
@@ -322,7 +322,7 @@ def _grid_axis(kernel: Kernel, axis: Axis, *, is_across: bool) -> KernelAxis:
     name, size = axis.name, axis.size
     if kernel.reduction is None:
         is_flat = sum(axis.size != 1 for axis in kernel.grid) == 1
-        return _free_axis(name, size, FREE_BLOCK["pointwise" if is_flat else "tiled"])
+        return free_axis(name, size, FREE_BLOCK["pointwise" if is_flat else "tiled"])
     match kernel.form:
         case Contraction() if name == "y":
             return _whole_axis("y", int(size), PRODUCT_ROWS if uses_tensor_cores(kernel.body) else 1)
@@ -340,7 +340,7 @@ def _grid_axis(kernel: Kernel, axis: Axis, *, is_across: bool) -> KernelAxis:
             is_single = name != "x"
     if is_single:
         return KernelAxis(name, size, tiled=False, masked=False, block=1, max_block=1)
-    return _free_axis(name, size, FREE_BLOCK["grid"])
+    return free_axis(name, size, FREE_BLOCK["grid"])
 
 
 def cut_axes(kernel: Kernel) -> tuple[Axis, ...]:
@@ -381,12 +381,12 @@ def in_register_tiles(space: Space, count: int) -> Space:
 def row_per_thread_space(space: Space) -> Space:
     """Returns a space of rows of which each thread has one, so that a program has many; see `row_per_thread`."""
     axes = [
-        _free_axis("x", axis.size, FREE_BLOCK["row_per_thread"]) if axis.name == "x" else axis for axis in space.axes
+        free_axis("x", axis.size, FREE_BLOCK["row_per_thread"]) if axis.name == "x" else axis for axis in space.axes
     ]
     return replace(space, axes=tuple(axes), row_per_thread=True)
 
 
-def _free_axis(name: str, size: Size, generous: int, largest: int = LARGEST_BLOCK) -> KernelAxis:
+def free_axis(name: str, size: Size, generous: int, largest: int = LARGEST_BLOCK) -> KernelAxis:
     """Returns an axis whose block the config chooses, without a mask where its blocks can be made to divide it."""
     if size == 1:
         return KernelAxis(name, 1, tiled=False, masked=False, block=None, max_block=1)

@@ -11,7 +11,7 @@ from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_ir.language.sizes import hint
 from ferrite_scheduler.model.annotations import SortedScatter
 from ferrite_scheduler.model.contractions import uses_tensor_cores
-from ferrite_scheduler.model.forms import RowColumnReduction
+from ferrite_scheduler.model.forms import RowColumnReduction, TiledContraction
 from ferrite_triton.analysis.accesses import (
     Access,
     contiguous_axis,
@@ -21,7 +21,7 @@ from ferrite_triton.analysis.accesses import (
     shortest_run,
     touched_elements,
 )
-from ferrite_triton.analysis.flat import FlatKernel
+from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.lane_groups import rows_together
 from ferrite_triton.analysis.space import REDUCTION_AXES, Space
 from ferrite_triton.analysis.update_targets import needs_atomics
@@ -76,11 +76,7 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileP
         facts["sorted"] = True
     if flat.space.parts > 1:
         facts["parts"] = flat.space.parts
-    products = sum(isinstance(definition, Contract) for definition in flat.definitions)
-    if uses_tensor_cores(flat.kernel.body):
-        facts["product"] = products
-    elif products:
-        facts["multiplied_rows"] = next(hint(axis.size) for axis in flat.space.axes if axis.name == "y")
+    facts |= product_facts(flat)
     if isinstance(flat.space.form, RowColumnReduction):
         facts["chunk"] = hint(flat.space.chunk_length)
     if flat.space.loops:
@@ -88,6 +84,28 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileP
     if (rows := rows_together(flat)) > 1:
         facts["rows_together"] = rows
     return facts
+
+
+def product_facts(flat: FlatKernel) -> dict[str, Any]:
+    """Returns the facts about products of matrices; without such, nothing."""
+    products = sum(isinstance(definition, Contract) for definition in flat.definitions)
+    if isinstance(flat.kernel.form, TiledContraction):
+        return {"product": products, **factor_bytes(flat)}
+    if uses_tensor_cores(flat.kernel.body):
+        return {"product": products}
+    if products:
+        return {"multiplied_rows": next(hint(axis.size) for axis in flat.space.axes if axis.name == "y")}
+    return {}
+
+
+def factor_bytes(flat: FlatKernel) -> dict[str, int]:
+    """Returns the bytes that a point of a tile of either side's factors is loaded with, those of all products."""
+    contractions = [definition for definition in flat.definitions if isinstance(definition, Contract)]
+    sides = {"left_bytes": [d.left for d in contractions], "right_bytes": [d.right for d in contractions]}
+    return {
+        name: sum(load.dtype.bytes for load in memory_loads(flat, tuple(roots)) if len(load.dims) > 1)
+        for name, roots in sides.items()
+    }
 
 
 def where_neighbours_end(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict[str, Any]:

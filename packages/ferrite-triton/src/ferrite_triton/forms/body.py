@@ -17,6 +17,7 @@ from ferrite_scheduler.model.forms import (
     Pointwise,
     RegisterNorm,
     RowColumnReduction,
+    TiledContraction,
 )
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.loop_plan import (
@@ -47,6 +48,7 @@ from ferrite_triton.forms.scalar_values import ScalarValues
 from ferrite_triton.forms.scans import Scans, look_back_scans, waiting_halves
 from ferrite_triton.forms.sorts import Sorts
 from ferrite_triton.forms.stores import Stores, value_of
+from ferrite_triton.forms.tiled_contractions import TiledContractions
 from ferrite_triton.forms.updates import Updates
 from ferrite_triton.tile.build import add, apply, block_size, converted, lanes, mul, quotient, sub
 from ferrite_triton.tile.language import Barrier, Expression, For, If, Literal, Name, TileType, Variable
@@ -66,6 +68,7 @@ class KernelBody:
 
     def __init__(self, flat: FlatKernel, width: int, builder: Builder) -> None:
         self._flat = flat
+        self._width = width
         self._dtype = index_dtype(width)
         self._builder = builder
         self._evaluator = ScalarValues(flat, builder, width)
@@ -83,6 +86,8 @@ class KernelBody:
     def write(self) -> None:
         """Writes the body."""
         match self._flat.kernel.form:
+            case TiledContraction():
+                self._write_tiles()
             case RowColumnReduction():
                 self._write_chunk()
             case RegisterNorm():
@@ -198,6 +203,14 @@ class KernelBody:
         for definition in self._flat.definitions:
             self._store_results(definition)
         self._flush()
+
+    def _write_tiles(self) -> None:
+        """Writes the products of a tile, then what reads them."""
+        contractions = [definition for definition in self._flat.definitions if isinstance(definition, Contract)]
+        tiles = TiledContractions(self._flat, self._builder, self._width).write(contractions)
+        for contraction, tile in zip(contractions, tiles, strict=True):
+            self._evaluator.publish(contraction, (tile,))
+        self._write_grid_level(self._flat.definitions)
 
     def _write_images(self) -> None:
         stores = self._store_results, self._flush

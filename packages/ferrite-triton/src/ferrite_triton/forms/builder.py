@@ -158,6 +158,11 @@ class Builder:
         """Forgets at the level of the function what varies along any of some axes."""
         self.function.known = {key: tile for key, tile in self.function.known.items() if not tile.axes & axes}
 
+    def forget_inside(self, axes: Axes) -> None:
+        """Forgets in the open loop what varies along any of some axes."""
+        loop = self._open()
+        loop.known = {key: tile for key, tile in loop.known.items() if not tile.axes & axes}
+
     def forget_if(self, condition: Callable[[Hashable, Tile], bool]) -> None:
         """Forgets at the level of the function what a condition holds for."""
         known = self.function.known

@@ -6,7 +6,13 @@ import math
 
 from ferrite_ir.language.dtypes import I32, DType
 from ferrite_ir.language.sizes import is_static
-from ferrite_scheduler.model.forms import GridReduction, LookBackScan, RegisterNorm, RowColumnReduction
+from ferrite_scheduler.model.forms import (
+    GridReduction,
+    LookBackScan,
+    RegisterNorm,
+    RowColumnReduction,
+    TiledContraction,
+)
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.packed_residency import holds_only_halves
 from ferrite_triton.analysis.space import NO_AXES, POSITION, KernelAxis, Space
@@ -15,6 +21,7 @@ from ferrite_triton.forms.builder import Builder, Place
 from ferrite_triton.forms.positions import QUARTET, block_of_line, number_quartets, place_axis, positions_from
 from ferrite_triton.forms.register_norms import place_program as place_images
 from ferrite_triton.forms.scans import look_back_scans
+from ferrite_triton.forms.tiled_contractions import place_tile
 from ferrite_triton.tile.build import add, apply, block_size, converted, lanes, mul, quotient, remainder, sub
 from ferrite_triton.tile.language import (
     Assume,
@@ -34,6 +41,8 @@ def place_program(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
     """Writes where a program is in the grid, the x blocks run fastest; ``dtype`` is that of addresses."""
     space = flat.space
     match flat.kernel.form:
+        case TiledContraction():
+            place_tile(builder, flat, dtype)
         case RegisterNorm(workspace=workspace):
             place_images(builder, space, Name(flat.param_of(workspace).text), dtype)
         case LookBackScan():

@@ -57,7 +57,7 @@ SHORTEST_DRAW = 64
 
 
 class ScalarValues:
-    """Writes the values of one kernel.
+    """Writes the values of one kernel; ``zeroed`` loads give zero past the end of the reduction axis.
 
     Attributes:
         hints: eviction policy by load, where one is wanted.
@@ -66,7 +66,7 @@ class ScalarValues:
         shares: the shares of softmaxes, see `approximations.shares`.
     """
 
-    def __init__(self, flat: FlatKernel, builder: Builder, width: int) -> None:
+    def __init__(self, flat: FlatKernel, builder: Builder, width: int, zeroed: frozenset[Scalar] = frozenset()) -> None:
         self._flat = flat
         self._space = flat.space
         self._builder = builder
@@ -92,7 +92,7 @@ class ScalarValues:
         nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
         self._pads = any(node.op in LOOPING for node in nodes)
         self._pieces = _bytes_beside(flat)
-        self._zeroed = frozenset[Scalar]().union(*padded_sums(flat).values())
+        self._zeroed = zeroed.union(*padded_sums(flat).values())
         self._weights, exponentials = weights(flat)
         # Where elements wait as they came, there are no terms of theirs to take shares of.
         self.shares = {} if self._waiting else shares(flat)

@@ -1,0 +1,135 @@
+"""Configs of kernels that compute a product of matrices tile by tile, on tensor cores.
+
+A program adds up one tile of the result in registers, while the blocks of the factors that it multiplies next come into
+shared memory, as many as it has stages. Wide tiles read less for each multiplication; narrow ones are more, where a
+result has few, and a multiprocessor with no tile waits for the others. What reads the result is computed while nothing
+is multiplied, the faster the more warps there are. `_seconds` weighs all that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ferrite_runtime.devices.descriptors import DeviceFacts
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.facts import TiledContractionFacts, facts_as
+from ferrite_runtime.formats.kernel_spec import Axis, KernelSpec
+from ferrite_runtime.policies.blocks import next_power_of_two
+from ferrite_runtime.policies.shape import Shape
+
+LEAST = 16
+"""Fewest rows, columns and points that tensor cores multiply."""
+TENSOR_OPERATIONS = 5.0e12
+"""Multiplications and additions of 16-bit factors that the tensor cores of a multiprocessor complete in a second."""
+EPILOGUE_SECONDS, FEW_WARPS = 4.5e-12, 24
+"""What a simple instruction for each element takes a multiprocessor, and warps that have as many cycles idle as busy
+while nothing is multiplied: fitted to epilogues on an H200 (`benchmarks/kernels/products.py`; GELU with 8 warps 140
+us, with 16 115)."""
+MAX_ACCUMULATED = 160
+"""Registers of a thread that hold sums; more leave too few for addresses and for what reads the result."""
+RESERVED = 2048
+"""Bytes of shared memory that a program takes beside the blocks of its factors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A tile of the result, a block of the reduction axis, and who computes it.
+
+    Attributes:
+        y, x, r: rows, columns, and points of a block.
+        warps, stages: of a program.
+        share: of the rate of the fastest tile, where there are enough of them.
+    """
+
+    y: int
+    x: int
+    r: int
+    warps: int
+    stages: int
+    share: float
+
+
+TILES = (
+    Tile(128, 256, 64, 8, 3, 1.00),
+    Tile(128, 256, 64, 16, 3, 0.99),
+    Tile(256, 128, 64, 8, 3, 0.98),
+    Tile(128, 256, 64, 8, 4, 0.97),
+    Tile(128, 128, 64, 4, 4, 0.90),
+    Tile(128, 128, 64, 8, 4, 0.88),
+    Tile(128, 128, 128, 8, 3, 0.86),
+    Tile(64, 256, 64, 4, 4, 0.84),
+    Tile(64, 128, 64, 4, 5, 0.72),
+    Tile(128, 64, 64, 4, 5, 0.72),
+    Tile(64, 128, 128, 4, 3, 0.70),
+    Tile(64, 64, 128, 4, 4, 0.52),
+    Tile(64, 64, 64, 4, 6, 0.50),
+    Tile(64, 32, 128, 4, 5, 0.32),
+    Tile(32, 64, 128, 4, 5, 0.26),
+    Tile(32, 128, 128, 4, 4, 0.32),
+    Tile(16, 128, 128, 4, 4, 0.20),
+    Tile(16, 64, 256, 4, 4, 0.14),
+)
+"""What was found to be fast on Hopper for 16-bit factors; shares are first guesses that only order the candidates."""
+
+
+def tiled_contraction_configs(shape: Shape) -> tuple[Config, ...]:
+    """Returns the candidates of a product of matrices, best guess first."""
+    fitting = [config for tile in TILES for config in _fitted(shape, tile)]
+    ordered = sorted(fitting, key=lambda pair: _seconds(shape, *pair))
+    return tuple(dict.fromkeys(config for config, _ in ordered))
+
+
+def _fitted(shape: Shape, tile: Tile) -> Iterator[tuple[Config, Tile]]:
+    """Yields a tile as a config of a kernel: with fewer stages, where shared memory has no room for all of them."""
+    blocks = {axis.block: _block(shape, axis, tile) for axis in shape.spec.axes if axis.block not in shape.spec.blocks}
+    for stages in range(tile.stages, 1, -1):
+        config = Config.of(blocks, tile.warps, stages)
+        if tile_problem(shape.spec, config, shape.device) is None:
+            yield config, tile
+            return
+
+
+def _block(shape: Shape, axis: Axis, tile: Tile) -> int:
+    """Returns the block of an axis in a tile: no larger than the axis has or allows, but one for tensor cores."""
+    wanted = {"y": tile.y, "x": tile.x, "r": tile.r}.get(axis.name, 1)
+    block = min(wanted, max(LEAST, next_power_of_two(shape.sizes[axis.name])))
+    return block if axis.max_block is None else min(block, axis.max_block)
+
+
+def tile_problem(spec: KernelSpec, config: Config, device: DeviceFacts) -> str | None:
+    """Returns why a config is not worth compiling for a device, None if it may be."""
+    for axis in spec.axes:
+        if axis.max_block is not None and config.block(axis.block) > axis.max_block:
+            return f"{axis.block} {config.block(axis.block)} is more than axis {axis.name} allows"
+    sums = accumulated(spec, config, device)
+    if sums > MAX_ACCUMULATED:
+        return f"{sums} sums per thread do not fit in its registers"
+    need = shared_bytes(spec, config)
+    if need > device.shared_per_program:
+        return f"{need} bytes of blocks on their way, a program has {device.shared_per_program}"
+    return None
+
+
+def accumulated(spec: KernelSpec, config: Config, device: DeviceFacts) -> int:
+    """Returns how many sums a thread holds: its part of a tile of each product."""
+    tile = config.block("YBLOCK") * config.block("XBLOCK") * facts_as(spec.facts, TiledContractionFacts).product
+    return -(-tile // (config.num_warps * device.target.warp_size))
+
+
+def shared_bytes(spec: KernelSpec, config: Config) -> int:
+    """Returns the bytes of shared memory that a config takes, about: blocks of all factors, for each stage."""
+    facts = facts_as(spec.facts, TiledContractionFacts)
+    y, x, r = (config.block(name) for name in ("YBLOCK", "XBLOCK", "RBLOCK"))
+    return config.num_stages * r * (y * facts.left_bytes + x * facts.right_bytes) + RESERVED
+
+
+def _seconds(shape: Shape, config: Config, tile: Tile) -> float:
+    """Returns about what a config should take: rounds of tiles, by the multiplications and the epilogue of each."""
+    facts = facts_as(shape.spec.facts, TiledContractionFacts)
+    tiles = math.prod(-(-shape.sizes[axis.name] // config.block(axis.block)) for axis in shape.axes("grid"))
+    rounds = -(-tiles // shape.device.multiprocessors)
+    products = 2.0 * shape.reduction * facts.product / (TENSOR_OPERATIONS * tile.share)
+    epilogue = facts.flops / max(1, facts.numel) * EPILOGUE_SECONDS * (1 + FEW_WARPS / config.num_warps)
+    return rounds * tile.y * tile.x * (products + epilogue)

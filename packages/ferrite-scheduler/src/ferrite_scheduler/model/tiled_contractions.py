@@ -1,0 +1,86 @@
+"""Contractions that are computed tile by tile: a program has a tile of the result, and adds up its products in blocks.
+
+    left [y, r]        right [r, x]            result [y, x]
+    · · · · · · ·      · ▒ ▒ ·                 · · · ·
+    ▒ ▒ ▒ ▒ ▒ ▒ ▒  x   · ▒ ▒ ·        =        · █ █ ·     one program: the strip of rows times the strip of columns,
+    ▒ ▒ ▒ ▒ ▒ ▒ ▒      · ▒ ▒ ·                 · █ █ ·     block by block along r
+    · · · · · · ·      · ▒ ▒ ·                 · · · ·
+
+The dims of such a contraction fall into three sets, by which of its factors depend on them: *rows* (``y``, the left one
+alone), *columns* (``x``, the right one alone) and *batch* (``z``, both). This is the classification of ``dot_general``
+in XLA. A factor that is the same for a whole batch makes rows, or columns, of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ferrite_ir.language.dtypes import BF16, F16
+from ferrite_ir.language.graph import Contract, Graph
+from ferrite_ir.language.index import Dim
+
+from .contractions import as_reduction, is_narrow
+from .target import Policy
+
+FACTORS = (BF16, F16)
+"""Types that tiles are multiplied in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The dims of the result of a contraction by which of its factors depend on them; ``others`` neither does."""
+
+    batch: tuple[Dim, ...]
+    rows: tuple[Dim, ...]
+    columns: tuple[Dim, ...]
+    others: tuple[Dim, ...]
+
+
+def roles_of(contract: Contract) -> Roles:
+    """Returns which factors the dims of a contraction belong to."""
+    left, right = contract.left.dims, contract.right.dims
+
+    def those(*, in_left: bool, in_right: bool) -> tuple[Dim, ...]:
+        return tuple(dim for dim in contract.dims if (dim in left, dim in right) == (in_left, in_right))
+
+    return Roles(
+        batch=those(in_left=True, in_right=True),
+        rows=those(in_left=True, in_right=False),
+        columns=those(in_left=False, in_right=True),
+        others=those(in_left=False, in_right=False),
+    )
+
+
+def fits_tiles(contract: Contract) -> bool:
+    """Returns whether a contraction is of types that tiles are multiplied in, with rows and columns of its own."""
+    roles = roles_of(contract)
+    return (
+        contract.left.dtype in FACTORS
+        and _has_several(roles.rows)
+        and _has_several(roles.columns)
+        and not _has_several(roles.others)
+        and _has_several(contract.reduction_dims)
+    )
+
+
+def _has_several(dims: Iterable[Dim]) -> bool:
+    """Returns whether there is a dim with more than one point: dims of one point lie on no axis."""
+    return any(dim.size != 1 for dim in dims)
+
+
+def is_tiled(contract: Contract, policy: Policy) -> bool:
+    """Returns whether a contraction becomes a kernel of tiles: it fits them, and does not have few rows."""
+    return policy.tile_products and fits_tiles(contract) and not is_narrow(contract, policy)
+
+
+def keep_contractions(graph: Graph, policy: Policy) -> Graph:
+    """Returns the graph with reductions in place of contractions that no kernel of contractions is for.
+
+    The same object where there are none.
+    """
+    definitions = tuple(
+        as_reduction(d) if isinstance(d, Contract) and not (is_narrow(d, policy) or is_tiled(d, policy)) else d
+        for d in graph.definitions
+    )
+    return graph if definitions == graph.definitions else replace(graph, definitions=definitions)

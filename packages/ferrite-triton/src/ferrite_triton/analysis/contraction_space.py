@@ -1,0 +1,41 @@
+"""The axes of a contraction that is computed tile by tile, and those of its factors.
+
+What is computed of the result has tiles ``[YBLOCK, XBLOCK]``. A factor has tiles of two of the three axes, in the order
+in which they are multiplied: the left one ``[YBLOCK, RBLOCK]``, the right one ``[RBLOCK, XBLOCK]``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ferrite_scheduler.model.schedule import Axis, Kernel
+from ferrite_triton.analysis.space import KernelAxis, Space, dim_mapping, free_axis
+
+RESULT, LEFT, RIGHT = ("y", "x"), ("y", "r"), ("r", "x")
+"""The axes of tiles of the result and of the factors."""
+TILE, POINTS = 128, 64
+"""Blocks that a config may surely choose for an axis of the result, and for the reduction axis, without masks."""
+LARGEST_TILE, LARGEST_POINTS = 256, 256
+LEAST = 16
+"""Fewest rows, columns and points that tensor cores multiply: shorter axes have a mask."""
+
+
+def contraction_space(kernel: Kernel) -> Space:
+    """Returns the space of a kernel that computes the tiles of a contraction; each program has one of a batch."""
+    axes = tuple(_axis(axis.name, axis) for axis in kernel.axes)
+    return Space(axes, RESULT, dim_mapping(kernel.axes), kernel.form, loops=True)
+
+
+def factor_space(space: Space, order: tuple[str, str]) -> Space:
+    """Returns the space in which a factor of a contraction is computed, `LEFT` or `RIGHT`."""
+    return replace(space, order=order)
+
+
+def _axis(name: str, axis: Axis) -> KernelAxis:
+    if name == "z":
+        return KernelAxis(name, axis.size, tiled=False, masked=False, block=1, max_block=1)
+    sure, largest = (POINTS, LARGEST_POINTS) if axis.is_reduction else (TILE, LARGEST_TILE)
+    found = free_axis(name, axis.size, sure, largest)
+    if found.max_block is None or found.max_block < LEAST:
+        return replace(found, masked=True, max_block=largest)
+    return found

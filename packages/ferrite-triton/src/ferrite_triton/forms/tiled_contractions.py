@@ -1,0 +1,133 @@
+"""Products of matrices, one tile of the result to a program.
+
+    for rstart in range(0, R, RBLOCK):
+        left = load [YBLOCK, RBLOCK]        right = load [RBLOCK, XBLOCK]
+        sum += left @ right                 on tensor cores, carried in f32
+    what reads the sum, over [YBLOCK, XBLOCK], and stores
+
+What makes a factor is computed where it is multiplied (a *prologue*), what reads the result in the same program (an
+*epilogue*). The compiler loads some blocks ahead, as many as the config has stages.
+
+Programs take the tiles in groups of `GROUP` rows of tiles, column by column: those that run at once read few strips of
+either factor, which stay in the cache ("grouped ordering" in Triton's tutorial on matrix multiplication).
+
+    tiles in the order of their programs, GROUP = 2:     0 2 4 6
+                                                         1 3 5 7
+                                                         8 …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ferrite_ir.language.dtypes import F32, I32, DType
+from ferrite_ir.language.graph import Contract
+from ferrite_ir.language.scalar import Scalar
+from ferrite_ir.language.sizes import is_static
+from ferrite_triton.analysis.contraction_space import LEFT, RIGHT, factor_space
+from ferrite_triton.analysis.flat import FlatKernel
+from ferrite_triton.analysis.neutral_padding import zero_padded_loads
+from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis
+from ferrite_triton.forms.builder import Builder, Place, Tile
+from ferrite_triton.forms.indices import index_dtype
+from ferrite_triton.forms.positions import place_axis, positions_from
+from ferrite_triton.forms.reductions import R, Reductions
+from ferrite_triton.forms.scalar_values import ScalarValues
+from ferrite_triton.tile.build import add, apply, block_size, converted, full, lanes, mul, quotient, remainder, sub
+from ferrite_triton.tile.language import Block, Dot, Expression, Literal, Name, ProgramId, TileType
+
+GROUP = 8
+"""Rows of tiles that programs take column by column."""
+TILE = (Block("YBLOCK"), Block("XBLOCK"))
+RESULT_AXES: Axes = frozenset("yx")
+
+
+def place_tile(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
+    """Writes which tile of the result a program has; ``dtype`` is that of addresses."""
+    axes = {axis.name: axis for axis in flat.space.grid}
+    counts = {name: builder.let(f"{name}tiles", _tiles(flat, axes[name], dtype), NO_AXES).expression for name in "yx"}
+    tile: Expression = converted(ProgramId(0), I32, dtype)
+    if "z" in axes:
+        program = builder.let("program", tile, NO_AXES).expression
+        each = builder.let("each", mul(counts["y"], counts["x"]), NO_AXES).expression
+        builder.places["z"] = Place(builder.let("z", quotient(program, each), NO_AXES).expression)
+        tile = remainder(program, each)
+    tile = builder.let("tile", tile, NO_AXES).expression
+    group_size = builder.let("group", mul(counts["x"], Literal(GROUP, dtype)), NO_AXES).expression
+    first = builder.let("first", mul(quotient(tile, group_size), Literal(GROUP, dtype)), NO_AXES).expression
+    rows_left = apply("lesser", sub(counts["y"], first), Literal(GROUP, dtype))
+    height = builder.let("height", rows_left, NO_AXES).expression
+    inside = builder.let("inside", remainder(tile, group_size), NO_AXES).expression
+    mine = {"y": add(first, remainder(inside, height)), "x": quotient(inside, height)}
+    for name, number in mine.items():
+        start = mul(number, block_size(axes[name].constant, dtype))
+        place_axis(builder, flat.space, axes[name], positions_from(start, axes[name].constant, dtype))
+
+
+def _tiles(flat: FlatKernel, axis: KernelAxis, dtype: DType) -> Expression:
+    """Returns how many tiles lie along an axis."""
+    block = block_size(axis.constant, dtype)
+    return quotient(sub(add(flat.space.params.value(axis.size, dtype), block), Literal(1, dtype)), block)
+
+
+class TiledContractions:
+    """Writes the loop over the reduction axis in which all contractions of a kernel are added up."""
+
+    def __init__(self, flat: FlatKernel, builder: Builder, width: int) -> None:
+        self._flat, self._builder, self._dtype = flat, builder, index_dtype(width)
+        self._left = _Factors(flat, builder, width, LEFT)
+        self._right = _Factors(flat, builder, width, RIGHT)
+
+    def write(self, contractions: Sequence[Contract]) -> list[Tile]:
+        """Writes the loop; returns the tile of each contraction's result, in f32."""
+        builder, reduction = self._builder, self._flat.space.reduction
+        if reduction is None:
+            raise AssertionError("a contraction without a reduction axis")
+        bounds, counter = self._open(reduction)
+        totals = [builder.carry("sum", full(TILE, 0.0, F32), R) for _ in contractions]
+        self._left.place(reduction, counter)
+        lefts = [self._left.tile(contraction.left) for contraction in contractions]
+        builder.forget_inside(R)  # along the other axis of a tile the same positions are other values
+        self._right.place(reduction, counter)
+        rights = [self._right.tile(contraction.right) for contraction in contractions]
+        for total, left, right in zip(totals, lefts, rights, strict=True):
+            builder.follow(total, Dot(left, right, total.expression))
+        builder.close_loop(counter, bounds)
+        return [Tile(total.expression, RESULT_AXES, F32) for total in totals]
+
+    def _open(self, reduction: KernelAxis) -> tuple[tuple[Expression, Expression, Expression], Name]:
+        """Opens the loop; returns its bounds and its counter, 32 bits wide where they are numbers."""
+        counted = I32 if is_static(reduction.size) else self._dtype
+        bound = self._flat.space.params.value(reduction.size, counted)
+        counter = self._builder.open_loop("rstart", TileType(counted))
+        return (Literal(0, counted), bound, block_size("RBLOCK", counted)), counter
+
+
+class _Factors:
+    """Writes the tiles of the factors on one side."""
+
+    def __init__(self, flat: FlatKernel, builder: Builder, width: int, order: tuple[str, str]) -> None:
+        self._flat = replace(flat, space=factor_space(flat.space, order))
+        self._builder, self._dtype = builder, index_dtype(width)
+        self._axes = frozenset(order)
+        sides = [d.left if order == LEFT else d.right for d in flat.definitions if isinstance(d, Contract)]
+        self._padded = {side: loads for side in sides if (loads := zero_padded_loads(self._flat, side)) is not None}
+        zeroed = frozenset[Scalar]().union(*self._padded.values())
+        self._evaluator = ScalarValues(self._flat, builder, width, zeroed)
+        self._reductions = Reductions(self._flat, builder, self._evaluator)
+
+    def place(self, reduction: KernelAxis, counter: Expression) -> None:
+        """Writes where along the reduction axis the block of a round lies."""
+        counted = self._builder.type_of(counter).dtype
+        vector = converted(add(counter, converted(lanes("RBLOCK"), I32, counted)), counted, self._dtype)
+        place_axis(self._builder, self._flat.space, reduction, vector)
+
+    def tile(self, root: Scalar) -> Expression:
+        """Writes the tile of a factor, with zeros past the end of the reduction axis.
+
+        Rows and columns past the end hold anything, as what they come to is never stored.
+        """
+        tile = self._evaluator.tile(root)
+        fill = None if root in self._padded else 0.0
+        return self._reductions.full(tile, self._axes, fill).expression
