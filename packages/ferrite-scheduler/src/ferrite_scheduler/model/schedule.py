@@ -31,6 +31,7 @@ from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.sizes import Size
 
 from .changes import Change
+from .choices import Choice
 from .forms import Combo, Form, GridReduction, RegisterNorm
 from .text_hooks import printed
 
@@ -342,6 +343,7 @@ class Schedule:
         destinations: inputs that were added behind the graph's own: storage for its results, one for each that is a
             tensor. A result lies there if a kernel makes it.
         callees: schedules of the graphs that steps of this one call, directly or not, each behind those that it calls.
+        choices: between ways to compute parts of the graph, where some were made.
     """
 
     graph: Graph
@@ -352,6 +354,7 @@ class Schedule:
     changes: tuple[Change, ...] = ()
     callees: tuple[Schedule, ...] = ()
     destinations: tuple[str, ...] = ()
+    choices: tuple[Choice, ...] = ()
 
     @property
     def inputs(self) -> tuple[Value, ...]:

@@ -34,6 +34,7 @@ from ferrite_ir.text.parser import DefinitionReader
 from ferrite_ir.text.tokens import ParseError, Words
 from ferrite_scheduler.model.annotations import ColumnReduction, LookBackScan, RowResult, SortedScatter
 from ferrite_scheduler.model.changes import Change
+from ferrite_scheduler.model.choices import Choice, Cost
 from ferrite_scheduler.model.forms import Form, parse_form
 from ferrite_scheduler.model.schedule import (
     ACCESSES,
@@ -118,7 +119,17 @@ class _ScheduleReader:
         destinations = self._read_destinations()
         decisions = self._read_section("decisions", self._read_decision)
         changes = self._read_section("changes", self._read_change)
-        found = Schedule(graph, tuple(kernels), tuple(steps), outputs, decisions, changes, destinations=destinations)
+        choices = self._read_section("choices", self._read_choice)
+        found = Schedule(
+            graph,
+            tuple(kernels),
+            tuple(steps),
+            outputs,
+            decisions,
+            changes,
+            destinations=destinations,
+            choices=choices,
+        )
         origins = self._read_section("origins", self._read_origins)
         words.expect("}")
         return _with_origins(found, {place: each for places, each in origins for place in places})
@@ -401,6 +412,24 @@ class _ScheduleReader:
         words.expect("(")
         became = tuple(read_listed(words, ")", self._read_string))
         return Change(step, names, became, self._read_string())
+
+    def _read_choice(self) -> Choice:
+        words = self.words
+        words.expect("(")
+        values = tuple(read_listed(words, ")", lambda: words.name("a value")))
+        words.expect("took")
+        chosen, reason = self._read_string(), self._read_string()
+        words.expect("of")
+        words.expect("(")
+        return Choice(values, tuple(read_listed(words, ")", self._read_way)), chosen, reason)
+
+    def _read_way(self) -> tuple[str, Cost]:
+        name, token = self._read_string(), self.words.next
+        try:
+            seconds = float(self._read_string())
+        except ValueError:
+            raise self.words.error("expected seconds", token) from None
+        return name, Cost(seconds, self._read_string(), self._read_string())
 
     def _read_fact(self) -> tuple[str, int | str]:
         name = self._read_string()

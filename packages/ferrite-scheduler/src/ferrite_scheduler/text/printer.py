@@ -28,6 +28,7 @@ from ferrite_ir.text.printer import definition_text, dims_text, graph_text, type
 from ferrite_ir.text.tokens import spelled
 from ferrite_scheduler.model.annotations import ColumnReduction, LookBackScan, RowResult, SortedScatter, plain
 from ferrite_scheduler.model.changes import Change
+from ferrite_scheduler.model.choices import Choice, Cost
 from ferrite_scheduler.model.forms import Combo, form_text
 from ferrite_scheduler.model.schedule import (
     Allocate,
@@ -69,6 +70,7 @@ def _schedule_text(schedule: Schedule) -> str:
     lines += [f"destinations {_names(schedule.destinations)}"] if schedule.destinations else []
     lines += _section("decisions", map(decision_text, schedule.decisions))
     lines += _section("changes", map(change_text, schedule.changes))
+    lines += _section("choices", map(choice_text, schedule.choices))
     lines += _section("origins", _origin_lines(schedule))
     return "\n".join([f"schedule @{spelled(schedule.graph.name)} {{", *(f"  {line}" for line in lines), "}"])
 
@@ -109,6 +111,19 @@ def change_text(change: Change) -> str:
     """Returns a change as the parser reads it; ``str(change)`` is for people."""
     became = ", ".join(map(json.dumps, change.became))
     return f"{change.step} ({_names(change.names)}) became ({became}) {json.dumps(change.reason)}"
+
+
+def choice_text(choice: Choice) -> str:
+    """Returns a choice as the parser reads it; ``str(choice)`` is for people."""
+    ways = ", ".join(f"{json.dumps(name)} {cost_text(cost)}" for name, cost in choice.ways)
+    chosen, reason = json.dumps(choice.chosen), json.dumps(choice.reason)
+    return f"({_names(choice.values)}) took {chosen} {reason} of ({ways})"
+
+
+def cost_text(cost: Cost) -> str:
+    """Returns a cost as the parser reads it, infinite ones as words: ``1e-05 "measured" ""``."""
+    seconds = json.dumps(str(cost.seconds))
+    return f"{seconds} {json.dumps(cost.source)} {json.dumps(cost.problem)}"
 
 
 def _section(name: str, lines: Iterator[str]) -> list[str]:

@@ -1,0 +1,28 @@
+"""The port through which the scheduler asks what things cost, and the answers that need no machine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from ferrite_scheduler.model.choices import Cost
+from ferrite_scheduler.model.schedule import Schedule
+
+
+class CostOracle(Protocol):
+    """Knows what schedules cost on the machine that they are for."""
+
+    def cost(self, schedule: Schedule) -> Cost:
+        """Returns what running a schedule costs; a schedule that cannot be run costs infinitely much, and says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """An oracle that knows nothing, for machines that are not there: choices stay as they are by default."""
+
+    reason: str = "there is no GPU to measure on"
+
+    def cost(self, schedule: Schedule) -> Cost:  # whatever it is
+        """Returns that the cost is not known."""
+        return Cost(math.inf, problem=self.reason)

@@ -1,0 +1,138 @@
+"""Which products of matrices are kernels of ours, and which library calls: by what each costs with what it fuses.
+
+    graph, products as contractions -> schedule -> a part for each kernel that has some: the products and what is fused
+    part, as it is                  -> schedule -> cost
+    part, products as library calls -> schedule -> cost       -> the cheaper one, in the graph
+
+Parts of equal text are asked about once: layers of a model are alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from ferrite_ir.language.graph import (
+    Computed,
+    Contract,
+    Extern,
+    Graph,
+    Loop,
+    Value,
+    names_read,
+    whole,
+)
+from ferrite_ir.language.scalar import Scalar, load, replace_loads
+from ferrite_ir.passes.rewriting import map_scalars
+from ferrite_ir.text.fingerprint import fingerprint
+from ferrite_scheduler.model.choices import Choice, Cost
+from ferrite_scheduler.model.forms import TiledContraction
+from ferrite_scheduler.model.schedule import Kernel
+from ferrite_scheduler.model.target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
+from ferrite_scheduler.pipeline import schedule
+
+from .library_products import as_library_calls
+from .oracle import CostOracle
+
+OWN, LIBRARY = "own kernel", "library"
+GAIN = 0.98
+"""Part of the library's cost that a kernel of ours may have, at most: less of a gain is noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A graph with library calls for the products that are to be some, and how each product was decided.
+
+    ``calls`` has the targets of these calls.
+    """
+
+    graph: Graph
+    choices: tuple[Choice, ...] = ()
+    calls: tuple[str, ...] = ()
+
+
+def choose_products(
+    graph: Graph, oracle: CostOracle, target: Target = DEFAULT_TARGET, policy: Policy = DEFAULT_POLICY
+) -> Chosen:
+    """Returns a graph whose products that cost less as library calls are such.
+
+    Args:
+        graph: with contractions.
+        oracle: says what schedules cost.
+        target: the device.
+        policy: thresholds; what is no kernel of tiles by these is left as it is.
+    """
+    plan = schedule(graph, target, policy)
+    kernels = [kernel for kernel in plan.kernels if isinstance(kernel.form, TiledContraction)]
+    decided: dict[str, Choice] = {}
+    choices: list[Choice] = []
+    for kernel in kernels:
+        part = part_of(plan.graph, kernel)
+        if part is None:
+            choices.append(Choice(kernel.stored, (), OWN, "it updates memory in place"))
+            continue
+        key = fingerprint(part)
+        if key not in decided:
+            decided[key] = _decide(part, oracle, target, policy)
+        choices.append(replace(decided[key], values=kernel.stored))
+    called = {
+        definition.results[0].name
+        for kernel, choice in zip(kernels, choices, strict=True)
+        if choice.chosen == LIBRARY
+        for definition in kernel.body
+        if isinstance(definition, Contract)
+    }
+    if not called:
+        return Chosen(graph, tuple(choices))
+    changed = as_library_calls(graph, called)
+    targets = Counter(definition.target for definition in changed.definitions if isinstance(definition, Extern))
+    targets -= Counter(definition.target for definition in graph.definitions if isinstance(definition, Extern))
+    return Chosen(changed, tuple(choices), tuple(targets.elements()))
+
+
+def _decide(part: Graph, oracle: CostOracle, target: Target, policy: Policy) -> Choice:
+    products = [d.result.name for d in part.definitions if isinstance(d, Contract)]
+    ways = ((LIBRARY, as_library_calls(part, products)), (OWN, part))
+    costs: list[tuple[str, Cost]] = [(name, oracle.cost(schedule(way, target, policy))) for name, way in ways]
+    library, own = (cost.seconds for _, cost in costs)
+    is_cheaper = own < GAIN * library if math.isfinite(library) else math.isfinite(own)
+    return Choice((), tuple(costs), OWN if is_cheaper else LIBRARY)
+
+
+def part_of(graph: Graph, kernel: Kernel) -> Graph | None:
+    """Returns what a kernel computes as a graph of its own, its values numbered; None if it updates memory in place."""
+    body = [d for d in graph.definitions if any(r is not None and r.name in kernel.homes for r in d.results)]
+    computed = [definition for definition in body if isinstance(definition, (Loop, Contract))]
+    if len(computed) < len(body):
+        return None
+    made = {result.name for definition in computed for result in definition.results}
+    read = dict.fromkeys(name for definition in computed for name in names_read(definition) if name not in made)
+    numbers = {
+        name: f"v{number}" for number, name in enumerate((*read, *(r.name for d in computed for r in d.results)))
+    }
+    inputs = tuple(_renamed(graph.values[name], numbers) for name in read)
+    definitions = tuple(_with_names(definition, numbers) for definition in computed)
+    outputs = tuple(whole(_renamed(graph.values[name], numbers)) for name in kernel.stored)
+    return Graph("product", inputs, definitions, outputs, device=graph.device, sizes=graph.sizes)
+
+
+def _renamed(value: Value, numbers: dict[str, str]) -> Value:
+    return Value(numbers[value.name], value.type)
+
+
+def _with_names(definition: Computed, numbers: dict[str, str]) -> Computed:
+    """Returns a definition that reads and makes values of other names."""
+
+    def read(node: Scalar) -> Scalar:
+        return load(numbers[node.source], node.indices, node.dtype)
+
+    def change(body: Scalar) -> Scalar:
+        return replace_loads(body, read, {})
+
+    changed = map_scalars(definition, change, lambda index: index)
+    results = tuple(_renamed(result, numbers) for result in definition.results)
+    if isinstance(changed, Contract):
+        return replace(changed, result=results[0])
+    assert isinstance(changed, Loop), "a part holds loops and contractions"
+    return replace(changed, results=results)
