@@ -42,21 +42,22 @@ _TANH_CUBIC = 0.044715
 
 
 def gelu(x: Scalar, approximate: str = "none") -> Scalar:
-    half = mul(x, 0.5)
-    bent = tanh(_tanh_inner(x)) if approximate == "tanh" else erf(mul(x, _ROOT_HALF))
-    return mul(half, add(bent, 1))
+    if approximate == "tanh":
+        return mul(x, _tanh_gate(x))
+    return mul(mul(x, 0.5), add(erf(mul(x, _ROOT_HALF)), 1))
 
 
-def _tanh_inner(x: Scalar) -> Scalar:
-    return mul(add(x, mul(mul(mul(x, x), x), _TANH_CUBIC)), _TANH_SCALE)
+def _tanh_gate(x: Scalar) -> Scalar:
+    """Returns ``(1 + tanh(u)) / 2`` as ``sigmoid(2 u)``: less than half of the instructions, and nothing cancels."""
+    return sigmoid(mul(add(x, mul(mul(mul(x, x), x), _TANH_CUBIC)), 2 * _TANH_SCALE))
 
 
 def gelu_backward(grad: Scalar, x: Scalar, approximate: str = "none") -> Scalar:
     if approximate == "tanh":
-        bent = tanh(_tanh_inner(x))
-        inner = mul(add(mul(mul(x, x), 3 * _TANH_CUBIC), 1), _TANH_SCALE)
-        slope = mul(mul(mul(x, 0.5), sub(1, mul(bent, bent))), inner)
-        return mul(grad, add(mul(add(bent, 1), 0.5), slope))
+        gate = _tanh_gate(x)
+        inner = mul(add(mul(mul(x, x), 3 * _TANH_CUBIC), 1), 2 * _TANH_SCALE)
+        slope = mul(mul(x, mul(gate, sub(1, gate))), inner)
+        return mul(grad, add(gate, slope))
     cumulative = mul(add(erf(mul(x, _ROOT_HALF)), 1), 0.5)
     density = mul(exp(mul(mul(x, x), -0.5)), 1 / math.sqrt(2 * math.pi))
     return mul(grad, add(cumulative, mul(x, density)))
