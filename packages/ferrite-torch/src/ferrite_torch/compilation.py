@@ -10,14 +10,16 @@ The backend loads the program at once (`pipeline`), ``export`` writes those for 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from ferrite_ir import PIPELINE, Graph, Module, require_valid
-from ferrite_scheduler import Policy, Schedule, Target, schedule_module
+from ferrite_scheduler import CostOracle, Policy, Schedule, Target, choose_products, schedule_module
+from ferrite_scheduler.choices.oracle import Unknown
+from ferrite_scheduler.choices.products import Chosen
 from ferrite_torch.calls.layouts import Layouts
 from ferrite_torch.diagnostics.logs import log_graph, log_lowered, log_schedule
 from ferrite_torch.diagnostics.refusals import refuse_fallbacks
@@ -54,12 +56,25 @@ class GraphFacts:
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """What a graph has become: lowered, after the passes, and for each target scheduled and emitted."""
+    """What a graph has become: lowered, after the passes, and for each target scheduled and emitted.
+
+    ``externs`` has ``(op, reason)`` of each library call, those that were chosen for the first target among them.
+    """
 
     lowered: LoweredModule
     graph: Graph
     schedules: tuple[Schedule, ...]
     programs: tuple[dict[str, Any], ...]
+    externs: tuple[tuple[str, str], ...]
+
+
+CHEAPER = "it costs less than a kernel of ours, or nothing says what that would cost"
+"""Why a product of matrices that has a kernel is a library call."""
+
+
+def no_machine(target: Target) -> CostOracle:
+    """Returns an oracle for a target that is not at hand."""
+    return Unknown(f"nothing is measured for {target.name}, which is not at hand")
 
 
 def compile_for_targets(
@@ -70,6 +85,7 @@ def compile_for_targets(
     targets: Mapping[str, Target],
     watch: Phases,
     device: str | None = None,
+    oracle: Callable[[Target], CostOracle] = no_machine,
 ) -> Compilation:
     """Returns a graph compiled for each target.
 
@@ -81,11 +97,12 @@ def compile_for_targets(
         targets: facts about GPUs, by names for errors.
         watch: takes the time of each step, and knows which one it is.
         device: device type of the kernels; None takes it from the graph.
+        oracle: makes what knows the costs of schedules for a target, where the user has choices measured.
 
     Raises:
         FerriteError: some layer refused; others raise what they like, which ``watch.current`` puts a name to.
     """
-    policy = Policy.from_mapping(options.policy)
+    policy = policy_of(options)
     with watch.phase("lower"):
         lowered = lower_module(
             module,
@@ -99,6 +116,7 @@ def compile_for_targets(
             extends_products=options.align_matmuls,
             product_rows=policy.product_rows,
             wide_product_rows=policy.wide_product_rows,
+            products=options.products,
         )
     if options.extern == "error":
         refuse_fallbacks(lowered.fallbacks, OTHER_DEVICE)
@@ -107,14 +125,28 @@ def compile_for_targets(
         simplified = _simplified(lowered.module, options)
         log_graph(kind, simplified)
     donated, held = donated_names(lowered, facts.donated), held_names(lowered, facts.held)
-    schedules, programs = [], []
+    externs = lowered.externs
+    schedules: list[Schedule] = []
+    programs: list[dict[str, Any]] = []
     for name, target in targets.items():
+        chosen = [Chosen(graph) for graph in simplified.graphs]
+        if options.products == "measured":
+            with watch.phase("choose", name):
+                chosen = [choose_products(graph, oracle(target), target, policy) for graph in simplified.graphs]
+            called = [call for each in chosen for call in each.calls]
+            externs = externs if schedules else (*externs, *((call, CHEAPER) for call in called))
         with watch.phase("schedule", name):
-            schedules.append(schedule_module(simplified, target, policy, donated, held))
+            plan = schedule_module(Module(tuple(each.graph for each in chosen)), target, policy, donated, held)
+            schedules.append(replace(plan, choices=tuple(choice for each in chosen for choice in each.choices)))
             log_schedule(kind, schedules[-1])
         with watch.phase("emit", name):
             programs.append(emit_program(schedules[-1], target).to_mapping())
-    return Compilation(lowered, simplified.graphs[0], tuple(schedules), tuple(programs))
+    return Compilation(lowered, simplified.graphs[0], tuple(schedules), tuple(programs), externs)
+
+
+def policy_of(options: Options) -> Policy:
+    """Returns the thresholds of the scheduler that a user has chosen."""
+    return Policy.from_mapping({"tile_products": options.products != "library", **options.policy})
 
 
 def _simplified(module: Module, options: Options) -> Module:
@@ -133,6 +165,7 @@ def _simplified(module: Module, options: Options) -> Module:
 _PHASE_NAMES = {
     "lower": "lowering",
     "passes": "simplifying",
+    "choose": "choosing between kernels and library calls",
     "schedule": "scheduling",
     "emit": "code generation",
     "load": "loading",

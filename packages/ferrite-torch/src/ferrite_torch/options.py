@@ -44,6 +44,9 @@ class Options:
         verify: check the graph after lowering and after the passes: for developers and tests.
         log_graphs: log the text of each graph, before and after the passes.
         align_matmuls: compute large half-precision matrix products with odd extents on operands extended with zeros.
+        products: who computes products of matrices of half types with more than a few rows: ``library`` has torch's
+            library do it; ``own`` computes them in kernels of ours, with what reads their results; ``measured`` times
+            both on the GPU at hand, each with the kernels beside it, takes the faster one, and keeps the times.
         layout: ``auto`` puts convolutions channels-last where the library is faster so, with what is between them;
             results, gradients and written inputs lie as in eager mode. ``keep`` leaves everything as it lies.
         extern: ``error`` refuses library calls that stand for a missing kernel, naming op and source line; ``allow``
@@ -67,6 +70,7 @@ class Options:
     verify: bool = False
     log_graphs: bool = False
     align_matmuls: bool = True
+    products: str = "library"
     layout: str = "auto"
     extern: str = "allow"
     policy: Mapping[str, Any] = field(default_factory=dict)
@@ -107,6 +111,7 @@ RANGES: dict[str, Range] = {
     "verify": BOOL,
     "log_graphs": BOOL,
     "align_matmuls": BOOL,
+    "products": Range((str,), ("library", "own", "measured")),
     "layout": Range((str,), ("auto", "keep")),
     "extern": Range((str,), ("allow", "error")),
     "policy": Range((Mapping,)),
@@ -117,8 +122,8 @@ RANGES: dict[str, Range] = {
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"cuda_graph": True},
-    "max-autotune": {"tune": "max"},
-    "max-autotune-no-cudagraphs": {"tune": "max"},
+    "max-autotune": {"tune": "max", "products": "measured"},
+    "max-autotune-no-cudagraphs": {"tune": "max", "products": "measured"},
 }
 """What each ``mode`` of torch.compile changes."""
 

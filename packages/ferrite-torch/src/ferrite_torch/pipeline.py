@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from ferrite_torch.diagnostics.statistics import CompiledGraph, all_steps, obser
 from ferrite_torch.errors import FerriteError
 from ferrite_torch.graphs.donations import donated_arguments, held_arguments
 from ferrite_torch.graphs.unbacked_sizes import has_unbacked
+from ferrite_torch.measured_costs import oracle_for
 from ferrite_torch.options import Options
 from ferrite_torch.rewrites.convolution_layouts import assign_layouts
 from ferrite_torch.rewrites.functionalized import unwrap_functionalized
@@ -140,7 +142,8 @@ def _produce(
     """Returns a graph compiled, what the user's program calls its symbols, and how it was scheduled."""
     facts = GraphFacts(ambient.regenerated, ambient.saved, ambient.donated, ambient.held, layouts, marks=True)
     target = target_of(graph_device(module), options.target)
-    compiled = compile_for_targets(module, kind, options, facts, {"": target}, watch)
+    oracle = partial(oracle_for, device=graph_device(module), options=options)
+    compiled = compile_for_targets(module, kind, options, facts, {"": target}, watch, oracle=oracle)
     lowered, (program,) = compiled.lowered, compiled.programs
     artifact = Artifact(
         kind=kind,
@@ -152,7 +155,7 @@ def _produce(
         lazy=lowered.lazy,
         bases=ambient.bases,
         constants=constant_paths(module),
-        externs=lowered.externs,
+        externs=compiled.externs,
         layouts=layouts,
         strides=tuple(strides_of(compiled.graph.outputs)),
         changed=changed_outputs(module, compiled.graph),

@@ -101,6 +101,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     extends_products: bool = True,
     product_rows: int = 0,
     wide_product_rows: int = 0,
+    products: str = "library",
     layouts: Layouts | None = None,
     marks: bool = False,
 ) -> LoweredModule:
@@ -114,6 +115,8 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         extends_products: compute large products with odd extents on operands extended with zeros.
         product_rows: most rows of products of half types that are no library calls.
         wide_product_rows: the same of float32.
+        products: who computes those with more rows: ``library``, ``own`` kernels, or ``measured`` for what is faster,
+            of which the scheduler will know.
         saved: positions of outputs that may lie as they like, because who reads them is told.
         regenerated: positions of outputs whose storage does not matter, as the caller makes them anew, each with that
             of the argument that it makes them from.
@@ -133,6 +136,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     builder.returned = returned_nodes(module, saved)
     builder.extends_products = extends_products
     builder.product_rows, builder.wide_product_rows = product_rows, wide_product_rows
+    builder.products = products
     given = iter(inputs or ())
     for node in module.graph.find_nodes(op="placeholder"):
         node.meta.setdefault("val", next(given, None))
@@ -267,6 +271,7 @@ class _Walk:
         builder.extends_products = self.builder.extends_products
         builder.product_rows = self.builder.product_rows
         builder.wide_product_rows = self.builder.wide_product_rows
+        builder.products = self.builder.products
         walk = _Walk(module, builder, strict=self.strict, regions=self.regions)
         walk.inputs = RegionInputs(module, builder, walk.lifetimes, {})
         outputs = walk.outputs = RegionOutputs(module.graph, builder, walk.lifetimes, use)

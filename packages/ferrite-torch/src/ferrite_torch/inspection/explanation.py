@@ -94,6 +94,7 @@ class GraphExplanation:
         lines += [f"  {kernel}" for kernel in self.kernels]
         lines += [f"  library {op}{f' x{count}' if count > 1 else ''}: {reason}" for op, reason, count in self.externs]
         lines += [f"  {text}{f' x{count}' if count > 1 else ''}" for text, count in self.calls]
+        lines += [f"  choice {choice}" for choice in (self.schedule.choices if self.schedule else ())]
         lines += [indent(str(boundary), "  ") for boundary in self.boundaries]
         return "\n".join(lines)
 

@@ -40,7 +40,7 @@ from ferrite_ir.language.graph import (
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.ops import CONVERSIONS
 from ferrite_ir.language.scalar import Scalar
-from ferrite_ir.language.sizes import Symbolic
+from ferrite_ir.language.sizes import Size, Symbolic
 from ferrite_ir.passes.round_stored import without_excess
 from ferrite_ir.reference.rounding import wrap
 from ferrite_torch.devices.dtypes import dtype_of
@@ -84,6 +84,7 @@ class Builder:
         self.given_seed: Scalar | None = None
         self.extends_products = True
         self.product_rows = self.wide_product_rows = 0
+        self.products = "library"
         self.inputs: list[Value] = []
         self.definitions: list[Definition] = []
         self._origins: Origins = ()
@@ -192,19 +193,19 @@ class Builder:
         return tuple(map(whole_tensor, results))
 
     def contract(
-        self, shape: tuple[int, int], points: int, left: Callable[[Point], Scalar], right: Callable[[Point], Scalar]
+        self, shape: Shape, points: Size, left: Callable[[Point], Scalar], right: Callable[[Point], Scalar]
     ) -> Tensor:
-        """Returns the product of matrices ``left[m, k]`` and ``right[k, n]`` in the type that it is carried in.
+        """Returns the product of matrices ``left[…, m, k]`` and ``right[…, k, n]`` in the type that it is carried in.
 
         Args:
-            shape: rows and columns of the product, none of them 0.
+            shape: batch, rows and columns of the product, none of them 0.
             points: terms of each sum, at least one.
             left: the element of the left matrix at a point, in the type that it is multiplied in.
             right: the same of the right one.
         """
         dims, reduced = grid_dims(shape), reduction_dims((points,))
-        row, column, place = (dim.index for dim in (*dims, *reduced))
-        first, second = left((row, place)), right((place, column))
+        *batch, row, column, place = (dim.index for dim in (*dims, *reduced))
+        first, second = left((*batch, row, place)), right((*batch, place, column))
         value = self._value(first.dtype.compute, shape, None)
         self.definitions.append(Contract(value, dims, reduced, first, second, self._origins))
         return whole_tensor(value)

@@ -27,6 +27,7 @@ from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, hint
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.products.narrow_products import sums_of_few_rows
+from ferrite_torch.lowering.products.tiled_products import tiled_sums
 from ferrite_torch.lowering.products.vector_products import shifted
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.tensors import Point, Tensor, grid_dims
@@ -53,18 +54,51 @@ LAST_ROWS = 64
 
 @lowers("aten.mm.default")
 def mm(b: Builder, left: Tensor, right: Tensor) -> Tensor:
-    total = sums_of_few_rows(b, left, right)
+    total = _own_sums(b, left, right)
     return product(b, None, left, right) if total is None else b.loop(total.shape, left.dtype, total.at)
+
+
+@lowers("aten.bmm.default")
+def bmm(b: Builder, left: Tensor, right: Tensor) -> Tensor:
+    return b.loop(left.shape[:2] + right.shape[2:], left.dtype, _tiled(b, left, right).at)
+
+
+@lowers("aten.baddbmm.default")
+def baddbmm(b: Builder, bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return shifted(b, _tiled(b, left, right), bias, beta, alpha)
+
+
+def _tiled(b: Builder, left: Tensor, right: Tensor) -> Tensor:
+    """Returns a product from a kernel of tiles.
+
+    Raises:
+        Unlowered: it is left to the library.
+    """
+    total = tiled_sums(b, left, right)
+    if total is None:
+        raise Unlowered("a library product")
+    return total
 
 
 @lowers("aten.addmm.default")
 def addmm(b: Builder, bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    total = sums_of_few_rows(b, left, right)
+    total = _own_sums(b, left, right)
     if total is not None:
         return shifted(b, total, bias, beta, alpha)
     if bias.ndim != 1 or bias.dtype is not left.dtype or beta != 1 or alpha != 1:
         raise Unlowered("a library product")
     return product(b, bias, left, right)
+
+
+def _own_sums(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
+    """Returns a product from a kernel of ours, in f32; None where the library is left to it.
+
+    Where the faster way is taken, it is the library's for odd extents: they are slow for kernels of ours as well.
+    """
+    few = sums_of_few_rows(b, left, right)
+    if few is not None or (b.products == "measured" and _extension(b, left, right) is not None):
+        return few
+    return tiled_sums(b, left, right)
 
 
 def product(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
@@ -74,17 +108,8 @@ def product(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Ten
         Unlowered: the library is fast with this product as it is, or extending it would not be repaid.
     """
     (m, k), n = left.shape, right.shape[1]
-    if (
-        not b.extends_products
-        or b.device not in DEVICES
-        or not {left.dtype, right.dtype} <= {BF16, F16}
-        or left.device
-        or right.device
-    ):
-        raise Unlowered("a library product")
-    m_counts, k_counts = _lies_along(left, 0), _lies_along(left, 1) or _lies_along(right, 0)
-    extended = extended_extent(m) if m_counts else m, extended_extent(k) if k_counts else k, extended_extent(n)
-    if extended == (m, k, n) or min(map(hint, (m, k, n))) < SMALLEST_EXTENT or not _is_repaid((m, k, n), extended):
+    extended = _extension(b, left, right)
+    if extended is None:
         raise Unlowered("a library product")
     if (
         extended[:2] == (m, k)
@@ -98,6 +123,24 @@ def product(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Ten
     row = None if bias is None else extend(b, bias, extended[2:])
     result = _multiply(b, row, extend(b, left, extended[:2]), extend(b, right, extended[1:]))
     return result.viewed((m, n), lambda point: point)
+
+
+def _extension(b: Builder, left: Tensor, right: Tensor) -> tuple[Size, Size, Size] | None:
+    """Returns the extents of a product to which its operands are extended; None where that would not be repaid."""
+    (m, k), n = left.shape, right.shape[1]
+    if (
+        not b.extends_products
+        or b.device not in DEVICES
+        or not {left.dtype, right.dtype} <= {BF16, F16}
+        or left.device
+        or right.device
+    ):
+        return None
+    m_counts, k_counts = _lies_along(left, 0), _lies_along(left, 1) or _lies_along(right, 0)
+    extended = extended_extent(m) if m_counts else m, extended_extent(k) if k_counts else k, extended_extent(n)
+    if extended == (m, k, n) or min(map(hint, (m, k, n))) < SMALLEST_EXTENT or not _is_repaid((m, k, n), extended):
+        return None
+    return extended
 
 
 def _lies_along(matrix: Tensor, axis: int) -> bool:

@@ -1,0 +1,28 @@
+"""Products of matrices that kernels of ours compute tile by tile, with what makes factors and reads results.
+
+Such a product is a definition like others (`ferrite_ir.Contract`); which of them have kernels the scheduler knows
+(`ferrite_scheduler.model.tiled_contractions`).
+"""
+
+from __future__ import annotations
+
+from ferrite_ir.language.sizes import hint
+from ferrite_scheduler.model.tiled_contractions import FACTORS
+from ferrite_torch.lowering.builder import Builder
+from ferrite_torch.lowering.tensors import Tensor
+
+FEWEST = 16
+"""Rows, columns and points of a sum that tensor cores multiply at once: of fewer the library makes more."""
+
+
+def tiled_sums(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
+    """Returns the product of two matrices, or of batches of them, in f32; None where the library is left to it."""
+    *batch, rows, points = left.shape
+    columns = right.shape[-1]
+    if b.products == "library" or left.device or right.device:
+        return None
+    if left.dtype is not right.dtype or left.dtype not in FACTORS:
+        return None
+    if min(map(hint, (rows, columns, points))) < FEWEST or 0 in batch:
+        return None
+    return b.contract((*batch, rows, columns), points, left.at, right.at)
