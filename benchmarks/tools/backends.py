@@ -15,6 +15,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "ferrite-none": {"tune": "none"},
     "ferrite-max": {"tune": "full"},
     "ferrite-apart": {"pdl": False},
+    "ferrite-own": {"products": "own", "tune": "full"},
+    "ferrite-own-first": {"products": "own", "tune": "none"},
     "ferrite-unchecked": {"check_indices": False},
 }
 
@@ -25,8 +27,9 @@ def compile_with(
     """Returns `function` compiled by `backend`; "eager" means as it is, without any capture.
 
     ``inductor-max`` and ``ferrite-max`` choose configs by measuring all they can think of, ``ferrite-none`` without
-    measuring anything; no kernel of ``ferrite-apart`` starts before those before it have ended; those of
-    ``ferrite-unchecked`` look at no index. ``policy`` changes thresholds of ferrite's scheduler.
+    measuring anything; ``ferrite-own`` computes products of matrices itself, in the fastest of its configs,
+    ``ferrite-own-first`` in the first one; no kernel of ``ferrite-apart`` starts before those before it have ended;
+    those of ``ferrite-unchecked`` look at no index. ``policy`` changes thresholds of ferrite's scheduler.
     """
     if backend == UNCOMPILED:
         return function
