@@ -47,12 +47,14 @@ def test_text(path: Path, request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_text_is_a_module_with_one_function(path: Path) -> None:
+def test_text_is_a_module_with_one_kernel(path: Path) -> None:
     _, spec = emit_file(path)
     module = ast.parse(spec.source)
     functions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
-    assert [function.name for function in functions] == [spec.name]
-    arguments = [argument.arg for argument in functions[0].args.args]
+    *combines, kernel = functions
+    assert kernel.name == spec.name
+    assert all(combine.name.startswith("combine_") for combine in combines)
+    arguments = [argument.arg for argument in kernel.args.args]
     assert arguments == [*(param["name"] for param in spec.params), *(axis["block"] for axis in spec.axes)]
     imported = {alias.name for node in module.body if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module or "" for node in module.body if isinstance(node, ast.ImportFrom)}

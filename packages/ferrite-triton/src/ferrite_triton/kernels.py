@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ferrite_ir.language.combine_functions import combine_name
 from ferrite_ir.language.graph import Contract, Loop, Reduction, Scan, Update, bodies_of
 from ferrite_ir.language.ops import OPS
 from ferrite_ir.language.scalar import postorder
@@ -233,7 +234,9 @@ def tile_program(flat: FlatKernel, width: int) -> TileProgram:
     sizes = (Variable(name, TileType(dtype)) for name in flat.space.params.names.values())
     parameters = (*_tensor_variables(flat), *sizes)
     constants = tuple(axis.constant for axis in flat.space.axes)
-    return drop_unused(TileProgram(flat.kernel.form.name, parameters, constants, builder.finished()))
+    return drop_unused(
+        TileProgram(flat.kernel.form.name, parameters, constants, builder.finished(), tuple(builder.functions))
+    )
 
 
 def _tensor_variables(flat: FlatKernel) -> tuple[Variable, ...]:
@@ -255,7 +258,9 @@ def assemble(flat: FlatKernel, program: TileProgram) -> tuple[str, str]:
 
 def main_operations(flat: FlatKernel) -> list[str]:
     """Returns up to three names that say what a kernel computes: reductions and scans, then the dearest operations."""
-    combines = [definition.combine for definition in flat.definitions if isinstance(definition, (Reduction, Scan))]
+    combines = [
+        combine_name(definition.combine) for definition in flat.definitions if isinstance(definition, (Reduction, Scan))
+    ]
     combines += ["product" for definition in flat.definitions if isinstance(definition, Contract)]
     updates = [definition.mode for definition in flat.definitions if isinstance(definition, Update)]
     nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))

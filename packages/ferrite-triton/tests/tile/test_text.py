@@ -10,7 +10,11 @@ from ferrite_ir.text.tokens import ParseError
 from ferrite_triton.tile import parse_tile, verify
 from tile_kernels import GOLDEN, programs_of
 
-EVERYTHING = """tile @everything(in0: *f32, in1: *i64, out0: *f32, n: i32, scale: f32) [XBLOCK, RBLOCK] {
+EVERYTHING = """combine @affine(left0: f32, left1: f32 | right0: f32, right1: f32) {
+  mul_1: f32 = mul(left1, right0)
+  return mul(left0, right0), add(mul_1, right1)
+}
+tile @everything(in0: *f32, in1: *i64, out0: *f32, n: i32, scale: f32) [XBLOCK, RBLOCK] {
   await_predecessor()
   program: i32 = program_id(axis=0)
   assume(gt(num_programs(axis=0), i32(0)))
@@ -34,6 +38,7 @@ EVERYTHING = """tile @everything(in0: *f32, in1: *i64, out0: *f32, n: i32, scale
     lane: i64[XBLOCK, RBLOCK] = broadcast(load(in1), shape=[XBLOCK, RBLOCK])
     best: f32[XBLOCK, 1], where_: i64[XBLOCK, 1] = reduce(highest, lane, combine=argmax, axis=1, keep=true)
     before: f32[XBLOCK, RBLOCK] = scan(total, combine=sum, axis=1)
+    a: f32[XBLOCK, RBLOCK], b: f32[XBLOCK, RBLOCK] = scan(total, highest, combine=affine, axis=1, reverse=true)
     @publish_state(out0, scale)
     barrier()
     store(offset(out0, x), cast(bitcast(best, to=i32), to=f32), mask=xmask, cache=streaming)

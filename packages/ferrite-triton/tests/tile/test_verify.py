@@ -38,7 +38,19 @@ BROKEN: dict[str, list[str]] = {
     ],
     "T07": ["if n {\n  }", "if lt(lanes(extent=XBLOCK), n) {\n  }"],
     "T08": ["y: i32[ZBLOCK] = lanes(extent=ZBLOCK)", "y: i32[12] = lanes(extent=12)", "y: i32 = i32(XBLOCK // 3)"],
+    "T09": [
+        "y: f32[XBLOCK] = scan(full(f32(0.0), shape=[XBLOCK]), combine=unknown, axis=0)",
+        "y: i32[XBLOCK] = scan(full(i32(0), shape=[XBLOCK]), combine=added, axis=0)",
+        "y: f32[XBLOCK], z: f32[XBLOCK] = scan(full(f32(0.0), shape=[XBLOCK]), full(f32(0.0), shape=[XBLOCK]), "
+        "combine=added, axis=0)",
+    ],
 }
+
+ADDED = """combine @added(left0: f32 | right0: f32) {
+  sum: f32 = add(left0, right0)
+  return sum
+}
+"""
 
 
 def program_with(body: str) -> str:
@@ -47,12 +59,27 @@ def program_with(body: str) -> str:
 
 @pytest.mark.parametrize(("rule", "body"), [(rule, body) for rule, bodies in BROKEN.items() for body in bodies])
 def test_a_broken_rule_is_found(rule: str, body: str) -> None:
-    problems = verify(parse_tile(program_with(body)))
+    problems = verify(parse_tile(ADDED + program_with(body)))
     assert rule in [problem.rule for problem in problems], problems
 
 
 def test_every_rule_is_broken_by_a_test() -> None:
     assert BROKEN.keys() == RULES.keys()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "(left0: f32 | right0: f32) {\n  return lt(left0, right0)\n}",
+        "(left0: f32 | right0: i32) {\n  return left0\n}",
+        "(left0: f32, left1: f32 | right0: f32, right1: f32) {\n  return left0\n}",
+        "(left0: f32[XBLOCK] | right0: f32[XBLOCK]) {\n  return left0\n}",
+        "(left0: f32 | right0: f32) {\n  x: i32 = cast(n, to=i32)\n  return left0\n}",
+    ],
+)
+def test_a_combine_makes_a_state_of_scalars_of_two_others(function: str) -> None:
+    text = f"combine @f{function}\ntile @g(n: i32) [XBLOCK] {{\n  y: i32 = add(n, n)\n}}"
+    assert {problem.rule for problem in verify(parse_tile(text))} & {"T09", "T02"}
 
 
 def test_all_problems_are_shown_under_their_lines() -> None:

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from . import sizes
+from .combine_functions import AnyCombine
 from .dtypes import DType
 from .index import Dim, Index
 from .scalar import Scalar, indirects_of
@@ -188,18 +189,24 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Inclusive associative scan along the dim ``along`` (one of ``dims``).
+    """Inclusive associative scan along the dim ``along`` (one of ``dims``), by a named combine or a user's.
 
     With ``reverse`` the points are taken from the last one to the first: each result combines its point and all after.
     """
 
     results: tuple[Value, ...]
-    combine: str
+    combine: AnyCombine
     dims: tuple[Dim, ...]
     along: Dim
     bodies: tuple[Scalar, ...]
     reverse: bool = False
     origins: Origins = field(default=(), compare=False)
+
+    @property
+    def named(self) -> str:
+        """Returns the name of the combine, which is one of the table."""
+        assert isinstance(self.combine, str), "a user's combine has no name"
+        return self.combine
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ferrite_ir.language import sizes
+from ferrite_ir.language.combine_functions import CombineFunction
 from ferrite_ir.language.dtypes import I64
 from ferrite_ir.language.graph import Definition, Graph, Scan, TensorType, Value, loads_of, names_read
 from ferrite_ir.language.index import Dim, Index, constant
@@ -100,7 +101,7 @@ def _accesses(scan: Scan, definitions: Collection[Definition], kept: Collection[
         places = {_access_of(each.indices[axis]) for each in loads}
         access = places.pop()
         fits = _has_begin if dim is scan.along else _is_inside
-        if places or access is None or not fits(scan, dim, access):
+        if places or access is None or not fits(scan, dim, access) or _lacks_neutrals(scan, dim, access):
             if dim is scan.along:
                 return {}
         elif access != _Access(1, 0, dim.size):
@@ -117,6 +118,12 @@ def _has_begin(scan: Scan, along: Dim, access: _Access) -> bool:
     begin = sizes.mul(access.sign, sizes.add(first, sizes.mul(-1, access.offset)))
     low, high = (begin, last) if _turns(scan, access) else (0, begin)
     return sizes.is_provably_at_most(low, high)
+
+
+def _lacks_neutrals(scan: Scan, dim: Dim, access: _Access) -> bool:
+    """Returns whether a scan that is made there would begin before the first point, and nothing is neutral to it."""
+    is_named = not isinstance(scan.combine, CombineFunction)
+    return dim is scan.along and not is_named and not _is_inside(scan, dim, access)
 
 
 def _is_inside(_: Scan, dim: Dim, access: _Access) -> bool:
@@ -168,7 +175,12 @@ def _masked(place: Index, size: Size, body: Scalar, other: Scalar) -> Scalar:
 
 
 def _neutrals(scan: Scan) -> tuple[Scalar, ...]:
-    """Returns operands that change nothing before the first point; nobody looks at positions there."""
+    """Returns operands that change nothing before the first point; nobody looks at positions there.
+
+    A user's combine has none: such a scan is only made where all of its points are points of the other one.
+    """
+    if isinstance(scan.combine, CombineFunction):
+        return scan.bodies
     value, *positions = (body.dtype for body in scan.bodies)
     (nothing,) = neutral({"cummax": "max", "cummin": "min"}.get(scan.combine, scan.combine), value)
     return const(nothing, value), *(const(0, dtype) for dtype in positions)

@@ -10,7 +10,7 @@ from ferrite_ir.language.graph import Graph
 from ferrite_ir.language.scalar import Scalar, const
 from ferrite_ir.reference.scalar_semantics import constant_result
 
-from .rewriting import Rewriter, map_scalars, with_definitions
+from .rewriting import Rewriter, map_functions, map_scalars, with_definitions
 
 
 def folded(node: Scalar) -> Scalar | None:
@@ -35,4 +35,6 @@ class FoldConstants:
     def run(self, graph: Graph) -> Graph:
         """Returns the graph with constant subexpressions computed."""
         change = _folder()
-        return with_definitions(graph, [map_scalars(d, change, change.index) for d in graph.definitions])
+        return with_definitions(
+            graph, [map_functions(map_scalars(d, change, change.index), change) for d in graph.definitions]
+        )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ferrite_ir.language import index as ix
+from ferrite_ir.language.combine_functions import CombineFunction
 from ferrite_ir.language.graph import Contract, Definition, Graph, Loop, Reduction, Scan, Sort, Update
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar, index_value, load, rebuilt, unsettled
@@ -79,6 +80,18 @@ class Rewriter:
                         return new
         is_constant = self._fallback is not None and node.args[0].op == "const"
         return self._fallback(node) if is_constant else None  # type: ignore[misc]
+
+
+def map_functions(definition: Definition, change: Callable[[Scalar], Scalar]) -> Definition:
+    """Returns the definition with the expressions of a user's combine changed, which `map_scalars` leaves alone.
+
+    Their loads are components of states, whatever values of the graph are called.
+    """
+    if not isinstance(definition, Scan) or not isinstance(definition.combine, CombineFunction):
+        return definition
+    bodies = tuple([change(body) for body in definition.combine.bodies])
+    changed = bodies != definition.combine.bodies
+    return replace(definition, combine=CombineFunction(bodies)) if changed else definition
 
 
 def map_scalars(

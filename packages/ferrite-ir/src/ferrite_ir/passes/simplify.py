@@ -9,7 +9,7 @@ from typing import ClassVar
 from ferrite_ir.language.graph import Graph
 
 from .fold_constants import folded
-from .rewriting import Rewriter, map_scalars, with_definitions
+from .rewriting import Rewriter, map_functions, map_scalars, with_definitions
 from .rules import EXACT_RULES, FAST_RULES
 
 NUMERICS = ("fast", "rounding")
@@ -44,4 +44,6 @@ class Simplify:
     def run(self, graph: Graph) -> Graph:
         """Returns the graph with simplified bodies."""
         change = simplifier(self.numerics)
-        return with_definitions(graph, [map_scalars(d, change, change.index) for d in graph.definitions])
+        return with_definitions(
+            graph, [map_functions(map_scalars(d, change, change.index), change) for d in graph.definitions]
+        )

@@ -6,25 +6,38 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias
 
-from ferrite_ir.language.combines import COMBINES
+from ferrite_ir.language.combine_functions import LEFT, RIGHT, AnyCombine, CombineFunction, combine_row
 from ferrite_ir.language.dtypes import DType
 from ferrite_ir.language.scalar import Number
+
+from .points import Point
+from .rounding import round_to
+from .tensors import Tensor, filled
 
 State: TypeAlias = tuple[Number, ...]
 
 
-def lift(combine: str, operands: State) -> State:
+def lift(combine: AnyCombine, operands: State) -> State:
     """Returns the state that stands for one point. Operands that are a state already stay as they are."""
-    row = COMBINES[combine]
-    if len(operands) == len(row.state):
+    row = combine_row(combine)
+    if row is None or len(operands) == len(row.state):
         return operands
     (value,) = operands
     return (value, 0.0, 1.0) if combine == "welford" else (value, 1.0)
 
 
-def merge(combine: str, first: State, second: State) -> State:
+def merge(combine: AnyCombine, first: State, second: State) -> State:
     """Returns the state of two consecutive groups of points, the first one in front."""
-    return _MERGES[combine](first, second)
+    return _called(combine, first, second) if isinstance(combine, CombineFunction) else _MERGES[combine](first, second)
+
+
+def _called(function: CombineFunction, first: State, second: State) -> State:
+    memory: dict[str, Tensor] = {}
+    for side, state in ((LEFT, first), (RIGHT, second)):
+        for node, number in zip(function.components(side), state, strict=True):
+            memory[node.source] = filled(round_to(number, node.dtype), node.dtype, (), ())
+    point = Point(memory, {}, {})
+    return tuple(point.scalar(body) for body in function.bodies)
 
 
 def neutral(combine: str, dtype: DType) -> State:

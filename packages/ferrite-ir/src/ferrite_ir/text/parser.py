@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ferrite_ir.language import sizes
+from ferrite_ir.language.combine_functions import LEFT, RIGHT, CombineFunction
 from ferrite_ir.language.combines import COMBINES
 from ferrite_ir.language.dtypes import DType
 from ferrite_ir.language.graph import (
@@ -405,6 +406,12 @@ class _GraphReader:
             raise self.words.error(f"unknown combine {token.text!r}; known: {', '.join(COMBINES)}", token)
         return token.text
 
+    def _read_function(self, results: Results) -> CombineFunction:
+        """Returns a user's combine: its states have the types of the results, and it knows no value of the graph."""
+        kinds = [TensorType(value.type.dtype, ()) for value in self._named(results)]
+        states = [Value(f"{side}{place}", kind) for side in (LEFT, RIGHT) for place, kind in enumerate(kinds)]
+        return CombineFunction(self._read_bodies(Scope({state.name: state for state in states})))
+
     def read_loop(self, results: Results) -> Loop:
         """Returns the rest of a loop."""
         dims = self._read_plain_domain()
@@ -420,7 +427,7 @@ class _GraphReader:
     def read_scan(self, results: Results) -> Scan:
         """Returns the rest of a scan."""
         reverse = self.words.accept("reverse")
-        combine = self._read_combine()
+        combine = self._read_function(results) if self.words.accept("by") else self._read_combine()
         dims = self._read_plain_domain()
         along = self._read_along(dims)
         return Scan(self._named(results), combine, dims, along, self._read_bodies(self._scope(dims)), reverse)

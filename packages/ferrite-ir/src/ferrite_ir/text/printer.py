@@ -12,6 +12,7 @@ from typing import Any
 
 from ferrite_ir.language import size_polynomials, sizes
 from ferrite_ir.language.bindings import definition_sizes, type_sizes, view_sizes
+from ferrite_ir.language.combine_functions import AnyCombine, CombineFunction
 from ferrite_ir.language.dtypes import BOOL, DType
 from ferrite_ir.language.graph import (
     Call,
@@ -269,8 +270,17 @@ def _reduction(reduction: Reduction, values: Mapping[str, Value]) -> str:
 
 
 def _scan(scan: Scan, values: Mapping[str, Value]) -> str:
-    words = ["scan"] + ["reverse"] * scan.reverse + [scan.combine]
+    words = ["scan"] + ["reverse"] * scan.reverse + [_combine(scan.combine)]
     return _body(f"{' '.join(words)} {_domain(scan.dims)} along {spelled(scan.along.name)}", scan.bodies)
+
+
+def _combine(combine: AnyCombine) -> str:
+    """Returns a name, or the expressions of a function behind ``by``, its local bindings in front of them."""
+    if not isinstance(combine, CombineFunction):
+        return combine
+    bindings, bodies, _ = _spell(combine.bodies)
+    lets = [f"let {name} = {text}" for name, text in bindings]
+    return ("\n  " if lets else " ").join(["by", *lets, f"({_list(bodies)})"])
 
 
 def _sort(sort: Sort, values: Mapping[str, Value]) -> str:

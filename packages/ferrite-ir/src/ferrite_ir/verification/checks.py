@@ -7,6 +7,7 @@ from typing import Any
 
 from ferrite_ir.language import sizes
 from ferrite_ir.language.bindings import bindings_of, definition_symbols
+from ferrite_ir.language.combine_functions import AnyCombine, CombineFunction, combine_row
 from ferrite_ir.language.combines import COMBINES
 from ferrite_ir.language.dtypes import BOOL, I64, DType
 from ferrite_ir.language.graph import (
@@ -296,19 +297,23 @@ class _Checker:
         self._check_domain(scan)
         self._check_scalars(scan)
         self._check_along(scan.along, scan.dims)
-        if scan.combine in COMBINES and not COMBINES[scan.combine].scans:
-            self.report("V06", f"{scan.combine} is no combine of scans", scan.combine)
+        row = combine_row(scan.combine)
+        if row is not None and not row.scans:
+            self.report("V06", f"{row.name} is no combine of scans", row.name)
         self._check_states(scan, scan.combine, scan.dims)
 
-    def _check_states(self, definition: Reduction | Scan, combine: str, dims: tuple[Dim, ...]) -> None:
-        row = COMBINES.get(combine)
+    def _check_states(self, definition: Reduction | Scan, combine: AnyCombine, dims: tuple[Dim, ...]) -> None:
+        row = combine_row(combine)
         if row is None:
-            self.report("V06", f"unknown combine {combine!r}; known: {', '.join(COMBINES)}", combine)
+            self.report("V06", f"unknown combine {combine!r}; known: {', '.join(COMBINES)}", str(combine))
             return
         operands = tuple(body.dtype for body in definition.bodies)
+        spot = "by" if isinstance(combine, CombineFunction) else combine
         problem = row.operand_problem(operands)
+        if problem is None and isinstance(combine, CombineFunction):
+            problem = _function_problem(combine, operands)
         if problem is not None:
-            self.report("V06", problem, combine)
+            self.report("V06", problem, spot)
         elif self._check_count(definition.results, len(row.state)):
             for value, dtype in zip(definition.results, row.result_types(operands), strict=True):
                 self._check_type(value, dtype)
@@ -413,6 +418,14 @@ class _Checker:
                 f"{branch.condition} is {condition.type.dtype}{_shape(condition.type.shape)}, not one bool",
                 branch.condition,
             )
+
+
+def _function_problem(function: CombineFunction, operands: tuple[DType, ...]) -> str | None:
+    """Returns what is wrong with a user's combine of operands of these types, or None."""
+    pairs = [(a, b) for a, b in zip(function.types, operands, strict=False) if a is not b]
+    if pairs:
+        return f"the combine gives {pairs[0][0]} for {pairs[0][1]}; a scan changes no type, so cast in the combine"
+    return function.problem()
 
 
 def _shape(shape: Iterable[Size]) -> str:

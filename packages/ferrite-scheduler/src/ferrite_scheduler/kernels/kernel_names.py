@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from ferrite_ir.language.combine_functions import combine_name
 from ferrite_ir.language.graph import Computed, Reduction, Scan, Update
 from ferrite_scheduler.model.forms import Form
 
@@ -37,7 +38,7 @@ def _short(op: str) -> str:
 def _kind(definition: Computed) -> str:
     match definition:
         case Reduction() | Scan():
-            return definition.combine
+            return combine_name(definition.combine)
         case Update():
             return f"update_{definition.mode}"
     return type(definition).__name__.lower()

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from ferrite_ir.language.combine_functions import AnyCombine, CombineFunction
 from ferrite_ir.language.dtypes import I64
 from ferrite_ir.language.graph import Definition, Loop, Reduction, Scan, TensorType, Value
 from ferrite_ir.language.index import Dim, Index, constant, floordiv, mod
@@ -53,7 +54,7 @@ def parts_of(scan: Scan, types: dict[str, TensorType], target: Target, policy: P
 
     Of equal values in different parts the one of the highest position is the last; a scan with others is not cut.
     """
-    if not all(is_static(dim.size) for dim in scan.dims) or (len(scan.bodies) > 1 and not positions_rise(scan)):
+    if not all(is_static(dim.size) for dim in scan.dims) or (_has_positions(scan) and not positions_rise(scan)):
         return None
     node = make_node(0, scan, types, {})
     length = int(scan.along.size)
@@ -67,7 +68,17 @@ def parts_of(scan: Scan, types: dict[str, TensorType], target: Target, policy: P
     if target.seconds(read + result_bytes, programs) < WORTH * (together + LAUNCHES_SECONDS):
         return None
     most = min(MOST_PARTS, wanted // programs, length // SHORTEST_PART)
-    return _even_parts(1 << (most.bit_length() - 1), length) if most > 1 else None
+    parts = _even_parts(1 << (most.bit_length() - 1), length) if most > 1 else None
+    return None if parts is not None and _begins_with_nothing(scan, parts) else parts
+
+
+def _has_positions(scan: Scan) -> bool:
+    return len(scan.bodies) > 1 and not isinstance(scan.combine, CombineFunction)
+
+
+def _begins_with_nothing(scan: Scan, parts: Parts) -> bool:
+    """Returns whether the first part begins past the end of the line, with what no operand of a combine stands for."""
+    return scan.reverse and not parts.exact and isinstance(scan.combine, CombineFunction)
 
 
 def is_strided(scan: Scan, node: Node) -> bool:
@@ -99,7 +110,7 @@ def split_scan(scan: Scan, parts: Parts, types: dict[str, TensorType]) -> tuple[
     own = _values(scan, "own", inner, types)
     local = Scan(own, scan.combine, inner, point, bodies, scan.reverse, scan.origins)
     continued = _continued(scan, parts, place, before, own)
-    if scan.combine in IN_ORDER:
+    if isinstance(scan.combine, CombineFunction) or scan.combine in IN_ORDER:
         end = 0 if scan.reverse else parts.points - 1
         ends = [*(dim.index for dim in outer[: place + 1]), constant(end)]
         ends += [dim.index for dim in outer[place + 1 :]]
@@ -129,6 +140,8 @@ def _operands(scan: Scan, flat: Index, *, exact: bool) -> tuple[Scalar, ...]:
 
 def _neutrals(scan: Scan) -> tuple[Scalar, ...]:
     """Returns operands that change nothing behind the end of a line; nobody looks at the positions there."""
+    if isinstance(scan.combine, CombineFunction):
+        return tuple(const(0, body.dtype) for body in scan.bodies)  # behind the end, where nobody looks
     first = scan.bodies[0].dtype
     worst = {"cummax": first.lowest, "cummin": first.highest}.get(scan.combine)
     if worst is None:
@@ -165,9 +178,15 @@ def _continued(scan: Scan, parts: Parts, place: int, before: tuple[Value, ...], 
         follows = apply("lt", index_value(number, I64), const(parts.count - 1, I64))
     bodies = tuple(
         apply("masked", follows, joined, alone)
-        for joined, alone in zip(MERGES[scan.combine](ended, here), here, strict=True)
+        for joined, alone in zip(_merged(scan.combine, ended, here), here, strict=True)
     )
     return Loop(scan.results, scan.dims, bodies, scan.origins)
+
+
+def _merged(combine: AnyCombine, first: State, second: State) -> State:
+    if isinstance(combine, CombineFunction):
+        return combine.joined(first, second)
+    return MERGES[combine](first, second)
 
 
 IN_ORDER = frozenset(("prod", "logaddexp"))

@@ -130,7 +130,7 @@ def _unit_reduction(reduction: Reduction) -> Loop:
 
 def _unit_loop(definition: Reduction | Scan, dims: tuple[Dim, ...], mapping: dict[Dim, Index]) -> Loop:
     bodies = tuple(substitute_dims(body, mapping) for body in definition.bodies)
-    if len(bodies) < len(definition.results):
+    if len(bodies) < len(definition.results) and isinstance(definition.combine, str):
         bodies = (bodies[0], *_lifted_rest(definition.combine, bodies[0].dtype))
     return Loop(definition.results, dims, bodies, definition.origins)
 

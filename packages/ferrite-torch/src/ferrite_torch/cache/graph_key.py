@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ferrite_torch.calls.higher_order import CONTROL_FLOW
+from ferrite_torch.graphs.higher_order_lowerings import HIGHER_ORDER
 from ferrite_torch.rewrites.returned_halves import RETURNED
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
 from ferrite_torch.torch_private.operators import HigherOrderOp, Overload, Packet, schema_of
@@ -26,6 +27,10 @@ READ_META = ("val", RETURNED)
 _SIMPLE = (str, int, float, bool, complex, type(None))
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _KNOWN_NAMESPACES = ("aten", "prims", "ferrite_seeded")
+
+
+COMPILED = frozenset((*CONTROL_FLOW, *HIGHER_ORDER))
+"""Higher-order ops whose functions become part of the program."""
 
 
 class NoKey(Exception):
@@ -128,7 +133,7 @@ class _Describer:
             case "get_attr":
                 return self.constant(node)
         if isinstance(target, HigherOrderOp):
-            # Functions of control flow are compiled too, and described where they are held. The step of another op
+            # Functions of some are compiled too, and described where they are held. The step of another op
             # calls what the graph at hand holds in this place: only what it takes and returns is compiled.
             return f"higher_order {target}"
         if isinstance(target, Overload):
@@ -145,8 +150,8 @@ class _Describer:
         if isinstance(value, (int, float, str)):
             return repr(value)
         if isinstance(value, torch.fx.GraphModule):
-            # An argument of a higher-order op; a function of control flow becomes a graph of the program.
-            is_compiled = any(str(user.target) in CONTROL_FLOW for user in node.users)
+            # An argument of a higher-order op, which may become part of the program.
+            is_compiled = any(str(user.target) in COMPILED for user in node.users)
             return f"graph {self.function(value)}" if is_compiled else "graph"
         raise NoKey(f"an attribute of type {type(value).__name__}")
 

@@ -31,6 +31,7 @@ from ferrite_torch.graphs.foreach import is_foreach, lower_foreach
 from ferrite_torch.graphs.graph_inputs import GraphInputs
 from ferrite_torch.graphs.graph_numbers import GraphNumbers, plain_value
 from ferrite_torch.graphs.graph_outputs import GraphOutputs, returned_nodes
+from ferrite_torch.graphs.higher_order_lowerings import HIGHER_ORDER
 from ferrite_torch.graphs.library_calls import call_library, call_of
 from ferrite_torch.graphs.lifetimes import COPY_BACK, Lifetimes, tensors_in
 from ferrite_torch.graphs.lowered_module import LoweredModule
@@ -304,7 +305,7 @@ class _Walk:
         if isinstance(target, HigherOrderOp):
             if str(target) == "with_effects" and isinstance(node.args[1], Overload):
                 return self._call_with_effects(node, args, kwargs)
-            return self._call_higher_order(node)
+            return self._call_higher_order(node, args)
         if not callable(target) or any(tensors_in([*args, *kwargs.values()])):
             raise unsupported(node, f"a call of {target} is not compiled")
         return target(*args, **kwargs)
@@ -317,25 +318,30 @@ class _Walk:
         results = self._library(node, rest, kwargs)
         return (token, *(results if isinstance(results, tuple) else (results,)))
 
-    def _call_higher_order(self, node: torch.fx.Node) -> Any:
-        """Lowers control flow to calls of graphs, and what has no such form to a step of its own."""
-        if str(node.target) not in ControlFlow.OPS:
+    def _call_higher_order(self, node: torch.fx.Node, args: Sequence[Any]) -> Any:
+        """Lowers control flow to calls of graphs, scans to scans, and what has no such form to a step of its own."""
+        name = str(node.target)
+        if name not in ControlFlow.OPS and name not in HIGHER_ORDER:
             return self._call_as_it_is(node)
         mark, count = self.builder.mark(), len(self.builder.definitions)
         try:
-            results = self.control_flow.lower(node)
-        except NoForm as reason:
-            log.info("%s is a step of its own: %s", origins_of(node)[0].told, reason)
+            if name in ControlFlow.OPS:
+                results = self.control_flow.lower(node)
+            else:
+                self.builder.begin(node, origins_of(node))
+                results = HIGHER_ORDER[name](self.builder, self.module, node, args)
+                check_result(results, node.meta.get("val"))
+        except (NoForm, Unlowered) as reason:
             self.builder.rollback(mark)
-            return self._call_as_it_is(node)
+            return self._call_as_it_is(node, f"{A_STEP}: {reason}")
         self.write_backs.note_sharing(self.builder.definitions[count:])
         return results
 
-    def _call_as_it_is(self, node: torch.fx.Node) -> Any:
+    def _call_as_it_is(self, node: torch.fx.Node, reason: str = A_STEP) -> Any:
         """Lowers a higher-order op to a step of its own."""
         count = len(self.builder.definitions)
         results = self.captured.lower(node)
-        self.externs.append((self.captured.found[-1].op, A_STEP))
+        self.externs.append((self.captured.found[-1].op, reason))
         self.write_backs.note_sharing(self.builder.definitions[count:])
         return results
 

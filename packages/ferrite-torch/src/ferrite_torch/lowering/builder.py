@@ -17,6 +17,7 @@ import torch
 
 from ferrite_ir.language import index as ix
 from ferrite_ir.language import scalar as sc
+from ferrite_ir.language.combine_functions import AnyCombine, CombineFunction
 from ferrite_ir.language.combines import COMBINES
 from ferrite_ir.language.dtypes import I64, DType
 from ferrite_ir.language.graph import (
@@ -211,7 +212,7 @@ class Builder:
         return whole_tensor(value)
 
     def scan(
-        self, combine: str, shape: Sequence[int], along: int, bodies: Callable[[Point], tuple[Scalar, ...]]
+        self, combine: AnyCombine, shape: Sequence[int], along: int, bodies: Callable[[Point], tuple[Scalar, ...]]
     ) -> tuple[Tensor, ...]:
         """Returns one tensor of ``shape`` per state component: the inclusive scan of the operands along one axis.
 
@@ -251,8 +252,8 @@ class Builder:
             self.definitions.append(Sort(results, dims, dims[along], operand, descending, top, self._origins))
         return whole_tensor(results[0]), whole_tensor(results[1])
 
-    def _states(self, combine: str, shape: Shape, operands: tuple[Scalar, ...]) -> tuple[Value, ...]:
-        row = COMBINES[combine]
+    def _states(self, combine: AnyCombine, shape: Shape, operands: tuple[Scalar, ...]) -> tuple[Value, ...]:
+        row = combine.row if isinstance(combine, CombineFunction) else COMBINES[combine]
         types = tuple(operand.dtype for operand in operands)
         problem = row.operand_problem(types)
         if problem is not None:

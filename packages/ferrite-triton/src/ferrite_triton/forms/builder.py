@@ -15,6 +15,7 @@ from ferrite_triton.tile.language import (
     Do,
     Expression,
     For,
+    Function,
     If,
     Let,
     Literal,
@@ -91,6 +92,7 @@ class Builder:
 
     Attributes:
         places: by axis, where the elements of tiles lie.
+        functions: combines of the program's own.
 
     Args:
         sizes: the types of the symbolic sizes, among which there may be more from statement to statement.
@@ -101,6 +103,7 @@ class Builder:
         self.function = Scope()
         self.loop: _Loop | None = None
         self.places: dict[str, Place] = {}
+        self.functions: list[Function] = []
         self._own: dict[str, TileType] = {parameter.name: parameter.type for parameter in parameters}
         # Sizes become parameters as they are first needed.
         self._types: Mapping[str, TileType] = ChainMap(self._own, sizes)  # type: ignore[arg-type]

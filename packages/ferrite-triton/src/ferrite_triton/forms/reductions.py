@@ -80,6 +80,11 @@ class Reductions:
         return None if self._masked is None else self._builder.mask(self._masked.name)
 
     @property
+    def is_masked(self) -> bool:
+        """Returns whether some lanes may lie past the end of the reduction axis."""
+        return self._mask is not None
+
+    @property
     def _size(self) -> Size:
         return product(axis.size for axis in self._space.axes if axis.name in self._over)
 

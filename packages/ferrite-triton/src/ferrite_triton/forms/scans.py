@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ferrite_ir.language.combine_functions import CombineFunction
 from ferrite_ir.language.dtypes import BOOL, F32, I32, I64, DType
 from ferrite_ir.language.graph import Loop, Scan, bodies_of
 from ferrite_ir.language.ops import RANDOM
@@ -17,6 +18,7 @@ from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.rows import varies_along_reduction
 from ferrite_triton.analysis.space import Axes, Space
 from ferrite_triton.forms.builder import Builder, Tile
+from ferrite_triton.forms.function_scans import FunctionScans
 from ferrite_triton.forms.prefetches import ask_for_part
 from ferrite_triton.forms.reductions import R, Reductions, step
 from ferrite_triton.forms.scalar_values import ScalarValues
@@ -77,7 +79,10 @@ class Scans:
         # A tile of extent 1 along the other axes lies in many threads at once, which Triton's scans count twice.
         axes = R.union(self.space.order)
         wide = tuple(self.reductions.full(self._widen(tile), axes) for tile in tiles)
-        if definition.combine in PAIRED_SCANS:
+        if isinstance(definition.combine, CombineFunction):
+            by_function = FunctionScans(self.space, self.builder, self.reductions, self._end_of_block)
+            results = by_function.write(definition, definition.combine, wide, axes)
+        elif definition.combine in PAIRED_SCANS:
             results = self._paired(definition, wide, axes)
         else:
             results = (self._simple(definition, wide[0], axes),)
@@ -96,7 +101,7 @@ class Scans:
         return self.reductions.full(tile, axes, nothing if scan.reverse else None)
 
     def _simple(self, scan: Scan, tile: Tile, axes: Axes) -> Tile:
-        dtype, combine = tile.dtype, scan.combine
+        dtype, combine = tile.dtype, scan.named
         values = self._filled(scan, tile, axes, neutral_of(combine, dtype))
         if self.space.serial:
             return self._serial(scan, values, axes)
@@ -106,10 +111,16 @@ class Scans:
             return block
         carry = self.reductions.carry(axes - R, neutral_of(combine, dtype), dtype)
         result = self._hold("scan", step(combine, dtype, carry.expression, block.expression), block)
-        line = _Line(self.space.reduction_position, Block("RBLOCK"), len(self.space.order), self.reductions.keep)
-        total = self._total(scan, values.expression, block, line)
+        total = self._total(scan, values.expression, block, self._block_line)
         self.reductions.follow(carry, step(combine, dtype, carry.expression, total))
         return result
+
+    @property
+    def _block_line(self) -> _Line:
+        return _Line(self.space.reduction_position, Block("RBLOCK"), len(self.space.order), self.reductions.keep)
+
+    def _end_of_block(self, scan: Scan, scanned: Tile) -> Expression:
+        return _end(scan, scanned, self._block_line)
 
     def _total(self, scan: Scan, values: Expression, scanned: Tile, line: _Line) -> Expression:
         """Returns what the values along a line of a tile combine to.
@@ -118,16 +129,8 @@ class Scans:
         product of factors whose exponents cancel, it is the last of what they are ``scanned`` to.
         """
         if scan.combine not in IN_ORDER:
-            return Reduce((values,), scan.combine, line.axis, line.keep)
-        lane: Expression = Lanes(line.extent)
-        if line.rank > 1:
-            lane = Expand(lane, tuple(place for place in range(line.rank) if place != line.axis))
-        extent = line.extent
-        end = BlockSize(extent, I32) if isinstance(extent, Block) else Literal(extent, I32)
-        # What is added to the last one changes nothing of it, not even the sign of a zero.
-        nothing = literal(-0.0 if scanned.dtype.is_float else 0, scanned.dtype)
-        is_last = apply("eq", lane, Literal(0, I32) if scan.reverse else sub(end, Literal(1, I32)))
-        return Reduce((where(is_last, scanned.expression, nothing),), "sum", line.axis, line.keep)
+            return Reduce((values,), scan.named, line.axis, line.keep)
+        return _end(scan, scanned, line)
 
     def _serial(self, scan: Scan, values: Tile, axes: Axes) -> Tile:
         """Returns the scan of a tile whose threads hold neighbours: theirs first, then one of what each adds up to.
@@ -135,7 +138,7 @@ class Scans:
         What comes before a thread's share is looked up where its predecessor has it: taking a total away again would
         neither be exact nor hold for infinities.
         """
-        serial, dtype, combine, reverse = self.space.serial, values.dtype, scan.combine, scan.reverse
+        serial, dtype, combine, reverse = self.space.serial, values.dtype, scan.named, scan.reverse
         groups = Block("RBLOCK", serial)
         wide = self.space.shape(axes)
         inner = tuple(groups if extent == Block("RBLOCK") else extent for extent in wide)
@@ -249,7 +252,7 @@ class Scans:
 
         Positions that rise are negated on the way, because the combine lets the lowest win a tie.
         """
-        function, best = PAIRED_SCANS[scan.combine]
+        function, best = PAIRED_SCANS[scan.named]
         value, index = tiles
         values = self._filled(scan, value, axes, neutral_of(best, value.dtype))
         rises = positions_rise(scan)
@@ -257,7 +260,7 @@ class Scans:
         positions = self._filled(scan, falling, axes, index.dtype.highest)
         axis = self.space.reduction_position
         pair = values.expression, positions.expression
-        found = self.builder.hold_all(("best", "at"), TileScan(pair, scan.combine, axis, scan.reverse), axes)
+        found = self.builder.hold_all(("best", "at"), TileScan(pair, scan.named, axis, scan.reverse), axes)
         if self.space.loops:
             start = neutral_of(best, value.dtype), index.dtype.highest
             carry = [self.reductions.carry(axes - R, fill, tile.dtype) for fill, tile in zip(start, tiles, strict=True)]
@@ -273,6 +276,19 @@ class Scans:
             for each, tile in zip(carry, self.builder.hold_all(("carry", "carry"), following, axes), strict=True):
                 self.reductions.follow(each, tile.expression)
         return found[0], self._hold("at", apply("neg", found[1].expression), found[1]) if rises else found[1]
+
+
+def _end(scan: Scan, scanned: Tile, line: _Line) -> Expression:
+    """Returns the last of what a line of a tile is scanned to."""
+    lane: Expression = Lanes(line.extent)
+    if line.rank > 1:
+        lane = Expand(lane, tuple(place for place in range(line.rank) if place != line.axis))
+    extent = line.extent
+    end = BlockSize(extent, I32) if isinstance(extent, Block) else Literal(extent, I32)
+    # What is added to the last one changes nothing of it, not even the sign of a zero.
+    nothing = literal(-0.0 if scanned.dtype.is_float else 0, scanned.dtype)
+    is_last = apply("eq", lane, Literal(0, I32) if scan.reverse else sub(end, Literal(1, I32)))
+    return Reduce((where(is_last, scanned.expression, nothing),), "sum", line.axis, line.keep)
 
 
 PAIRED_SCANS = {"cummax": ("argmax_nan", "max"), "cummin": ("argmin_nan", "min")}

@@ -43,7 +43,8 @@ def scan_text(combine: str, values: Sequence[str], axis: int, *, reverse: bool) 
     backwards = ", reverse=True" if reverse else ""
     if combine == "sum":
         return f"tl.cumsum({values[0]}, {axis}{backwards})"
-    return f"tl.associative_scan({_state(values)}, {axis}, {FUNCTIONS[combine]}{backwards})"
+    function = FUNCTIONS.get(combine, combine)  # one of the program's own stands in front of the kernel
+    return f"tl.associative_scan({_state(values)}, {axis}, {function}{backwards})"
 
 
 def _state(values: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from ferrite_triton.tile.language import (
     Expression,
     For,
     Full,
+    Function,
     Literal,
     Offset,
     Prefetch,
@@ -25,7 +26,7 @@ from ferrite_triton.tile.language import (
 from ferrite_triton.tile.types import types_of
 
 from .expressions import print_expression
-from .statements import STEP, Hold, Types, print_statements
+from .statements import STEP, Hold, Types, print_function, print_statements
 
 IMPORTS = ("import triton", "import triton.language as tl", "from ferrite_runtime import fmath")
 DIGITS = 8
@@ -48,9 +49,15 @@ def print_kernel(program: TileProgram, notes: Sequence[str], prefix: str) -> tup
     signature = ", ".join([*(parameter.name for parameter in program.parameters), *constants])
     comments = [f"{STEP}# {note}" for note in notes]
     text = "\n".join([f"({signature}):", *comments, *print_statements(program, TritonLanguage()), ""])
-    digest = hashlib.sha256(f"{prefix}\n{text}".encode()).hexdigest()[:DIGITS]
+    functions = [line for function in program.functions for line in _function_lines(function)]
+    digest = hashlib.sha256("\n".join([prefix, *functions, text]).encode()).hexdigest()[:DIGITS]
     name = f"{prefix}_{digest}"
-    return "\n".join([*IMPORTS, "", "", "@triton.jit", f"def {name}{text}"]), name
+    return "\n".join([*IMPORTS, "", "", *functions, "@triton.jit", f"def {name}{text}"]), name
+
+
+def _function_lines(function: Function) -> Iterator[str]:
+    """Yields the lines of a combine, as a device function, and two empty ones behind them."""
+    yield from ("@triton.jit", *print_function(function, TritonLanguage()), "", "")
 
 
 class TritonLanguage:

@@ -13,6 +13,7 @@ from ferrite_triton.tile.language import (
     Do,
     Expression,
     For,
+    Function,
     If,
     Let,
     Name,
@@ -52,6 +53,20 @@ def print_statements(program: TileProgram, language: TargetLanguage, indent: str
         UnsupportedDefinition: the target has no text for an operation.
     """
     return _Printer(program, language).block(program.body, indent)
+
+
+def print_function(function: Function, language: TargetLanguage) -> Iterator[str]:
+    """Yields the lines of a combine of a program's own, as a function of the components of both states.
+
+    Raises:
+        UnsupportedDefinition: the target has no text for an operation.
+    """
+    states = (*function.left, *function.right)
+    printer = _Printer(TileProgram(function.name, states, (), function.body), language)
+    yield f"def {function.name}({', '.join(each.name for each in states)}):"
+    if function.body:
+        yield from printer.block(function.body, STEP)
+    yield from printer.returned(function.results, STEP)
 
 
 class _Printer:
@@ -95,6 +110,12 @@ class _Printer:
                 if otherwise:
                     yield f"{indent}else:"
                     yield from self.block(otherwise, indent + STEP)
+
+    def returned(self, results: Sequence[Expression], indent: str) -> Iterator[str]:
+        """Yields the last lines of a function with such results."""
+        texts = list(map(self._text, results))
+        yield from self._drained(indent)
+        yield f"{indent}return {', '.join(texts)}"
 
     def _loop(self, loop: For, indent: str) -> Iterator[str]:
         for carried in loop.carried:

@@ -40,6 +40,7 @@ from .language import (
     Extent,
     For,
     Full,
+    Function,
     Gather,
     Hint,
     If,
@@ -84,6 +85,7 @@ class Address:
 
 Element: TypeAlias = "Number | Address | Undefined"
 _State: TypeAlias = "tuple[Element, ...]"
+Merge: TypeAlias = "Callable[[tuple[Number, ...], tuple[Number, ...]], tuple[Number, ...]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +207,17 @@ class _Instance:
             return ()
         shapes = [self._extents(type_.shape) for type_ in types]
         if isinstance(part, (Reduce, Scan)):
-            values = _COMBINED[type(part)](part, operands, shapes[0])
+            values = _COMBINED[type(part)](part, operands, shapes[0], self._merging(part.combine))
         else:
             values = [_VALUES[type(part)](self, part, operands, shapes[0])]
         return tuple(map(Tile, types, shapes, values))
+
+    def _merging(self, combine: str) -> Merge:
+        """Returns what merges two states by a combine of the table, or by a function of the program."""
+        functions = {each.name: each for each in self._program.functions}
+        if combine not in functions:
+            return lambda first, second: merge(combine, first, second)
+        return lambda first, second: _called(functions[combine], first, second)
 
     def _extents(self, shape: Shape) -> tuple[int, ...]:
         return tuple(map(self._extent, shape))
@@ -351,7 +360,16 @@ def _line(tile: Tile, position: tuple[int, ...], axis: int) -> list[Element]:
     return [tile.elements[_number_of(place, tile.shape)] for place in places]
 
 
-def _combine(combine: str, dtypes: tuple[DType, ...], states: Iterator[tuple[Element, ...]]) -> Iterator[_State]:
+def _called(function: Function, first: tuple[Number, ...], second: tuple[Number, ...]) -> tuple[Number, ...]:
+    """Returns the results of a function of two states."""
+    parameters = (*function.left, *function.right)
+    given = {each.name: number for each, number in zip(parameters, (*first, *second), strict=True)}
+    instance = _Instance(TileProgram(function.name, parameters, (), function.body), given, {}, (), ())
+    instance.run()
+    return tuple(_number(instance.evaluate(result)[0].elements[0], function.name) for result in function.results)
+
+
+def _combine(merging: Merge, dtypes: tuple[DType, ...], states: Iterator[tuple[Element, ...]]) -> Iterator[_State]:
     """Yields what the states up to each one combine to; something undefined makes all that follows so."""
     state: _State = next(states)
     yield state
@@ -359,36 +377,36 @@ def _combine(combine: str, dtypes: tuple[DType, ...], states: Iterator[tuple[Ele
         if any(isinstance(element, Undefined) for element in (*state, *each)):
             state = (UNDEFINED,) * len(state)
         else:
-            numbers = tuple(_number(element, combine) for element in state)
-            merged = merge(combine, numbers, tuple(_number(element, combine) for element in each))
+            first, second = (tuple(_number(element, "a state") for element in side) for side in (state, each))
+            merged = merging(first, second)
             state = tuple(round_to(number, dtype) for number, dtype in zip(merged, dtypes, strict=True))
         yield state
 
 
-def _states(part: Reduce | Scan, operands: list[Tile], through: tuple[int, ...]) -> Iterator[_State]:
+def _states(part: Reduce | Scan, operands: list[Tile], through: tuple[int, ...], merging: Merge) -> Iterator[_State]:
     """Yields the combined states along the axis of a reduction or scan, through a position, in the scan's order."""
     lines = list(zip(*(_line(tile, through, part.axis) for tile in operands), strict=True))
     if isinstance(part, Scan) and part.reverse:
         lines.reverse()
-    return _combine(part.combine, tuple(tile.type.dtype for tile in operands), iter(lines))
+    return _combine(merging, tuple(tile.type.dtype for tile in operands), iter(lines))
 
 
-def _reduce(part: Reduce, operands: list[Tile], shape: tuple[int, ...]) -> list[list[Element]]:
+def _reduce(part: Reduce, operands: list[Tile], shape: tuple[int, ...], merging: Merge) -> list[list[Element]]:
     found: list[_State] = []
     for position in _positions(shape):
         through = position if part.keep else (*position[: part.axis], 0, *position[part.axis :])
-        *_, last = _states(part, operands, through)
+        *_, last = _states(part, operands, through, merging)
         found.append(last)
     return [list(elements) for elements in zip(*found, strict=True)]
 
 
-def _scan(part: Scan, operands: list[Tile], shape: tuple[int, ...]) -> list[list[Element]]:
+def _scan(part: Scan, operands: list[Tile], shape: tuple[int, ...], merging: Merge) -> list[list[Element]]:
     lines: dict[tuple[int, ...], list[_State]] = {}
     found: list[_State] = []
     for position in _positions(shape):
         key = (*position[: part.axis], 0, *position[part.axis + 1 :])
         if key not in lines:
-            lines[key] = list(_states(part, operands, key))[:: -1 if part.reverse else 1]
+            lines[key] = list(_states(part, operands, key, merging))[:: -1 if part.reverse else 1]
         found.append(lines[key][position[part.axis]])
     return [list(elements) for elements in zip(*found, strict=True)]
 

@@ -284,7 +284,10 @@ class Reduce(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Scan(Expression):
-    """For each element along an axis, what it and all before it combine to; with ``reverse`` it and all behind it."""
+    """For each element along an axis, what it and all before it combine to; with ``reverse`` it and all behind it.
+
+    The combine may be a function of the program.
+    """
 
     WORD: ClassVar[str] = "scan"
     operands: tuple[Expression, ...]
@@ -452,6 +455,24 @@ Statement: TypeAlias = "Let | Do | For | If"
 
 
 @dataclass(frozen=True, slots=True)
+class Function:
+    """A combine of the program's own: what two states of scalars, the left one before the right one, become.
+
+    Attributes:
+        name: by which scans of the program call it.
+        left, right: the components of the two states, which have the same types.
+        body: statements that name scalars.
+        results: the components of the combined state.
+    """
+
+    name: str
+    left: tuple[Variable, ...]
+    right: tuple[Variable, ...]
+    body: tuple[Let, ...]
+    results: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TileProgram:
     """What each program instance of a kernel does.
 
@@ -460,12 +481,14 @@ class TileProgram:
         parameters: in the order of the call.
         constants: names of the block constants, numbers that a launch chooses.
         body: statements, in order.
+        functions: combines beside those of the table.
     """
 
     name: str
     parameters: tuple[Variable, ...]
     constants: tuple[str, ...]
     body: tuple[Statement, ...]
+    functions: tuple[Function, ...] = ()
 
     def __str__(self) -> str:
         (printer,) = PRINTERS

@@ -23,6 +23,7 @@ from .language import (
     Expression,
     Extent,
     For,
+    Function,
     If,
     Let,
     Literal,
@@ -61,12 +62,42 @@ class _Reader:
 
     def program(self) -> TileProgram:
         words = self.words
+        functions: list[Function] = []
+        while words.accept("combine"):
+            functions.append(self.function())
         words.expect("tile")
         words.expect("@")
         name = words.name("the name of a program")
         parameters = self._list("(", ")", self.variable)
         constants = self._list("[", "]", lambda: words.name("a block constant")) if words.sees("[") else ()
-        return TileProgram(name, parameters, constants, self.block())
+        return TileProgram(name, parameters, constants, self.block(), tuple(functions))
+
+    def function(self) -> Function:
+        words = self.words
+        words.expect("@")
+        name = words.name("the name of a combine")
+        words.expect("(")
+        left = [self.variable()]
+        while words.accept(","):
+            left.append(self.variable())
+        words.expect("|")
+        right = [self.variable()]
+        while words.accept(","):
+            right.append(self.variable())
+        words.expect(")")
+        words.expect("{")
+        body: list[Let] = []
+        while not (words.sees("return") and not words.sees(":", 1)):
+            token, statement = words.next, self.statement()
+            if not isinstance(statement, Let):
+                raise words.error("a combine names values, and returns some", token)
+            body.append(statement)
+        words.expect("return")
+        results = [self.expression()]
+        while words.accept(","):
+            results.append(self.expression())
+        words.expect("}")
+        return Function(name, tuple(left), tuple(right), tuple(body), tuple(results))
 
     def _list(self, opening: str, closing: str, read: Callable[[], Any]) -> tuple[Any, ...]:
         words = self.words

@@ -21,6 +21,7 @@ from .language import (
     Elementwise,
     Expression,
     For,
+    Function,
     If,
     Let,
     Literal,
@@ -51,7 +52,17 @@ def tile_lines(program: TileProgram) -> list[Line]:
     parameters = ", ".join(map(_variable, program.parameters))
     constants = f" [{', '.join(program.constants)}]" if program.constants else ""
     head = f"tile @{spelled(program.name)}({parameters}){constants} {{"
-    return [Line(head, None), *_Printer().block(program.body, "  "), Line("}", None)]
+    functions = (Line(text, None) for function in program.functions for text in _function_lines(function))
+    return [*functions, Line(head, None), *_Printer().block(program.body, "  "), Line("}", None)]
+
+
+def _function_lines(function: Function) -> Iterator[str]:
+    """Yields the lines of a combine of a program's own, which stands in front of it."""
+    left, right = (", ".join(map(_variable, side)) for side in (function.left, function.right))
+    yield f"combine @{spelled(function.name)}({left} | {right}) {{"
+    yield from (line.text for line in _Printer().block(function.body, "  "))
+    yield f"  return {', '.join(map(expression_text, function.results))}"
+    yield "}"
 
 
 PRINTERS[:] = [tile_text]

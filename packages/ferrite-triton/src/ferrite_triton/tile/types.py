@@ -299,10 +299,14 @@ def _axis_of(what: str, axis: int, value: TileType) -> None:
     _require(not value.is_pointer, f"{what} of addresses")
 
 
-def _combined(what: str, part: Reduce | Scan, values: tuple[TileType, ...]) -> None:
+def _same_shape(what: str, part: Reduce | Scan, values: tuple[TileType, ...]) -> None:
     for value in values:
         _axis_of(what, part.axis, value)
         _require(value.shape == values[0].shape, f"{what} of {values[0]} and {value}, which have different shapes")
+
+
+def _combined(what: str, part: Reduce | Scan, values: tuple[TileType, ...]) -> None:
+    _same_shape(what, part, values)
     row = COMBINES.get(part.combine)
     if row is None or len(row.state) != len(values):
         raise TileTypeError(f"{what} of {len(values)} by {part.combine}")
@@ -319,7 +323,10 @@ def _reduce(part: Reduce, *values: TileType) -> tuple[TileType, ...]:
 
 
 def _scan(part: Scan, *values: TileType) -> tuple[TileType, ...]:
-    _combined("scan", part, values)
+    if part.combine in COMBINES:
+        _combined("scan", part, values)
+    else:
+        _same_shape("scan", part, values)  # by a function of the program, whose types the verifier knows
     return values
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ferrite_ir.language.combines import COMBINES
 from ferrite_ir.language.dtypes import BOOL
 
 from .language import (
@@ -15,10 +16,12 @@ from .language import (
     Expression,
     For,
     Full,
+    Function,
     If,
     Lanes,
     Let,
     Reshape,
+    Scan,
     Shape,
     Statement,
     TileProgram,
@@ -38,6 +41,7 @@ RULES: dict[str, str] = {
     "T06": "what a loop carries has one type in all rounds",
     "T07": "a condition is one bool",
     "T08": "an extent is a power of two, a block constant of the program, or an equal part of one",
+    "T09": "a combine is one of the table, or a function of the program for such elements, which keeps their types",
 }
 """What each rule asks for."""
 
@@ -110,9 +114,34 @@ class _Checker:
 
     def check(self) -> None:
         names: dict[str, TileType] = {}
+        for function in self.program.functions:
+            self._function(function)
         for parameter in self.program.parameters:
             self._define(parameter, names)
         self._block(self.program.body, names)
+
+    def _function(self, function: Function) -> None:
+        """Checks that a function makes a state of two, of scalars alone."""
+        names: dict[str, TileType] = {}
+        for variable in (*function.left, *function.right):
+            self._define(variable, names)
+        for let in function.body:
+            self._let(let, names)
+        kinds = [tuple(variable.type for variable in side) for side in (function.left, function.right)]
+        results = tuple(self._single(result, names) for result in function.results)
+        is_scalar = not any(kind.shape or kind.is_pointer for kind in names.values())
+        if kinds[0] != kinds[1] or results != kinds[0] or not is_scalar or function.name in COMBINES:
+            self._report("T09", f"{function.name} does not make a state of scalars of two others")
+
+    def _combines(self, scan: Scan, names: dict[str, TileType]) -> None:
+        if scan.combine in COMBINES:
+            return
+        function = next((each for each in self.program.functions if each.name == scan.combine), None)
+        found = tuple(self._single(operand, names) for operand in scan.operands)
+        kinds = tuple(None if each is None else each.dtype for each in found)
+        if function is None or kinds != tuple(variable.type.dtype for variable in function.left):
+            told = ", ".join(map(str, kinds))
+            self._report("T09", f"{scan.combine} combines no elements of {told}")
 
     def _report(self, rule: str, message: str) -> None:
         self.problems.append(TileProblem(rule, message, self._statement))
@@ -145,6 +174,8 @@ class _Checker:
                     self._check_shape((part.extent,))
                 case BlockSize():
                     self._check_shape((part.block,))
+                case Scan():
+                    self._combines(part, names)
         try:
             found = types_of(root, names)
         except TileTypeError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ferrite_ir.language.combines import COMBINES
 from ferrite_ir.language.dtypes import BF16
 from ferrite_triton.errors import UnsupportedDefinition
 from ferrite_triton.printing.printed import Made, Printed, Printers, fill
@@ -139,6 +140,9 @@ def _scan(part: Scan, operands: Sequence[Printed], use: Use) -> Made:
 
 
 def _merge(combine: str, use: Use) -> str:
+    """Returns a function of two states; one of the program's own takes their components."""
+    if combine not in COMBINES:
+        return f"(lambda a, b: {combine}(*a, *b))"
     if combine not in LIBRARY:
         raise UnsupportedDefinition(f"the {NAME} target does not combine by {combine}; add it to its library")
     use(combine)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ferrite_ir.language.dtypes import BF16
 from ferrite_triton.errors import UnsupportedDefinition
 from ferrite_triton.printing.printed import print_with
-from ferrite_triton.printing.statements import STEP, Hold, Types, print_statements
+from ferrite_triton.printing.statements import STEP, Hold, Types, print_function, print_statements
 from ferrite_triton.tile.language import (
     Assert,
     Assume,
@@ -51,9 +51,10 @@ def print_numpy(program: TileProgram) -> str:
         f"{2 * STEP}for program in np.ndindex(grid[::-1]):",
         *print_statements(program, language, 3 * STEP),
     ]
+    combines = ["\n".join([*print_function(function, language), ""]) for function in program.functions]
     library = library_text(language.used)
-    function = "\n".join([f"def {program.name}({', '.join(names)}):", *body, ""])
-    return "\n\n".join(["import numpy as np\n", *([library] if library else []), function])
+    kernel = "\n".join([f"def {program.name}({', '.join(names)}):", *body, ""])
+    return "\n\n".join(["import numpy as np\n", *([library] if library else []), *combines, kernel])
 
 
 def _parameter_text(parameter: Variable) -> str:
