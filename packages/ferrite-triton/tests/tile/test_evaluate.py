@@ -13,8 +13,8 @@ from ferrite_triton.tile import EvaluationError, parse_tile, run_program
 from hand_written import schedule_text
 from tile_kernels import draw, flat, run_kernel
 
-AFFINE = """by (add(mul(left0[], right1[]), right0[]), mul(left1[], right1[]))
-  [d0 < 3, r0 < 70] along r0 (x[d0, r0], mul(x[d0, r0], f32(0.5)))"""
+SEGMENTS = """by (where(gt(right1[], f32(0.75)), right0[], add(left0[], right0[])), maximum(left1[], right1[]))
+  [d0 < 3, r0 < 70] along r0 (x[d0, r0], x[d0, r0])"""
 
 GRAPHS = {
     "pointwise": ("pointwise", "y: f32[3, 70] = loop [d0 < 3, d1 < 70] relu(sub(x[d0, d1], f32(0.25)))"),
@@ -43,10 +43,12 @@ GRAPHS = {
     ),
     "scan": ("scan", "y: f32[3, 70] = scan sum [d0 < 3, r0 < 70] along r0 x[d0, r0]"),
     "scan from the end": ("scan", "y: f32[3, 70] = scan reverse sum [d0 < 3, r0 < 70] along r0 x[d0, r0]"),
-    "user's scan": ("scan", f"y: f32[3, 70], p: f32[3, 70] = scan {AFFINE}"),
-    "user's scan from the end": ("scan", f"y: f32[3, 70], p: f32[3, 70] = scan reverse {AFFINE}"),
+    "user's scan": ("scan", f"y: f32[3, 70], p: f32[3, 70] = scan {SEGMENTS}"),
+    "user's scan in blocks": ("looped", f"y: f32[3, 70], p: f32[3, 70] = scan {SEGMENTS}"),
+    "user's scan in blocks from the end": ("looped", f"y: f32[3, 70], p: f32[3, 70] = scan reverse {SEGMENTS}"),
+    "user's scan from the end": ("scan", f"y: f32[3, 70], p: f32[3, 70] = scan reverse {SEGMENTS}"),
     "user's scan of flags": (
-        "scan",
+        "looped",
         """b: bool[3, 70] = scan reverse by (logical_not(bitxor(left0[], right0[])))
     [d0 < 3, r0 < 70] along r0 lt(x[d0, r0], f32(0.0))
   y: f32[3, 70] = loop [d0 < 3, r0 < 70] where(b[d0, r0], f32(1.0), f32(2.0))""",

@@ -41,8 +41,7 @@ BROKEN: dict[str, list[str]] = {
     "T09": [
         "y: f32[XBLOCK] = scan(full(f32(0.0), shape=[XBLOCK]), combine=unknown, axis=0)",
         "y: i32[XBLOCK] = scan(full(i32(0), shape=[XBLOCK]), combine=added, axis=0)",
-        "y: f32[XBLOCK], z: f32[XBLOCK] = scan(full(f32(0.0), shape=[XBLOCK]), full(f32(0.0), shape=[XBLOCK]), "
-        "combine=added, axis=0)",
+        "z: f32[8] = full(f32(0.0), shape=[8])\n  a: f32[8], b: f32[8] = scan(z, z, combine=added, axis=0)",
     ],
 }
 

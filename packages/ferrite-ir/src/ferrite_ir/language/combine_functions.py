@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from .combines import COMBINES, Combine
 from .dtypes import DType
-from .ops import RANDOM, REQUIREMENTS
+from .ops import ITERATED, RANDOM, REQUIREMENTS
 from .scalar import Scalar, load, postorder, replace_loads
 
 LEFT, RIGHT = "left", "right"
@@ -62,6 +62,8 @@ class CombineFunction:
                 return f"a combine knows {LEFT}0[] … {RIGHT}{last}[] in the types of its results, no {node}"
             if node.op == "index" or node.op in RANDOM or node.op in REQUIREMENTS:
                 return f"a combine is computed of two states alone, without {node.op}"
+            if node.op in ITERATED:
+                return f"a combine is computed between threads, without loops such as {node.op} takes"
         return None
 
 

@@ -168,6 +168,12 @@ Each with what is then said, after ``refused:`` unless it is about an index."""
 
 OPS: dict[str, ScalarOp] = {row.name: row for row in _rows()}
 
+POLYNOMIALS = (
+    "chebyshev_t", "chebyshev_u", "chebyshev_v", "chebyshev_w", "hermite_h", "hermite_he", "laguerre_l", "legendre_p",
+)  # fmt: skip
+"""Orthogonal polynomials of a point and a degree."""
+ITERATED = frozenset((*POLYNOMIALS, "gcd", "igamma", "igammac", "zeta"))
+"""Operations that are computed in rounds, of which there are as many as their operands ask for."""
 RANDOM = ("rand", "randn", "randint64")
 """Functions that draw random numbers: what was drawn is never drawn again at another place."""
 

@@ -15,10 +15,9 @@ from typing import Any
 import torch
 
 from ferrite_torch.calls.higher_order import CONTROL_FLOW
-from ferrite_torch.graphs.higher_order_lowerings import HIGHER_ORDER
 from ferrite_torch.rewrites.returned_halves import RETURNED
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
-from ferrite_torch.torch_private.operators import HigherOrderOp, Overload, Packet, schema_of
+from ferrite_torch.torch_private.operators import TAKEN_APART, HigherOrderOp, Overload, Packet, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import size_text
 
 READ_META = ("val", RETURNED)
@@ -29,7 +28,7 @@ _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _KNOWN_NAMESPACES = ("aten", "prims", "ferrite_seeded")
 
 
-COMPILED = frozenset((*CONTROL_FLOW, *HIGHER_ORDER))
+COMPILED = frozenset((*CONTROL_FLOW, *TAKEN_APART))
 """Higher-order ops whose functions become part of the program."""
 
 

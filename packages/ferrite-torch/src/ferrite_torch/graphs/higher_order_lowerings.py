@@ -14,6 +14,7 @@ import torch
 from ferrite_torch.graphs.combine_graphs import lower_associative_scan
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.tensors import Tensor
+from ferrite_torch.torch_private.operators import TAKEN_APART
 
 Lowering = Callable[[Builder, torch.fx.GraphModule, torch.fx.Node, Sequence[Any]], Any]
 """Takes the graph that is made, the module that a node stands in, the node, and its arguments as they were lowered."""
@@ -36,4 +37,6 @@ def _associative_scan(
 
 
 HIGHER_ORDER: dict[str, Lowering] = {"associative_scan": _associative_scan}
-"""By name of the op. What a lowering reads of the functions is part of the key of the graph (`cache.graph_key`)."""
+"""By name of the op, one for each of `TAKEN_APART`: the functions of those are part of the keys of stored graphs."""
+
+assert HIGHER_ORDER.keys() == TAKEN_APART, "what is read of a graph is in its key"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ferrite_ir.language.dtypes import BF16, F16, F32, F64, DType
 from ferrite_ir.language.graph import Computed, Loop, bodies_of
 from ferrite_ir.language.index import Index, floordiv
-from ferrite_ir.language.ops import REQUIREMENTS
+from ferrite_ir.language.ops import POLYNOMIALS, REQUIREMENTS
 from ferrite_ir.language.scalar import Number, Scalar, cast, indirects, indirects_of, postorder
 from ferrite_ir.language.sizes import hint, is_provably_at_most, is_static
 from ferrite_scheduler.model.contractions import uses_tensor_cores
@@ -32,9 +32,7 @@ from ferrite_triton.tile.language import Bitcast, Block, Cast, Expression, Liter
 SELECTIONS = frozenset(("where", "masked"))
 """Operations that only choose between operands: narrow floats pass through them as they are stored."""
 COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
-LOOPING = frozenset(
-    ("chebyshev_t", "chebyshev_u", "chebyshev_v", "chebyshev_w", "hermite_h", "hermite_he", "laguerre_l", "legendre_p")
-)
+LOOPING = frozenset(POLYNOMIALS)
 """Operations that run as long as their largest operand says: what is masked out has to be a number, and a small one."""
 
 
