@@ -11,8 +11,10 @@ import torch
 from ferrite_torch.calls.higher_order import (
     HigherOrderCall,
     call_of_node,
+    is_object,
     is_returned,
     leaves_of,
+    made_object,
     operands_of,
 )
 from ferrite_torch.diagnostics.announcements import announce
@@ -39,6 +41,7 @@ def _bound(module: torch.fx.GraphModule, node: torch.fx.Node) -> FlatCall:
     attributes = {
         held: operator.attrgetter(str(held.target))(module) for held in node.all_input_nodes if held.op == "get_attr"
     }
+    attributes |= {held: made_object(held) for held in node.all_input_nodes if is_object(held)}
     run = _launch_of(call, attributes) if call.is_user_kernel else _flat(call, attributes)
     return _naming(run, origins_of(node)[0].told)
 

@@ -67,9 +67,24 @@ def is_captured_call(node: torch.fx.Node) -> bool:
 
 
 def operands_of(call: HigherOrderCall) -> list[torch.fx.Node]:
-    """Returns the nodes whose tensors and numbers a call takes, in order: all but the functions that a module holds."""
+    """Returns the nodes whose tensors and numbers a call takes, in order: all but functions and other objects."""
     nodes = dict.fromkeys(leaf for leaf in leaves_of((call.args, call.kwargs)) if isinstance(leaf, torch.fx.Node))
-    return [node for node in nodes if node.op != "get_attr" or isinstance(node.meta.get("val"), torch.Tensor)]
+    return [node for node in nodes if not is_object(node) and (node.op != "get_attr" or _is_tensor(node))]
+
+
+def _is_tensor(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def is_object(node: torch.fx.Node) -> bool:
+    """Returns whether a node makes an object of plain values (``InvokeQuant(codegen_low_precision=True)``)."""
+    return node.op == "call_function" and isinstance(node.target, type) and not node.all_input_nodes
+
+
+def made_object(node: torch.fx.Node) -> Any:
+    """Returns the object that such a node makes."""
+    assert isinstance(node.target, type), "only classes make objects in graphs"
+    return node.target(*node.args, **node.kwargs)
 
 
 def leaves_of(value: Any) -> Iterator[Any]:

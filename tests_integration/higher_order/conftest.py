@@ -1,0 +1,9 @@
+"""Gives every test a compiler without memory of the tests before it."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]  # what this folder and the others share
+
+from fresh_compiler import forget_compilations  # noqa: E402, F401  # a fixture

@@ -1,0 +1,42 @@
+"""PyTorch's own samples of higher-order ops: all that torch can capture are compiled, and none makes its graph eager.
+
+In the interpreter at two dtypes; ``sample_verdicts.py`` runs all of them, with GPUs too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from against_eager import devices, own_only
+from sample_verdicts import EAGER_REFUSES, NATIVE, STEP, TORCH_REFUSES, database, verdicts
+
+pytestmark = own_only("it says what runs in kernels of ours")
+
+DTYPES = (torch.float32, torch.int64)
+STEPS = frozenset(
+    (
+        "cond",
+        "flex_attention",
+        "flex_attention_backward",
+        "invoke_quant",
+        "invoke_quant_packed",
+        "map",
+        "scan",
+        "while_loop",
+        "while_loop_stack_output",
+    )
+)
+"""Ops whose samples are steps of their own."""
+ENTRIES = {f"{info.name}:{info.variant_test_name}": info for info in database()}
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("name", ENTRIES)
+def test_samples(name: str, device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)  # where torch cannot partition a graph it leaves a file
+    for verdict in verdicts(ENTRIES[name], device, DTYPES, dynamic=False):
+        expected = STEP if ENTRIES[name].name in STEPS else NATIVE
+        assert verdict.status in (expected, EAGER_REFUSES, TORCH_REFUSES), verdict
