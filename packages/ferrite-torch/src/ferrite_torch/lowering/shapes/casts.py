@@ -12,6 +12,7 @@ import torch
 from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.dtypes import F8E4M3FN, F32, U8, U16, U32, U64, DType
 from ferrite_ir.language.scalar import Scalar
+from ferrite_ir.language.sizes import Symbolic
 from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import element_at, packed_strides, refuse_opaque, stated_at
@@ -71,9 +72,9 @@ def _largest_or_nan(value: Scalar) -> Scalar:
     "prims.clone.default",
     "prims.device_put.default",
 )
-def converted(b: Builder, x: Tensor, *_: Any, **__: Any) -> Tensor:
+def converted(b: Builder, x: Tensor | float, *_: Any, **__: Any) -> Tensor:
     """Returns a copy; type, layout and device are those of the fake result."""
-    return copy_of(b, x, b.fake)
+    return copy_of(b, x, b.fake) if isinstance(x, Tensor) else _number(b, x)
 
 
 @lowers(BETWEEN_OPS)
@@ -82,8 +83,17 @@ def converted_between(b: Builder, x: Tensor, *_: Any, **__: Any) -> Tensor:
     return copy_of(b, x, b.fake, element=element_at)
 
 
-def converted_number(b: Builder, x: Tensor, *_: Any, **__: Any) -> Tensor:
-    """Returns a 0-d tensor of the CPU in the type of the fake result, as a value of the graph's device."""
+def _number(b: Builder, number: float | Symbolic) -> Tensor:
+    """Returns a number as the 0-d tensor that `vmap` makes of those in a program."""
+    dtype = dtype_of(b.fake.dtype)
+    refuse_opaque(dtype)
+    return b.loop((), dtype, lambda _: b.constant(number, dtype))
+
+
+def converted_number(b: Builder, x: Tensor | float, *_: Any, **__: Any) -> Tensor:
+    """Returns a 0-d tensor of the CPU or a number, in the type of the fake result, as a value of the graph's device."""
+    if not isinstance(x, Tensor):
+        return _number(b, x)
     dtype = dtype_of(b.fake.dtype)
     refuse_opaque(dtype, x.dtype)
     return b.loop((), dtype, lambda point: stated_at(x, (), point, dtype))

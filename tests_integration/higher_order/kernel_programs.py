@@ -1,0 +1,190 @@
+"""Programs with Triton kernels of their own, with ops that write to what they are given, and with effects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+import jitted_kernels as kernels
+from program import Function, Program
+
+
+def blocks(n: int) -> Any:
+    """Returns the grid of a kernel of so many elements."""
+    return lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
+
+
+def plus(x: Tensor, y: Tensor) -> Tensor:
+    """Returns three times a tensor plus another, by a kernel."""
+    out = torch.empty_like(x)
+    kernels.scaled_sum[blocks(x.numel())](x, y, out, x.numel(), 3.0, BLOCK=128)
+    return out
+
+
+def in_place(x: Tensor, y: Tensor) -> Tensor:
+    """Returns a tensor that a kernel has added another to."""
+    kernels.add_in_place[blocks(x.numel())](x, y, x.numel(), BLOCK=128)
+    return x
+
+
+def _both(x: Tensor) -> Tensor:
+    low, high = torch.empty_like(x), torch.empty_like(x)
+    kernels.neighbours[blocks(x.numel())](x, low, high, x.numel(), BLOCK=64)
+    return low * high
+
+
+def _tuned(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    kernels.doubled_tuned[blocks(x.numel())](x, out, x.numel())
+    return out
+
+
+def _by_heuristics(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    kernels.doubled_by_heuristics[blocks(x.numel())](x, out, x.numel(), BLOCK=8)
+    return out
+
+
+def _shifted(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    kernels.shifted[(1,)](x, out, x.numel())
+    return out
+
+
+class Plus(torch.autograd.Function):
+    """A kernel with a derivative that is one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        """Returns the sum that the kernel computes."""
+        return plus(x, y)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Returns the gradients of both operands."""
+        return plus(gradient, torch.zeros_like(gradient)), gradient
+
+
+@torch.library.triton_op("higher_order_tests::plus", mutates_args=())
+def plus_op(x: Tensor, y: Tensor) -> Tensor:
+    """Returns what the kernel computes, as an op that torch knows."""
+    out = torch.empty_like(x)
+    wrapped = torch.library.wrap_triton(kernels.scaled_sum)
+    wrapped[blocks(x.numel())](x, y, out, x.numel(), 3.0, BLOCK=128)
+    return out
+
+
+KERNELS: dict[str, tuple[Function, Function]] = {
+    "kernel": (lambda x: plus(x * 2, x).relu() + x, lambda x: (x * 7).relu() + x),
+    "kernel twice": (lambda x: plus(plus(x * 2, x), x).sin(), lambda x: (x * 22).sin()),
+    "kernel in place": (lambda x: in_place(x * 2, x).sin() + 1, lambda x: (x * 3).sin() + 1),
+    "kernel of what is read again": (lambda x: reread(x * 2, x), lambda x: (x * 3) * (x * 2 + 1)),
+    "kernel of two results": (lambda x: _both(x * 2) + 1, lambda x: (x * 2 - 1) * (x * 2 + 1) + 1),
+    "tuned kernel": (lambda x: _tuned(x + 1) + 1, lambda x: (x + 1) * 2 + 1),
+    "kernel with heuristics": (lambda x: _by_heuristics(x + 1) + 1, lambda x: (x + 1) * 2 + 1),
+    "kernel with defaults": (lambda x: _shifted(x * 2) + 1, lambda x: x * 2 + 2.5),
+    "kernel beside a scan": (lambda x: plus(x.cumsum(1), x).cumsum(0), lambda x: (3 * x.cumsum(1) + x).cumsum(0)),
+    "kernel beside a softmax": (lambda x: plus(x.softmax(-1), x) * 2, lambda x: (3 * x.softmax(-1) + x) * 2),
+    "kernel of halves": (lambda x: plus(x.half(), x.half()).float() + x, lambda x: (x.half() * 4).float() + x),
+    "kernel as an op": (lambda x: plus_op(x * 2, x).relu() + x, lambda x: (x * 7).relu() + x),
+}
+DIFFERENTIABLE: dict[str, tuple[Function, Function]] = {
+    "kernel with a derivative": (lambda x: Plus.apply(x.sin(), x * 2).relu(), lambda x: (x.sin() * 3 + x * 2).relu()),
+    "kernels with derivatives": (
+        lambda x: Plus.apply(Plus.apply(x, x.sin()), x).sin(),
+        lambda x: ((x * 3 + x.sin()) * 3 + x).sin(),
+    ),
+}
+
+
+def reread(y: Tensor, x: Tensor) -> Tensor:
+    """Returns a tensor as it was before a kernel added to it, times what it is afterwards."""
+    before = y + 1
+    return in_place(y, x) * before
+
+
+@torch.library.custom_op("higher_order_tests::add_to", mutates_args=("x",))
+def add_to(x: Tensor, y: Tensor) -> None:
+    """Adds in place."""
+    x.add_(y)
+
+
+@torch.library.custom_op("higher_order_tests::swap", mutates_args=("x", "y"))
+def swap(x: Tensor, y: Tensor) -> None:
+    """Changes two tensors for each other."""
+    held = x.clone()
+    x.copy_(y)
+    y.copy_(held)
+
+
+@torch.library.custom_op("higher_order_tests::scaled", mutates_args=("x",))
+def scaled(x: Tensor, factor: float) -> Tensor:
+    """Doubles in place, and returns a multiple."""
+    x.mul_(2)
+    return x * factor
+
+
+@scaled.register_fake
+def _(x: Tensor, factor: float) -> Tensor:
+    return torch.empty_like(x)
+
+
+def after(write: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Returns tensors after something has written to them."""
+    write(*tensors)
+    return tensors
+
+
+def _into_columns(x: Tensor) -> Tensor:
+    y = x * 2
+    add_to(y[:, 1:3], x[:, 2:4])
+    return y.relu() + x
+
+
+def _into_an_input(x: Tensor) -> Tensor:
+    y = x.clone()
+    add_to(y, x)
+    add_to(y, y.sin())
+    return y * 2
+
+
+WRITERS: dict[str, Function] = {
+    "written operand": lambda x: after(add_to, x * 2, x)[0].relu() + x,
+    "written view": _into_columns,
+    "written twice": _into_an_input,
+    "two written": lambda x: sum_of_parts(*after(swap, x * 2, x.sin())),
+    "written and returned": lambda x: scaled(x * 2, 3.0).relu() + x,
+    "written and read": lambda x: written_and_read(x * 2),
+}
+
+
+def sum_of_parts(x: Tensor, y: Tensor) -> Tensor:
+    """Returns something that differs if two operands are changed for each other."""
+    return x * 3 + y
+
+
+def written_and_read(y: Tensor) -> Tensor:
+    """Returns what an op writes and what it returns, multiplied."""
+    return scaled(y, 3.0) * y
+
+
+def _printed(x: Tensor) -> Tensor:
+    torch._higher_order_ops.print("sum {}", x.sum())
+    return x.relu() + 1
+
+
+PRINTERS: dict[str, Function] = {
+    "printed": lambda x: _printed(x * 2),
+    "printed twice": lambda x: _printed(_printed(x * 2)),
+    "printed between scans": lambda x: _printed(x.cumsum(0)).cumsum(1),
+}
+HAS_PRINT = hasattr(torch._higher_order_ops, "print")
+
+PROGRAMS = {
+    **{name: Program(f, has_gradient=False, meaning=meaning) for name, (f, meaning) in KERNELS.items()},
+    **{name: Program(f, meaning=meaning) for name, (f, meaning) in DIFFERENTIABLE.items()},
+    **{name: Program(f, has_gradient=False) for name, f in {**WRITERS, **(PRINTERS if HAS_PRINT else {})}.items()},
+}
