@@ -58,6 +58,20 @@ def test_parts_of_a_scan_from_the_end(combine: str, length: int) -> None:
     assert [scan.reverse for scan in scans] == [True, True]
 
 
+AFFINE = """p: f32[{n}, 3], s: f32[{n}, 3] = scan by (mul(left0[], right0[]), add(mul(left1[], right0[]), right1[]))
+  [r < {n}, c < 3] along r (cast.f32(gt(x[r, c], f32(0.0))), round(mul(x[r, c], f32(8.0))))"""
+
+
+@pytest.mark.parametrize("length", [32, 29])
+@pytest.mark.parametrize("reverse", [False, True], ids=["forwards", "backwards"])
+def test_parts_of_a_scan_by_a_users_combine(reverse: bool, length: int) -> None:  # noqa: FBT001
+    text = AFFINE.format(n=length)
+    text = text.replace("scan", "scan reverse") if reverse else text
+    found = check(f"graph @f(x: f32[{length}, 3]) -> (s) {{\n{text}\n}}", EAGER_TO_SPLIT, POLICY)
+    # Where the first part would begin past the end of the line, no operand could stand there.
+    assert len(found.kernels) == (1 if reverse and length == 29 else 3)
+
+
 def test_falling_positions_are_not_cut() -> None:
     text = SCANS["cummax"].format(n=32).replace("scan", "scan reverse")
     found = check(f"graph @f(x: f32[32, 3]) -> (s) {{\n{text}\n}}", EAGER_TO_SPLIT, POLICY)

@@ -39,6 +39,12 @@ GRAPHS = {
     "a long scan": """graph @f(x: f32[2, 1048576]) -> (y) {
   y: f32[2, 1048576] = scan sum [i < 2, j < 1048576] along j x[i, j]
 }""",
+    "a scan by a user's combine": """graph @f(a: f32[2, 1048576], b: f32[2, 1048576]) -> (y) {
+  p: f32[2, 1048576], y: f32[2, 1048576] = scan by
+    let t0 = mul(left1[], right0[])
+    (mul(left0[], right0[]), add(t0, mul(right1[], cast.f32(lt(t0, right1[])))))
+    [i < 2, j < 1048576] along j (a[i, j], b[i, j])
+}""",
     "a shared row": """graph @f(x: f32[4096, 131072]) -> (y) {
   s: f32[4096] = reduce sum [i < 4096 | r < 131072] x[i, r]
   y: f32[4096, 131072] = loop [i < 4096, r < 131072] div(x[i, r], s[i])

@@ -231,3 +231,18 @@ class TestCaptured:
         double.register_fake(torch.empty_like)
         with pytest.raises(NoKey):
             captured_key(traced(torch.ops.ferrite_key.double.default, X), [])
+
+
+def test_a_combine_that_is_compiled_counts_and_a_branch_that_is_not_does_not() -> None:
+    """Steps call the functions of the graph at hand; a scan has its combine in its kernel."""
+    from torch._higher_order_ops.associative_scan import associative_scan_op
+
+    def scan(combine: Callable[..., Any]) -> str | None:
+        return graph_key(traced(lambda x: associative_scan_op(lambda a, b: [combine(a, b)], [x], ())[0], X))
+
+    def choice(branch: Callable[..., Any]) -> str | None:
+        return graph_key(traced(lambda x: torch.cond(x.sum() > 0, branch, torch.cos, (x,)), X))
+
+    assert scan(aten.add.Tensor) is not None
+    assert scan(aten.add.Tensor) == scan(aten.add.Tensor) != scan(aten.mul.Tensor)
+    assert choice(torch.sin) == choice(torch.exp)
