@@ -100,6 +100,17 @@ STEPS: dict[str, tuple[int, ...]] = {
 }
 """By program, of its graph without gradients, then of its forward and backward graph together, where it has these."""
 
+KEPT_REGIONS: dict[str, tuple[int, ...]] = {
+    "region": (1, 2),
+    "region of other shapes": (2, 4),
+    "region of views": (2, 4),
+    "region of halves": (1, 2),
+    "region beside a cond": (2, 4),
+    "checkpoint of a region": (1, 3),
+    "function and a region": (1, 2),
+}
+"""The same where torch makes a call of a region that it meets once; versions after 2.11 write it out."""
+
 NOT_EXPORTED = frozenset(
     (
         "region",

@@ -34,7 +34,7 @@ class CrossCompiling:
 @pytest.fixture(params=devices())
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "cpu":
-        monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
+        monkeypatch.setattr("torch.utils._triton.has_triton", lambda **_: True)
         monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # Triton warns where it is left open
         monkeypatch.setattr(triton.runtime.driver, "_active", CrossCompiling())
     return request.param
