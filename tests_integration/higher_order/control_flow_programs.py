@@ -80,7 +80,7 @@ CONDS: dict[str, Function] = {
         + x
     ),
     "cond of dropout in evaluation": lambda x: cond(
-        x.sum() > 0, lambda y: torch.nn.functional.dropout(y, 0.5, training=False), lambda y: y * 2, (x + 1,)
+        x.sum() > 0, lambda y: torch.nn.functional.dropout(y, 0.5, training=False) * 3, lambda y: y * 2, (x + 1,)
     ),
     "cond after a scan": lambda x: (
         cond(x.cumsum(0).sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (x.cumsum(1),)) + 1
