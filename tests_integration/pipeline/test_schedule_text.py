@@ -70,13 +70,13 @@ PROGRAMS: dict[str, tuple[Callable[..., Tensor], tuple[Any, ...]]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_schedules_parse_back_and_emit_the_same(name: str, *, dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Schedule] = []
-    make = compilation.schedule
+    make = compilation.schedule_module
 
-    def recorded(*args: Any) -> Schedule:
-        made.append(make(*args))
+    def recorded(*args: Any, **options: Any) -> Schedule:
+        made.append(make(*args, **options))
         return made[-1]
 
-    monkeypatch.setattr(compilation, "schedule", recorded)
+    monkeypatch.setattr(compilation, "schedule_module", recorded)
     function, inputs = PROGRAMS[name]
     given = [x.requires_grad_() if x.is_floating_point() else x for x in inputs]
     torch.compile(function, backend="ferrite", dynamic=dynamic)(*given).backward()
