@@ -122,8 +122,8 @@ RANGES: dict[str, Range] = {
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"cuda_graph": True},
-    "max-autotune": {"tune": "max", "products": "measured"},
-    "max-autotune-no-cudagraphs": {"tune": "max", "products": "measured"},
+    "max-autotune": {"tune": "max"},
+    "max-autotune-no-cudagraphs": {"tune": "max"},
 }
 """What each ``mode`` of torch.compile changes."""
 
