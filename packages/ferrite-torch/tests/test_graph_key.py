@@ -233,9 +233,10 @@ class TestCaptured:
             captured_key(traced(torch.ops.ferrite_key.double.default, X), [])
 
 
-def test_a_combine_that_is_compiled_counts_and_a_branch_that_is_not_does_not() -> None:
-    """Steps call the functions of the graph at hand; a scan has its combine in its kernel."""
+def test_functions_that_are_compiled_count_and_those_of_steps_do_not() -> None:
+    """Steps call the functions of the graph at hand; a scan has its combine in its kernel, a choice its branches."""
     from torch._higher_order_ops.associative_scan import associative_scan_op
+    from torch._higher_order_ops.map import map as map_rows
 
     def scan(combine: Callable[..., Any]) -> str | None:
         return graph_key(traced(lambda x: associative_scan_op(lambda a, b: [combine(a, b)], [x], ())[0], X))
@@ -243,6 +244,10 @@ def test_a_combine_that_is_compiled_counts_and_a_branch_that_is_not_does_not() -
     def choice(branch: Callable[..., Any]) -> str | None:
         return graph_key(traced(lambda x: torch.cond(x.sum() > 0, branch, torch.cos, (x,)), X))
 
+    def mapped(function: Callable[..., Any]) -> str | None:
+        return graph_key(traced(lambda x: map_rows(function, x), X))
+
     assert scan(aten.add.Tensor) is not None
     assert scan(aten.add.Tensor) == scan(aten.add.Tensor) != scan(aten.mul.Tensor)
-    assert choice(torch.sin) == choice(torch.exp)
+    assert choice(torch.sin) == choice(torch.sin) != choice(torch.exp)
+    assert mapped(torch.sin) == mapped(torch.exp) is not None
