@@ -5,45 +5,18 @@ have none.
 """
 
 STEPS: dict[str, tuple[int, ...]] = {
-    "cond": (1, 2),
-    "cond on a bool": (1, 2),
-    "cond on an element": (1, 2),
-    "cond of two levels": (1, 2),
-    "cond of three levels": (1, 2),
-    "cond of pairs": (1, 2),
-    "cond of views": (1, 2),
-    "cond of reductions": (1, 2),
-    "cond of products": (1, 2),
-    "cond with closures": (1, 2),
-    "cond without operands": (1, 2),
-    "cond that gives what it got": (1, 2),
-    "cond of scalars": (1, 2),
-    "cond of softmax": (1, 2),
-    "cond of norms": (1, 2),
-    "conds in a row": (3, 6),
-    "conds side by side": (2, 4),
-    "cond of integers": (1, 1),
-    "cond of halves": (1, 2),
-    "cond of slices": (1, 2),
-    "cond of cat": (1, 2),
     "cond of a loop": (1, 2),
-    "cond of dropout in evaluation": (1, 2),
-    "cond after a scan": (1, 2),
-    "while": (1, 2),
-    "while without turns": (1, 2),
-    "while of one turn": (1, 2),
-    "while of two tensors": (1, 2),
-    "while of reductions": (1, 2),
-    "while of products": (1, 2),
-    "while on a value": (1,),
-    "while with closures": (1, 2),
-    "while of softmax": (1, 2),
-    "while of integers": (1, 1),
-    "while of halves": (1, 2),
-    "while of a cond": (1, 2),
+    "while": (0, 1),
+    "while without turns": (0, 1),
+    "while of one turn": (0, 1),
+    "while of two tensors": (0, 1),
+    "while of reductions": (0, 1),
+    "while of products": (0, 1),
+    "while with closures": (0, 1),
+    "while of softmax": (0, 1),
+    "while of halves": (0, 1),
+    "while of a cond": (0, 1),
     "while of a while": (1, 2),
-    "whiles in a row": (2,),
-    "while that counts": (1,),
     "scan": (1, 2),
     "scan in reverse": (1, 2),
     "scan along columns": (1, 2),
@@ -63,14 +36,6 @@ STEPS: dict[str, tuple[int, ...]] = {
     "map of two": (1, 2),
     "map of maps": (1, 2),
     "maps in a row": (2, 4),
-    "associative scan: in a cond": (1, 2),
-    "region twice": (2, 4),
-    "region five times": (5, 10),
-    "region of two": (2, 4),
-    "region of regions": (2, 4),
-    "region of products": (3, 6),
-    "region beside a cond": (1, 2),
-    "function of a cond": (1, 2),
     "strict mode": (1,),
     "hints": (1,),
     "wider products": (1,),
@@ -100,34 +65,7 @@ STEPS: dict[str, tuple[int, ...]] = {
 }
 """By program, of its graph without gradients, then of its forward and backward graph together, where it has these."""
 
-KEPT_REGIONS: dict[str, tuple[int, ...]] = {
-    "region": (1, 2),
-    "region of other shapes": (2, 4),
-    "region of views": (2, 4),
-    "region of halves": (1, 2),
-    "region beside a cond": (2, 4),
-    "checkpoint of a region": (1, 3),
-    "function and a region": (1, 2),
-}
-"""The same where torch makes a call of a region that it meets once; versions after 2.11 write it out."""
-
-NOT_EXPORTED = frozenset(
-    (
-        "region",
-        "region twice",
-        "region five times",
-        "region of two",
-        "region of regions",
-        "region of products",
-        "region of other shapes",
-        "region of views",
-        "region of halves",
-        "region beside a cond",
-        "checkpoint of a region",
-        "function and a region",
-        "associative scan: of what is captured",
-    )
-)
+NOT_EXPORTED = frozenset(("checkpoint of a region", "while that counts", "associative scan: of what is captured"))
 """Programs whose calls an export cannot take into a graph yet, beside those with steps, which no bundle holds."""
 
 NOT_STORED = frozenset(("while that counts",))

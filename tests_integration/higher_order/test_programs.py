@@ -15,7 +15,7 @@ import triton
 
 import program_checks as checks
 from against_eager import own_only
-from expected_steps import KEPT_REGIONS, NOT_EXPORTED, NOT_STORED, STEPS
+from expected_steps import NOT_EXPORTED, NOT_STORED, STEPS
 from ferrite_torch.errors import FerriteError
 from program import Program
 from program_table import PROGRAMS
@@ -54,8 +54,7 @@ def listed(wanted: Callable[[Program], bool]) -> list[Any]:
 def expect(counts: checks.Counts, name: str, graphs: int) -> None:
     assert counts.eager == 0
     assert counts.graphs == graphs
-    place = 0 if graphs == 1 else -1
-    assert counts.steps in {table.get(name, (0,))[place] for table in (STEPS, {**STEPS, **KEPT_REGIONS})}
+    assert counts.steps == STEPS.get(name, (0,))[0 if graphs == 1 else -1]
 
 
 def inference_steps(name: str) -> int:
@@ -89,7 +88,7 @@ def test_any_number_of_rows(name: str) -> None:
         skip_where_torch_fails(PROGRAMS[name], dynamic=True)
         raise
     assert counts.eager == 0
-    assert counts.steps <= KEPT_REGIONS.get(name, STEPS.get(name, (0,)))[0] * counts.graphs
+    assert counts.steps <= STEPS.get(name, (0,))[0] * counts.graphs
 
 
 @pytest.mark.parametrize("name", listed(lambda program: not program.draws))

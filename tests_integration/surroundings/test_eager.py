@@ -59,7 +59,7 @@ def test_a_layer_that_fails(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any) -> Any:
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr(compilation, "schedule", fail)
+    monkeypatch.setattr(compilation, "schedule_module", fail)
     check(doubled, torch.ones(3), said=said, line=1, reason="scheduling failed: ZeroDivisionError: a defect")
 
 
@@ -72,14 +72,14 @@ def test_kernels_that_do_not_compile(said: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_backward_of_a_training_graph(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = compilation.schedule
+    theirs = compilation.schedule_module
 
-    def fail(graph: Any, *args: Any) -> Any:
-        if graph.name == "backward":
+    def fail(module: Any, *args: Any, **named: Any) -> Any:
+        if module.graphs[0].name == "backward":
             raise ZeroDivisionError("a defect")
-        return theirs(graph, *args)
+        return theirs(module, *args, **named)
 
-    monkeypatch.setattr(compilation, "schedule", fail)
+    monkeypatch.setattr(compilation, "schedule_module", fail)
     x = torch.ones(3, requires_grad=True)
     torch.compile(lambda x: x.sin().exp(), backend="ferrite", options=ANEW)(x).sum().backward()
     (told,) = said()

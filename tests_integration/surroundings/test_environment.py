@@ -88,7 +88,7 @@ def interrupted(call):
         return True
 
 def interrupt(*arguments):
-    compilation.schedule = theirs
+    compilation.schedule_module = theirs
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(5)
 
@@ -96,7 +96,7 @@ if __name__ == "__main__":
     folder = tempfile.mkdtemp()
     os.chdir(folder)
     os.rmdir(folder)
-    theirs, compilation.schedule = compilation.schedule, interrupt
+    theirs, compilation.schedule_module = compilation.schedule_module, interrupt
     check(interrupted(lambda: torch.compile(lambda x: x.sin().cumsum(0), backend="ferrite", options=STRICT)(x)))
     torch.testing.assert_close(compiled(x), scores(x))
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
