@@ -20,7 +20,11 @@ from ferrite_torch.errors import FerriteError
 from program import Program
 from program_table import PROGRAMS
 
-pytestmark = own_only("it counts graphs and steps of our programs")
+pytestmark = [
+    own_only("it counts graphs and steps of our programs"),
+    # Torch says so of choices by sizes, which an export fixes.
+    pytest.mark.filterwarnings("ignore:Pred is a Python constant"),
+]
 
 SAMPLED = 6
 """Of the ways that mostly repeat what others show, every so many programs are tried where slow tests are left out."""
