@@ -1,4 +1,4 @@
-"""Calls that combine rows into the rows of another matrix, and places where these go."""
+"""Segmented reductions: calls that reduce rows into the rows of another matrix, and places where these go."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from against_eager import assert_all_close, compiled, devices, own_only, widened
+from product_cases import dequantised, drawn, gated, kernels, normalised, product, residual, scaled, with_bias
 
 OPTIONS: dict[str, Any] = {"fallback": False, "verify": True, "policy": {"programs_per_processor": 0}}
 K, N = 72, 40
@@ -29,54 +30,16 @@ def narrow_products_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def product(x: Tensor, w: Tensor, *_: Tensor) -> Tensor:
-    return F.linear(x, w)
-
-
-def with_bias(x: Tensor, w: Tensor, bias: Tensor, *_: Tensor) -> Tensor:
-    return F.silu(F.linear(x, w, bias))
-
-
-def scaled(x: Tensor, w: Tensor, bias: Tensor, *_: Tensor) -> Tensor:
-    return torch.addmm(bias, x, w.t(), beta=0.5, alpha=2.0)
-
-
-def residual(x: Tensor, w: Tensor, bias: Tensor, y: Tensor, *_: Tensor) -> Tensor:
-    return y + F.linear(x, w, bias)
-
-
-def gated(x: Tensor, w: Tensor, bias: Tensor, y: Tensor, v: Tensor) -> Tensor:
-    return F.silu(F.linear(x, w)) * F.linear(x, v)
-
-
-def normalised(x: Tensor, w: Tensor, *_: Tensor) -> Tensor:
-    return F.linear(F.rms_norm(x, x.shape[-1:]), w)
-
-
-def dequantised(x: Tensor, w: Tensor, bias: Tensor, *_: Tensor) -> Tensor:
-    codes = (w * 20).round().to(torch.int8)
-    return F.linear(x, codes.to(x.dtype) * bias[:, None])
-
-
 FUNCTIONS = [product, with_bias, scaled, residual, gated, normalised, dequantised]
 
 
 def given(rows: int, dtype: torch.dtype, device: str, k: int = K, n: int = N) -> tuple[Tensor, ...]:
-    torch.manual_seed(0)
-    shapes = ((rows, k), (n, k), (n,), (rows, n), (n, k))
-    return tuple(torch.randn(shape, device=device).to(dtype) for shape in shapes)
+    return drawn(rows, dtype, device, k, n)
 
 
 def check(function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> None:
     mine = compiled(function, fullgraph=True, dynamic=False, options=OPTIONS)(*inputs)
     assert_all_close([mine], [function(*inputs)], [function(*map(widened, inputs))])
-
-
-def kernels() -> list[dict[str, Any]]:
-    from ferrite_torch import compiled_programs
-
-    found: list[dict[str, Any]] = compiled_programs()[-1]["kernels"]
-    return found
 
 
 @pytest.mark.parametrize("device", devices())

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from against_eager import assert_all_close, compiled, devices, own_only, widened
+from product_cases import dequantised, drawn, gated, kernels, normalised, product, residual, scaled, with_bias
 
 OPTIONS: dict[str, Any] = {"fallback": False, "verify": True, "products": "own"}
 M, K, N = 40, 72, 48
@@ -22,26 +23,6 @@ def fresh() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
-
-
-def product(x: Tensor, w: Tensor, *_: Tensor) -> Tensor:
-    return F.linear(x, w)
-
-
-def with_bias(x: Tensor, w: Tensor, bias: Tensor, *_: Tensor) -> Tensor:
-    return F.silu(F.linear(x, w, bias))
-
-
-def scaled(x: Tensor, w: Tensor, bias: Tensor, *_: Tensor) -> Tensor:
-    return torch.addmm(bias, x, w.t(), beta=0.5, alpha=2.0)
-
-
-def residual(x: Tensor, w: Tensor, bias: Tensor, y: Tensor, *_: Tensor) -> Tensor:
-    return y + F.linear(x, w, bias)
-
-
-def gated(x: Tensor, w: Tensor, bias: Tensor, y: Tensor, v: Tensor) -> Tensor:
-    return F.silu(F.linear(x, w)) * F.linear(x, v)
 
 
 def several(x: Tensor, w: Tensor, bias: Tensor, y: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,15 +47,6 @@ def sliced(x: Tensor, w: Tensor, *_: Tensor) -> Tensor:
     return x[::2, 8:] @ w[:, 8:].t()
 
 
-def normalised(x: Tensor, w: Tensor, *_: Tensor) -> Tensor:
-    return F.linear(F.rms_norm(x, x.shape[-1:]), w)
-
-
-def dequantised(x: Tensor, w: Tensor, bias: Tensor, *_: Tensor) -> Tensor:
-    codes = (w * 20).round().to(torch.int8)
-    return F.linear(x, codes.to(x.dtype) * bias[:, None])
-
-
 def chained(x: Tensor, w: Tensor, bias: Tensor, y: Tensor, v: Tensor) -> Tensor:
     return F.gelu(F.linear(x, w, bias)) @ v
 
@@ -88,9 +60,7 @@ FUNCTIONS = [*FUSED, by_rows, in_place, normalised, dequantised, chained]
 
 
 def given(rows: int, dtype: torch.dtype, device: str, k: int = K, n: int = N) -> tuple[Tensor, ...]:
-    torch.manual_seed(0)
-    shapes = ((rows, k), (n, k), (n,), (rows, n), (n, k))
-    return tuple(torch.randn(shape, device=device).to(dtype) for shape in shapes)
+    return drawn(rows, dtype, device, k, n)
 
 
 def check(function: Callable[..., Any], inputs: tuple[Tensor, ...], *, dynamic: bool = False) -> None:
@@ -100,13 +70,6 @@ def check(function: Callable[..., Any], inputs: tuple[Tensor, ...], *, dynamic: 
 
 def listed(results: Any) -> list[Tensor]:
     return list(results) if isinstance(results, tuple) else [results]
-
-
-def kernels() -> list[dict[str, Any]]:
-    from ferrite_torch import compiled_programs
-
-    found: list[dict[str, Any]] = compiled_programs()[-1]["kernels"]
-    return found
 
 
 def calls() -> list[str]:

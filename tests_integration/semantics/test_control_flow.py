@@ -115,7 +115,7 @@ def test_stored(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         fast = torch.compile(program.run, backend="ferrite", fullgraph=True, dynamic=False, options={"fallback": False})
         for sign in (1, -1):
             check(fast(x * sign), program.run(x * sign))
-        # A graph that binds integers which only a run tells is compiled anew.
+        # A graph that binds data-dependent (unbacked) integers is compiled anew.
         assert own_statistics()["recalled"] == (place if not program.counts else 0)
         check_calls(program, compiled_programs()[0])
 

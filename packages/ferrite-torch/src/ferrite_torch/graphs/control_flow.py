@@ -303,10 +303,6 @@ def _parameter_kinds(region: Region) -> list[Any]:
     ]
 
 
-def _metadata(fake: torch.Tensor) -> tuple[Any, ...]:
-    return fake.dtype, sizes_of(fake.shape), steps_of(fake)
-
-
 def _refuse_condition(region: Region) -> None:
     """Raises `NoForm` unless a region returns one bool, or an integer."""
     (returned,) = region.returned if len(region.returned) == 1 else (None,)

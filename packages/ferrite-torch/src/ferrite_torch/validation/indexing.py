@@ -19,7 +19,7 @@ _MASKS = (torch.bool, torch.uint8)
 def _index_put(self: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, **_: Any) -> Checks:
     """Yields that the values fit what they are written to, whose shape advanced indexing says."""
     if any(index is not None and index.dtype in _MASKS for index in indices):
-        return  # how many elements a mask chooses, only a run tells; what writes there is refused or checked there
+        return  # a mask chooses a data-dependent number of elements; what writes there is refused or checked there
     target = _indexed_shape(self, indices)
     shown = f"value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of shape {target}"
     yield _broadcasts(values.shape, target), f"shape mismatch: {shown}"

@@ -34,7 +34,7 @@ from ferrite_triton.tile.language import (
 )
 
 PLACES = 32
-"""Places of a tile of what a program holds: of one after the other floats are made, while others wait as they came."""
+"""Parts of the tile a program keeps in registers: one after the other is widened to floats; the rest stays packed."""
 REGISTERS, REGISTERS_OF_HALVES = 96, 56
 """Registers of a thread, 64 or 32 of which hold elements: a multiprocessor has five programs of four warps, or nine."""
 THREADS = 128

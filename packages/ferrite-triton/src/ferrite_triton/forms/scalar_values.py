@@ -92,7 +92,7 @@ class ScalarValues:
         self._pieces = _bytes_beside(flat)
         self._zeroed = zeroed.union(*padded_sums(flat).values())
         self._weights, exponentials = weights(flat)
-        # Where elements wait as they came, there are no terms of theirs to take shares of.
+        # Elements that stay packed in registers have no terms to take shares of.
         self.shares = {} if self._waiting else shares(flat)
         # Which form of an operation is exact enough, or is needed: see ferrite_triton.tile.operations.
         self._forms: dict[Scalar, str] = dict.fromkeys(rounded_quotients(flat), "div_fast")
