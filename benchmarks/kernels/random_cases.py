@@ -105,9 +105,7 @@ def pointwise(numbers: Numbers) -> Case:
     count = sum(step in _BINARY for step in steps)
     others = [[1 if numbers.random() < 0.25 else extent for extent in whole] for _ in range(count)]
     trains = numbers.random() < 0.3
-    return case(
-        numbers, "chain " + "-".join(steps), partial(chained, steps), whole, *others, trains=trains, result=whole
-    )
+    return case("chain " + "-".join(steps), partial(chained, steps), whole, *others, trains=trains, result=whole)
 
 
 def case(name: str, function: Function, *shapes: Sequence[int], trains: bool = False, result: Any = None) -> Case:

@@ -39,5 +39,7 @@ def random_figures(results: Sequence[Result], backends: Sequence[str]) -> Iterat
         text = " ".join(f"{place:.2f}" for place in places)
         yield f"{backend} / {OPPONENT}: {mean:.3f} in geometric mean of {len(ratios)}; min 5% 25% 50% 75% max: {text}"
         for ratio, name, cells in ratios[:WORST]:
-            times = ", ".join(f"{each} {cells[each].ms * 1e3:.0f}" for each in backends if each in cells)
+            times = ", ".join(
+                f"{each} {cells[each].ms * 1e3:.0f}" for each in backends if each in cells and cells[each].ms
+            )
             yield f"    {ratio:.2f}  {name}  (us: {times})"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import unittest
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -68,8 +69,10 @@ def database() -> list[Any]:
     if "expecttest" not in sys.modules and find_spec("expecttest") is None:
         # The database needs nothing of it but that it can be imported.
         sys.modules["expecttest"] = SimpleNamespace(TestCase=unittest.TestCase)  # type: ignore[assignment]
-    from torch.testing._internal.hop_db import hop_db
-
+    with warnings.catch_warnings():
+        # Beside a GPU torch's testing modules import Numba, which warns of NumPy units of its own.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.testing._internal.hop_db import hop_db
     return list(hop_db)
 
 
