@@ -7,7 +7,8 @@
 
 Each function is checked against float64 first. Times are device times of launches that wait in the queue behind a
 spinning kernel, so that no host time is in them. Sets of inputs take turns: between two calls with one set, those with
-others move several times what the L2 cache holds, so that no call finds there what one before has left.
+others move several times what the L2 cache holds, so that no call finds there what one before has left; programs of
+less than a few megabytes do find it there, on every backend.
 
 ``--prepare`` has the backends that do not tune compile everything first, with empty caches, so many processes at once
 with as many cores each; nothing is timed meanwhile, and the seconds of compiling are those of then. What backends
@@ -59,6 +60,7 @@ from benchmarks.tools.tree import add_packages_to_path, caches_in, results_folde
 COPY_BYTES = 1 << 30
 LAUNCHES = 20
 CACHE_TIMES = 4  # what other sets of inputs move between two calls with one, over what the cache holds
+MOST_SETS = 64  # of inputs: programs so small that it takes more find theirs in the cache, on every backend
 QUICK_CALLS = ("ferrite.", "aten.zeros.", "aten.empty_strided.")  # next to no device time
 FIRST_CONFIG = 1.02  # times the fastest config that a kernel's first may take without being named
 SLOWEST = 6  # cells named of those that took longest to compile
@@ -124,7 +126,8 @@ def measure_case(case: Case, dtype: torch.dtype, plan: argparse.Namespace, devic
     del reference
     times: dict[str, list[float]] = {backend: [] for backend in calls}
     for call in calls.values():
-        time_launches(call, len(sets), plan.device)
+        for _ in range(-(-len(sets) // LAUNCHES)):
+            time_launches(call, LAUNCHES, plan.device)
     for _ in range(plan.reps):
         for backend, call in calls.items():
             times[backend].append(time_launches(call, LAUNCHES, plan.device))
@@ -140,10 +143,13 @@ def measure_case(case: Case, dtype: torch.dtype, plan: argparse.Namespace, devic
 
 
 def others_between(moved: int, device: str) -> int:
-    """Returns how many other sets of inputs a call that moves so many bytes needs for its own to leave the cache."""
+    """Returns how many other sets of inputs a call that moves so many bytes needs for its own to leave the cache.
+
+    Tiny programs would need thousands of sets, and more launches than the device's queue holds: they get some.
+    """
     if device != "cuda":
         return 0
-    return math.ceil(CACHE_TIMES * torch.cuda.get_device_properties(device).L2_cache_size / moved)
+    return min(MOST_SETS, math.ceil(CACHE_TIMES * torch.cuda.get_device_properties(device).L2_cache_size / moved))
 
 
 def in_turn(case: Case, compiled: Callable[..., Any], sets: Sequence[tuple[Any, ...]]) -> Callable[[], Any]:
