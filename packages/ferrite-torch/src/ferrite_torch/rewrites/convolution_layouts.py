@@ -28,6 +28,7 @@ from torch.fx import Graph, Node
 from ferrite_torch.devices.facts import convolution_precision
 from ferrite_torch.rewrites.eager_layouts import iterated
 from ferrite_torch.rewrites.in_place_layouts import is_dense
+from ferrite_torch.rewrites.layout_gains import HALF, TF32, Convolution, is_faster_channels_last
 from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.operators import Overload, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import is_known
@@ -39,11 +40,6 @@ Form: TypeAlias = "torch.memory_format | tuple[int, ...]"
 
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _HALVES = (torch.float16, torch.bfloat16)
-FEWEST_CHANNELS = 16
-"""Channels, in or out, from which on channels-last convolutions are faster on tensor cores.
-
-``benchmarks/kernels/convolution_layouts.py`` measures it, and ``benchmarks/RESULTS.md`` has what it gave.
-"""
 
 
 class Effect(Enum):
@@ -106,17 +102,28 @@ def _convolutions(graph: Graph) -> Iterator[Node]:
 
 def measured_effect(node: Node) -> Effect:
     """Returns what was found that channels-last operands do to a convolution on a GPU of NVIDIA."""
-    first = 0 if node.target is aten.convolution.default else 1
-    image, weight = (node.args[place].meta["val"] for place in (first, first + 1))  # type: ignore[union-attr]
-    groups = node.args[8 if first == 0 else 9]
-    if image.device.type != "cuda" or image.dim() not in _FORMATS or not _has_library():
+    if node.target is aten.convolution.default:
+        (image, weight), (stride, is_transposed, groups) = node.args[:2], (node.args[place] for place in (3, 6, 8))
+    else:
+        (image, weight), (stride, is_transposed, groups) = node.args[1:3], (node.args[place] for place in (4, 7, 9))
+    image, weight = image.meta["val"], weight.meta["val"]  # type: ignore[union-attr]
+    if not _is_cuda(image) or image.dim() not in _FORMATS or not _has_library():
         return Effect.LOSS
     is_on_tensor_cores = image.dtype in _HALVES or (image.dtype is torch.float32 and convolution_precision() == "tf32")
     is_depthwise = not is_known(weight.shape[1] != 1) and groups != 1
     if not is_on_tensor_cores or (is_depthwise and image.dim() == 5):
         return Effect.LOSS
-    is_narrow = any(not is_known(size >= FEWEST_CHANNELS) for size in weight.shape[:2])
-    return Effect.NONE if groups != 1 or is_narrow else Effect.GAIN
+    if groups != 1:
+        return Effect.NONE
+    out, into, *window = weight.shape
+    channels = (out, into) if is_transposed else (into, out)
+    precision = HALF if image.dtype in _HALVES else TF32
+    is_faster = is_faster_channels_last(Convolution(precision, window, stride, channels))  # type: ignore[arg-type]
+    return Effect.GAIN if is_faster else Effect.NONE
+
+
+def _is_cuda(fake: torch.Tensor) -> bool:
+    return fake.device.type == "cuda"
 
 
 def _has_library() -> bool:

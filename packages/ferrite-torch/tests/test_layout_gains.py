@@ -1,0 +1,90 @@
+"""Which convolutions the table of measured gains has, by precision, window, stride and channels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ferrite_torch.rewrites import convolution_layouts, layout_gains
+from ferrite_torch.rewrites.convolution_layouts import Effect
+from ferrite_torch.rewrites.layout_gains import HALF, TF32, Convolution, is_faster_channels_last
+
+MEASURED = [  # rows of a measurement: microseconds row-major and channels-last, on an H200
+    (HALF, (3, 3), 1, (96, 128), 41, 25),
+    (HALF, (3, 3), 1, (3, 512), 82, 49),
+    (HALF, (5, 5), 1, (8, 96), 17, 10),
+    (HALF, (3, 3), 2, (512, 8), 77, 29),
+    (HALF, (1, 1), 2, (3, 1024), 4, 15),
+    (HALF, (2, 2), 2, (320, 8), 53, 153),
+    (HALF, (1, 1), 2, (64, 96), 9, 4),
+    (HALF, (3, 3, 3), 2, (320, 64), 128, 91),
+    (HALF, (1, 1, 1), 2, (64, 96), 44, 16),
+    (TF32, (3, 3), 1, (96, 128), 64, 32),
+    (TF32, (4, 4), 2, (32, 96), 16, 8),
+    (TF32, (3, 3), 1, (160, 8), 20, 11),
+    (TF32, (2, 2), 1, (8, 64), 31, 39),
+    (TF32, (7, 7), 1, (96, 32), 27, 99),
+    (TF32, (1, 1), 2, (1024, 256), 39, 17),
+    (TF32, (1, 1), 2, (64, 96), 7, 8),
+    (TF32, (3, 3, 3), 2, (320, 64), 124, 37),
+    (TF32, (1, 1, 1), 2, (64, 96), 44, 55),
+    (TF32, (4, 4, 4), 2, (24, 128), 52, 58),
+]
+
+
+@pytest.mark.parametrize(("precision", "window", "stride", "channels", "row_major", "channels_last"), MEASURED)
+def test_what_was_measured_is_in_the_table(
+    precision: str,
+    window: tuple[int, ...],
+    stride: int,
+    channels: tuple[int, int],
+    row_major: int,
+    channels_last: int,
+) -> None:
+    found = is_faster_channels_last(Convolution(precision, window, (stride,) * len(window), channels))
+    assert found == (channels_last < row_major)
+
+
+def test_sizes_that_are_not_known_gain_nothing() -> None:
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    weight = mode.from_tensor(torch.empty(64, 64, 3, 3))
+    size = mode.shape_env.create_unbacked_symint()
+    assert is_faster_channels_last(Convolution(HALF, (3, 3), (1, 1), tuple(weight.shape[:2])))
+    assert not is_faster_channels_last(Convolution(HALF, (1, 1), (1, 1), (size, 64)))
+    assert not is_faster_channels_last(Convolution(HALF, (size, 3), (1, 1), (64, 64)))
+
+
+@pytest.mark.parametrize(("groups", "effect"), [(1, Effect.GAIN), (2, Effect.NONE), (32, Effect.NONE)])
+@pytest.mark.parametrize("is_backward", [False, True])
+def test_channels_of_transposed_and_backward_convolutions(
+    monkeypatch: pytest.MonkeyPatch, groups: int, effect: Effect, *, is_backward: bool
+) -> None:
+    """The images of a transposed convolution have the channels of the weight's first axis."""
+    monkeypatch.setattr(convolution_layouts, "_has_library", lambda: True)
+    graph = torch.fx.Graph()
+    seen: list[Convolution] = []
+
+    def noted(convolution: Convolution) -> bool:
+        seen.append(convolution)
+        return layout_gains.is_faster_channels_last(convolution)
+
+    monkeypatch.setattr(convolution_layouts, "is_faster_channels_last", noted)
+    image, weight, grad = (graph.placeholder(name) for name in ("image", "weight", "grad"))
+    image.meta["val"] = torch.empty(1, 32, 8, 8, dtype=torch.bfloat16, device="meta")
+    weight.meta["val"] = torch.empty(32, 48 // groups, 3, 3, dtype=torch.bfloat16, device="meta")
+    monkeypatch.setattr(convolution_layouts, "_is_cuda", lambda _: True)
+    common = ([1, 2], [1, 1], [1, 1], True, [0, 0], groups)
+    aten = torch.ops.aten
+    if is_backward:
+        call = graph.call_function(
+            aten.convolution_backward.default, (grad, image, weight, None, *common, (True, True, False))
+        )
+    else:
+        call = graph.call_function(aten.convolution.default, (image, weight, None, *common))
+    assert convolution_layouts.measured_effect(call) is effect
+    assert [(each.channels, each.stride, each.window) for each in seen] == (
+        [((32, 48), [1, 2], [3, 3])] if groups == 1 else []
+    )
