@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.kernels.cases import CASES, Case
 from benchmarks.kernels.limit_cases import LIMIT_CASES
-from benchmarks.kernels.random_cases import FORMS, random_case
+from benchmarks.kernels.random_cases import FORMS, random_case, random_cases
 from benchmarks.kernels.sweep_cases import SWEEP_CASES
 from benchmarks.kernels.verdict import BARS
 
@@ -20,6 +20,11 @@ CASE_SETS: dict[str, tuple[Case, ...]] = {
 }
 """The first list, the second, both; those that have figures of their own, or the rest; and many shapes."""
 _NAMED = {case.name: case for case in _JUDGED + SWEEP_CASES}
+
+
+def cases_of(name: str, seed: int, count: int) -> tuple[Case, ...]:
+    """Returns the cases of a set; of a set of random programs, so many drawn from a seed."""
+    return random_cases(name, seed, count) if name in FORMS else CASE_SETS[name]
 
 
 def case_named(name: str) -> Case:

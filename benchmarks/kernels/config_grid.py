@@ -25,8 +25,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.kernels.case_sets import CASE_SETS
+from benchmarks.kernels.case_sets import CASE_SETS, cases_of
 from benchmarks.kernels.compiled_code import emitted_kernels
+from benchmarks.kernels.random_cases import FORMS as RANDOM_SETS
 from benchmarks.tools.timing import copy_bandwidth, time_launches
 from benchmarks.tools.tree import add_packages_to_path
 
@@ -187,15 +188,18 @@ class Grid:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="", help="comma separated parts of case names")
-    parser.add_argument("--set", default="sweep", choices=CASE_SETS, help="as run.py has them")
+    parser.add_argument("--set", default="sweep", choices=[*CASE_SETS, *RANDOM_SETS], help="as run.py has them")
+    parser.add_argument("--seed", type=int, default=0, help="of programs that are drawn")
+    parser.add_argument("--count", type=int, default=30, help="of programs that are drawn")
     parser.add_argument("--dtypes", default="bfloat16,float32")
     parser.add_argument("--workers", type=int, default=12, help="processes that compile")
     parser.add_argument("--out", type=Path, help="file for the times of all configs")
     arguments = parser.parse_args()
     add_packages_to_path()
     grid = Grid(arguments.workers)
+    cases = cases_of(arguments.set, arguments.seed, arguments.count)
     for dtype in arguments.dtypes.split(","):
-        for case, mapping in emitted_kernels(CASE_SETS[arguments.set], arguments.cases.split(","), dtype, {}):
+        for case, mapping in emitted_kernels(cases, arguments.cases.split(","), dtype, {}):
             grid.begin(case, dtype, mapping)
     with torch.device("cuda"):
         print(f"copy bandwidth {copy_bandwidth('cuda', 1 << 30) / 1e12:.3f} TB/s on {torch.cuda.get_device_name()}")

@@ -3,7 +3,7 @@
 A program is of one of the forms below. Its sizes are drawn log-uniformly, among them odd numbers, primes and powers
 of two, its dtype is the one that `run.py` is asked for; the same seed gives the same programs on any machine. The
 name of a case says what was drawn. ``--set convolutions`` draws of that form alone, in float32 with the tensor cores
-that torch uses for it by default.
+that torch uses for it by default; ``--set images`` what stands between them, in either layout.
 """
 
 from __future__ import annotations
@@ -283,6 +283,62 @@ def pools(numbers: Numbers) -> Case:
     return case(f"{kind}_pool{dims}d {window}/{stride}", pooled, (batch, channels, *[extent] * dims))
 
 
+def images(numbers: Numbers) -> Case:
+    """Returns what stands between convolutions, row-major or channels-last, with a row-major result or as it comes."""
+    channels, extent = numbers.choice((3, 16, 24, 32, 64, 96, 128, 256)), size(numbers, 7, 112)
+    batch = max(1, min(128, (1 << numbers.randint(LEAST + 2, MOST)) // (channels * extent**2)))
+    is_channels_last, is_row_major = numbers.random() < 0.6, numbers.random() < 0.5
+    steps = [numbers.choice([*_UNARY, "scale"]) for _ in range(numbers.randint(1, 4))]
+    norm = numbers.choice(("none", "batch", "group", "instance", "softmax", "log_softmax", "channel_norm"))
+    end = numbers.choice(("none", "max", "avg", "max3", "avg3", "global", "amin", "sum", "logsumexp", "larger", "pad"))
+
+    def make(dtype: torch.dtype, scale: int) -> tuple[Tensor, ...]:
+        image = torch.randn(batch, channels, extent, extent, dtype=dtype)
+        if is_channels_last:
+            image = image.contiguous(memory_format=torch.channels_last)
+        return (image, *(torch.randn(channels, dtype=dtype) for _ in range(2)))
+
+    def between(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+        for step in steps:
+            x = x * scale.view(1, -1, 1, 1) if step == "scale" else _UNARY[step](x)
+        x = _normalised(norm, x, scale, bias)
+        if end in _ENDS:
+            x = _ENDS[end](x)
+        return x.contiguous() if is_row_major else x
+
+    layout = f"{'last' if is_channels_last else 'first'}{' to first' if is_row_major else ''}"
+    name = f"image {'-'.join(steps)} {norm} {end} {batch}x{channels}x{extent}x{extent} {layout}"
+    return Case(name, between, make, bar=False)
+
+
+_ENDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "max": lambda x: F.max_pool2d(x, 2),
+    "avg": lambda x: F.avg_pool2d(x, 2),
+    "max3": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "avg3": lambda x: F.avg_pool2d(x, 3, 1, 1),
+    "global": lambda x: x.mean((2, 3)),
+    "amin": lambda x: x.amin(1),
+    "sum": lambda x: x.sum(1, keepdim=True),
+    "logsumexp": lambda x: x.logsumexp(1, keepdim=True),
+    "larger": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "pad": lambda x: F.pad(x, (1, 1, 1, 1)),
+}
+
+
+def _normalised(norm: str, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    channels = x.shape[1]
+    if norm == "batch":
+        return F.batch_norm(x, bias, scale.abs() + 0.5, scale, bias)
+    if norm == "group":
+        return F.group_norm(x, 4 if channels % 4 == 0 else 1, scale, bias)
+    if norm == "instance":
+        return F.instance_norm(x)
+    if norm == "channel_norm":
+        return F.layer_norm(x.permute(0, 2, 3, 1), (channels,), scale, bias).permute(0, 3, 1, 2)
+    functions = {"softmax": torch.softmax, "log_softmax": torch.log_softmax}
+    return functions[norm](x, 1) if norm in functions else x
+
+
 def products(numbers: Numbers) -> Case:
     m, n, k = size(numbers, 1, 4096), size(numbers, 16, 4096), size(numbers, 16, 4096)
     steps = [numbers.choice(list(_UNARY)) for _ in range(numbers.randint(1, 3))]
@@ -345,9 +401,11 @@ def convolutions(numbers: Numbers) -> Case:
 
 
 EVERY: tuple[Callable[[Numbers], Case], ...] = (
-    pointwise, norms, batch_norms, reductions, scans, losses, gathers, moves, pools, products, convolutions
+    pointwise, norms, batch_norms, reductions, scans, losses, gathers, moves, pools, images, products, convolutions
 )  # fmt: skip
-FORMS: dict[str, tuple[Callable[[Numbers], Case], ...]] = {"random": EVERY, "convolutions": (convolutions,)}
+FORMS: dict[str, tuple[Callable[[Numbers], Case], ...]] = {
+    "random": EVERY, "convolutions": (convolutions,), "images": (images,)
+}  # fmt: skip
 """What programs of a set are drawn from."""
 
 

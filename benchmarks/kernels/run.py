@@ -40,13 +40,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from torch import Tensor
 
-from benchmarks.kernels.case_sets import CASE_SETS
+from benchmarks.kernels.case_sets import CASE_SETS, cases_of
 from benchmarks.kernels.cases import Case, outcome, unavoidable_bytes
 from benchmarks.kernels.errors import exact_outputs, judged_error, smallest_step
 from benchmarks.kernels.first_configs import gain_lines, measured_kernels
 from benchmarks.kernels.plot import plot_kernels
 from benchmarks.kernels.preparation import Prepared, is_tuned, prepare_all
-from benchmarks.kernels.random_cases import FORMS, random_cases
+from benchmarks.kernels.random_cases import FORMS
 from benchmarks.kernels.random_figures import random_figures
 from benchmarks.kernels.report import markdown_table
 from benchmarks.kernels.results import Result, as_json, bandwidths_of, print_case, print_verdict, read_runs, results_of
@@ -281,8 +281,7 @@ def read_plan() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=results_folder() / "kernels.json")
     plan = parser.parse_args()
     wanted = listed(plan.cases)
-    is_drawn = plan.set in FORMS
-    cases = random_cases(plan.set, plan.seed, plan.count) if is_drawn else CASE_SETS[plan.set]
+    cases = cases_of(plan.set, plan.seed, plan.count)
     plan.chosen = [case for case in cases if not wanted or any(part in case.name for part in wanted)]
     return plan
 
