@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,8 +71,11 @@ from ferrite_triton.tile.language import (
     Variable,
 )
 from ferrite_triton.tile.passes.unused import drop_unused
+from ferrite_triton.tile.passes.vector_loads import load_vectors_in_one_dim
 
 ALIGNMENT = 16
+TILE_PASSES: tuple[Callable[[TileProgram], TileProgram], ...] = (load_vectors_in_one_dim, drop_unused)
+"""What every tile program goes through before it is printed, in this order."""
 
 
 def emit_kernel(kernel: Kernel) -> KernelSpec:
@@ -234,9 +237,10 @@ def tile_program(flat: FlatKernel, width: int) -> TileProgram:
     sizes = (Variable(name, TileType(dtype)) for name in flat.space.params.names.values())
     parameters = (*_tensor_variables(flat), *sizes)
     constants = tuple(axis.constant for axis in flat.space.axes)
-    return drop_unused(
-        TileProgram(flat.kernel.form.name, parameters, constants, builder.finished(), tuple(builder.functions))
-    )
+    program = TileProgram(flat.kernel.form.name, parameters, constants, builder.finished(), tuple(builder.functions))
+    for tile_pass in TILE_PASSES:
+        program = tile_pass(program)
+    return program
 
 
 def _tensor_variables(flat: FlatKernel) -> tuple[Variable, ...]:

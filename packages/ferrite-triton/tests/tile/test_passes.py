@@ -9,8 +9,11 @@ import pytest
 
 from ferrite_triton.tile import TileProgram, parse_tile, require_valid
 from ferrite_triton.tile.passes.unused import drop_unused
+from ferrite_triton.tile.passes.vector_loads import load_vectors_in_one_dim
 
-PASSES: dict[str, Callable[[TileProgram], TileProgram]] = {"drop_unused": drop_unused}
+PASSES: dict[str, Callable[[TileProgram], TileProgram]] = {
+    each.__name__: each for each in (drop_unused, load_vectors_in_one_dim)
+}
 FILES = sorted(Path(__file__).parent.glob("*.tile"))
 GIVES = "# gives\n"
 
