@@ -26,7 +26,7 @@ def first(mapping: dict, device: DeviceFacts = H200, **extra) -> Config:
 
 @pytest.mark.parametrize(
     ("size", "block", "warps"),
-    [(1, 1, 1), (100, 128, 1), (4096, 128, 1), (1 << 18, 512, 4), (1 << 20, 1024, 4), (1 << 28, 1024, 4)],
+    [(1, 1, 1), (100, 128, 1), (4096, 128, 1), (1 << 18, 512, 4), (1 << 20, 1024, 8), (1 << 28, 1024, 4)],
 )
 def test_flat_loops(size: int, block: int, warps: int) -> None:
     assert first(pointwise("a", size=size)) == Config.of({"XBLOCK": block}, warps)
@@ -157,10 +157,12 @@ def test_parts_share_the_buffers_and_fill_the_device_together() -> None:
     ("rows", "columns", "block", "warps"),
     [
         (65536, 64, 32, 4),
-        (65536, 33, 16, 1),  # longer than what a warp reads at once, of which one holds 32 elements to a thread
+        (1 << 18, 33, 16, 1),  # longer than what a warp reads at once, of which one holds 32 elements to a thread
+        (65536, 33, 16, 2),  # too few threads for the device otherwise
         (65536, 100, 16, 4),
         (65536, 333, 2, 1),
-        (4096, 256, 4, 1),
+        (1 << 16, 256, 4, 1),
+        (4096, 256, 4, 8),
         (4096, 1024, 1, 2),
         (4096, 768, 1, 2),
         (4, 1024, 1, 4),
@@ -344,6 +346,23 @@ def test_columns_that_are_read_again_are_few_at_a_time() -> None:
     assert first(again(500)) == Config.of({"XBLOCK": 16, "RBLOCK": 512}, 8), "one turn reads all of a column"
 
 
+@pytest.mark.parametrize(
+    ("rows", "row", "flops", "block", "warps"),
+    [
+        (8192, 256, 10, 8, 8),  # a million threads would have two elements each
+        (1 << 20, 256, 10, 8, 1),
+        (256, 256, 10, 1, 2),  # one row: as many as are worth to combine
+        (6656, 128, 200, 16, 16),
+        (1024, 128, 200, 2, 4),  # of what takes long two elements are enough
+    ],
+)
+def test_small_launches_have_more_warps(rows: int, row: int, flops: int, block: int, warps: int) -> None:
+    mapping = row_softmax(rows, row)
+    facts = {**mapping["facts"], "flops": flops * rows * row, "element_bytes": 4, "bytes": rows * row * 4}
+    kernel = spec("a", "", mapping["params"], mapping["axes"], form="persistent", blocks={"RBLOCK": row}, facts=facts)
+    assert first(kernel) == Config.of({"XBLOCK": block}, warps)
+
+
 def test_columns_that_are_read_again_try_two_programs_to_a_multiprocessor() -> None:
     mapping = outer(16384, 4096)
     facts = {**mapping["facts"], "passes": 2, "element_bytes": 4, "bytes": 1 << 29}
@@ -352,7 +371,7 @@ def test_columns_that_are_read_again_try_two_programs_to_a_multiprocessor() -> N
     assert tried[:3] == [(16, 1024, 16), (8, 1024, 8), (16, 512, 8)]
 
 
-@pytest.mark.parametrize(("columns", "block"), [(4096, 32), (4096 + 16, 16)])
+@pytest.mark.parametrize(("columns", "block"), [(8192, 32), (8192 + 16, 16), (4096, 16)])
 def test_a_thread_holds_the_rows_that_are_reduced_together(columns: int, block: int) -> None:
     mapping = outer(columns, 1024)
     axes = [{**axis, "max_block": axis["size"] & -axis["size"]} for axis in mapping["axes"]]
@@ -446,9 +465,9 @@ def test_columns_whose_rows_begin_at_odd_places_are_scanned_by_few_threads(
 def test_rows_that_are_only_reduced_are_held_by_few_threads(
     length: int, dtype: str, stores: int, live: int, expected: tuple[int, int]
 ) -> None:
-    mapping, row = row_sum(1 << 17, length), next_power_of_two(length)
+    mapping, row = row_sum(1 << 21, length), next_power_of_two(length)
     params = [{**param, "dtype": dtype} for param in mapping["params"]]
-    read = (1 << 17) * length * (2 if dtype == "bf16" else 4)
+    read = (1 << 21) * length * (2 if dtype == "bf16" else 4)
     facts = {**mapping["facts"], "live_values": live, "stores": stores, "bytes": read, "element_bytes": 4}
     kernel = spec("a", "", params, mapping["axes"], form="persistent", blocks={"RBLOCK": row}, facts=facts)
     rows, warps = expected
@@ -610,7 +629,11 @@ def test_transposition_gets_a_square_tile() -> None:
     assert first(mapping) == Config.of({"XBLOCK": 64, "YBLOCK": 64}, 8)
     few = [grid_axis("x", 1024), grid_axis("y", 1024)]
     small = spec("t", "", mapping["params"], few, facts={"element_bytes": 4})
-    assert first(small) == Config.of({"XBLOCK": 32, "YBLOCK": 32}, 4)
+    assert first(small) == Config.of({"XBLOCK": 32, "YBLOCK": 32}, 8), (
+        "four elements for a thread, to have enough of them"
+    )
+    dear = spec("t", "", mapping["params"], axes, facts={"element_bytes": 4, "flops": 40 * 4096 * 4096})
+    assert first(dear) == Config.of({"XBLOCK": 32, "YBLOCK": 32}, 4), "several programs share a multiprocessor"
     thin = spec("t", "", mapping["params"], [grid_axis("x", 4), grid_axis("y", 1 << 20)], facts={"element_bytes": 4})
     assert dict(first(thin).blocks) == {"XBLOCK": 4, "YBLOCK": 256}
 

@@ -118,8 +118,12 @@ def looped_columns(shape: Shape) -> tuple[Config, ...]:
     rows = shape.reduction_facts.rows_together
     if rows > 1:
         # Of halves, and where there are many programs, small ones hide each other's waiting.
-        warps = 2 if shape.reads_halves else 4
-        if shape.points * shape.narrowest_read // 128 >= SMALL_PROGRAMS * shape.device.multiprocessors:
+        warps, programs = 2 if shape.reads_halves else 4, shape.points * shape.narrowest_read // 128
+        if programs < shape.device.multiprocessors:
+            # Too few programs for the multiprocessors there are: twice as many, with as many threads as can be.
+            shares = ((FEW_WARPS, 2), (FEW_WARPS, 1), (FEW_WARPS // 2, 2))
+            return tuple(_together(shape, rows, many, share) for many, share in shares)
+        if programs >= SMALL_PROGRAMS * shape.device.multiprocessors:
             warps //= 2
         together = ((rows, warps), (rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, 4))
         return tuple(_together(shape, count, warps) for count, warps in together)
@@ -231,12 +235,12 @@ def _again(shape: Shape, columns: int, warps: int) -> Config:
     return loop_config(shape, columns, ROWS_PER_THREAD * max(1, rows), warps)
 
 
-def _together(shape: Shape, rows: int, warps: int) -> Config:
-    """Returns the config of whole lines of columns with so many rows to a thread, which it reduces alone first."""
+def _together(shape: Shape, rows: int, warps: int, share: int = 1) -> Config:
+    """Returns the config of lines of columns, or shares of such, with so many rows to a thread, reduced alone first."""
     shape = replace(shape, live=1)
     axis = next(axis for axis in shape.axes("grid") if axis.name == shape.contiguous)
     depth = next(shape.limit(axis) for axis in shape.axes("reduction"))
-    columns = min(previous_power_of_two(128 // shape.narrowest_read), shape.limit(axis))
+    columns = min(previous_power_of_two(128 // (share * shape.narrowest_read)), shape.limit(axis))
     step = shape.device.target.warp_size * max(1, 16 // shape.narrowest_read)  # what a warp reads at once
     while warps > 1 and rows * warps * step // columns > depth:
         warps //= 2

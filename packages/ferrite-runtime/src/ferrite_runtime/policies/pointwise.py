@@ -7,6 +7,7 @@ from dataclasses import replace
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import PointwiseFacts, facts_as
 from ferrite_runtime.policies.blocks import next_power_of_two
+from ferrite_runtime.policies.occupancy import BUSY_FLOPS, flops_per_point, spread
 from ferrite_runtime.policies.shape import Shape
 
 # A program of this many elements amortises its start and still leaves enough of them to fill the device.
@@ -41,7 +42,8 @@ def pointwise_configs(shape: Shape) -> tuple[Config, ...]:
     real = sorted((axis for axis in shape.axes("grid") if shape.sizes[axis.name] > 1), key=lambda axis: axis.name)
     if facts_as(shape.spec.facts, PointwiseFacts).sorted and len(real) == 2:
         return _sorted_rows(shape, *(axis.name for axis in real))
-    return _flat(shape) if len(real) <= 1 else _tiled(shape, [axis.name for axis in real])
+    first, *more = _flat(shape) if len(real) <= 1 else _tiled(shape, [axis.name for axis in real])
+    return (spread(shape, first), first, *more)
 
 
 def _flat(shape: Shape) -> tuple[Config, ...]:
@@ -115,6 +117,7 @@ def _tiled(shape: Shape, names: list[str]) -> tuple[Config, ...]:
         line = ({x: side, y: 32}, 4 if side == 32 else 8)
         fills = all(shape.limit(axis) >= 64 for axis in shape.axes("grid") if axis.name in names)
         fills = fills and shape.points >= 64 * 64 * FILL * shape.device.multiprocessors
+        fills = fills and flops_per_point(shape) < BUSY_FLOPS
         if SIDE < shape.sizes[y] < 2 * SIDE:
             square = ({x: 64, y: 2 * SIDE}, 8)
         tiles = (

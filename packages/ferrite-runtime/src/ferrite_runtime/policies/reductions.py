@@ -8,6 +8,7 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import ContractionFacts, RegisterNormFacts, SplitFacts, facts_as
 from ferrite_runtime.policies.blocks import next_power_of_two
 from ferrite_runtime.policies.columns import looped_columns, persistent_columns, scanned_columns
+from ferrite_runtime.policies.occupancy import BUSY_FLOPS, flops_per_point, spread
 from ferrite_runtime.policies.shape import Shape, param_bytes
 from ferrite_runtime.policies.tiles import (
     FILL,
@@ -64,7 +65,11 @@ def persistent_configs(shape: Shape) -> tuple[Config, ...]:
     row = next_power_of_two(shape.reduction)
     if shape.reduction_facts.row_per_thread:
         return _row_per_thread(shape, row)
-    return persistent_columns(shape, row) if shape.contiguous in ("x", "y") else _inner_persistent(shape, row)
+    is_columns = shape.contiguous in ("x", "y")
+    first, *more = persistent_columns(shape, row) if is_columns else _inner_persistent(shape, row)
+    # One row has as many threads as are worth to combine; and so have columns that are little work.
+    is_spread = flops_per_point(shape) >= BUSY_FLOPS if is_columns else dict(first.blocks).get("XBLOCK", 1) > 1
+    return (spread(shape, first), first, *more) if is_spread else (first, *more)
 
 
 def _row_per_thread(shape: Shape, row: int) -> tuple[Config, ...]:
