@@ -70,11 +70,16 @@ from ferrite_triton.tile.language import (
     TileType,
     Variable,
 )
+from ferrite_triton.tile.passes.last_block import peel_last_block
 from ferrite_triton.tile.passes.unused import drop_unused
 from ferrite_triton.tile.passes.vector_loads import load_vectors_in_one_dim
 
 ALIGNMENT = 16
-TILE_PASSES: tuple[Callable[[TileProgram], TileProgram], ...] = (load_vectors_in_one_dim, drop_unused)
+TILE_PASSES: tuple[Callable[[TileProgram], TileProgram], ...] = (
+    load_vectors_in_one_dim,
+    peel_last_block,
+    drop_unused,
+)
 """What every tile program goes through before it is printed, in this order."""
 
 

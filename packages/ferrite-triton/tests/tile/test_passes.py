@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from ferrite_triton.tile import TileProgram, parse_tile, require_valid
+from ferrite_triton.tile.passes.last_block import peel_last_block
 from ferrite_triton.tile.passes.unused import drop_unused
 from ferrite_triton.tile.passes.vector_loads import load_vectors_in_one_dim
 
 PASSES: dict[str, Callable[[TileProgram], TileProgram]] = {
-    each.__name__: each for each in (drop_unused, load_vectors_in_one_dim)
+    each.__name__: each for each in (drop_unused, load_vectors_in_one_dim, peel_last_block)
 }
 FILES = sorted(Path(__file__).parent.glob("*.tile"))
 GIVES = "# gives\n"

@@ -1,0 +1,134 @@
+"""Loop peeling of the last block: of a flat kernel of an odd number of elements only the last program has a mask.
+
+The compiler reads several elements at once where it knows that a mask is the same for them. A mask ``x < 1001`` is not:
+1001 is no multiple of what 16 bytes hold, and each element is loaded, and stored, by itself. All programs but the last
+have no use for the mask::
+
+    x = program_id(0) * XBLOCK + lanes             x = program_id(0) * XBLOCK + lanes
+    xmask = x < 1001                               xmask = x < 1001
+    store(out + x, load(in + x, xmask), xmask)     if program_id(0) * XBLOCK <= 1001 - XBLOCK:
+                                                       store(out + x, load(in + x))
+                                                   else:
+                                                       store(out + x, load(in + x, xmask), xmask)
+
+It is what a vectorising compiler does to a loop whose trip count is no multiple of the vector length (Allen, Kennedy,
+"Optimizing Compilers for Modern Architectures", 2001, section 5.8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ferrite_triton.tile.build import apply, mul, sub
+from ferrite_triton.tile.language import (
+    AtomicUpdate,
+    Block,
+    BlockSize,
+    Do,
+    Elementwise,
+    Expression,
+    If,
+    Lanes,
+    Let,
+    Literal,
+    Load,
+    Name,
+    ProgramId,
+    Statement,
+    Store,
+    TileProgram,
+    expressions_of,
+    names_in,
+    parts_of,
+)
+
+VECTOR_BYTES = 16
+"""The widest access of a thread."""
+
+
+def peel_last_block(program: TileProgram) -> TileProgram:
+    """Returns a program whose statements behind a mask that keeps accesses from being vectors stand twice.
+
+    Only of flat programs, with one mask, of a number of elements that is known; others are returned as they are.
+    """
+    for number, statement in enumerate(program.body):
+        if isinstance(statement, Let) and (found := _mask(statement)) is not None:
+            position, size = found
+            rest = program.body[number + 1 :]
+            whole = _is_whole(program.body[:number], position, size)
+            if whole is None or not _splits_vectors(program, rest, size):
+                return program
+            unmasked = tuple(_without_mask(each, statement.variables[0].name) for each in rest)
+            if any(each is None for each in unmasked):
+                return program
+            peeled = If(whole, tuple(each for each in unmasked if each is not None), rest)
+            return replace(program, body=(*program.body[: number + 1], peeled))
+    return program
+
+
+def _mask(statement: Let) -> tuple[str, Literal] | None:
+    """Returns the positions and the number of elements of which a statement says that they lie before it."""
+    match statement.value:
+        case Elementwise("lt", (Name(position), Literal() as size)) if len(statement.variables[0].type.shape) == 1:
+            return position, size
+    return None
+
+
+def _is_whole(before: tuple[Statement, ...], position: str, size: Literal) -> Expression | None:
+    """Returns the condition that a program's positions all lie before the end; None where these are no flat block."""
+    values = {each.variables[0].name: each.value for each in before if isinstance(each, Let)}
+    match values.get(position):
+        case Elementwise(
+            "add", (Elementwise("mul", (ProgramId() as program, BlockSize() as block)), Lanes(extent))
+        ) if block.block == extent and isinstance(extent, Block):
+            return apply("le", mul(program, block), sub(size, block))  # and not block + 1, which may not fit the type
+    return None
+
+
+def _splits_vectors(program: TileProgram, rest: tuple[Statement, ...], size: Literal) -> bool:
+    """Returns whether the number of elements is no multiple of what a thread reads or writes at once."""
+    pointers = {each.name: each.type.dtype.bytes for each in program.parameters if each.type.is_pointer}
+    widths = [
+        pointers[name]
+        for expression in expressions_of(rest)
+        for part in parts_of(expression)
+        if isinstance(part, (Load, Store))
+        for name in names_in(part.pointer)
+        if name in pointers
+    ]
+    return any(int(size.value) % (VECTOR_BYTES // width) for width in widths if width < VECTOR_BYTES)
+
+
+def _without_mask(statement: Statement, mask: str) -> Statement | None:
+    """Returns a statement without a mask; None where it takes the mask for something else, or is a loop or branch."""
+    match statement:
+        case Let(variables, value):
+            found = _unmasked(value, mask)
+            return None if found is None else Let(variables, found)
+        case Do(effect):
+            found = _unmasked(effect, mask)
+            return None if found is None else Do(found)
+    return None
+
+
+def _unmasked(value: Expression, mask: str) -> Expression | None:
+    if mask not in names_in(value):
+        return value
+    if isinstance(value, (Load, Store, AtomicUpdate)) and value.mask is not None:
+        rest = _other_conditions(value.mask, mask)
+        free = replace(value, mask=rest)
+        if isinstance(free, Load) and rest is None:
+            free = replace(free, other=None)
+        return None if mask in names_in(free) else free
+    return None
+
+
+def _other_conditions(condition: Expression, mask: str) -> Expression | None:
+    """Returns what else a condition asks for; None of nothing, and the condition itself where the mask is no part."""
+    match condition:
+        case Name(name) if name == mask:
+            return None
+        case Elementwise("bitand", (one, other)):
+            kept = [each for each in (_other_conditions(one, mask), _other_conditions(other, mask)) if each is not None]
+            return apply("bitand", *kept) if len(kept) == 2 else kept[0] if kept else None
+    return condition
