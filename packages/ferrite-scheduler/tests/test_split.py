@@ -13,6 +13,7 @@ from ferrite_ir.reference.evaluator import evaluate
 from ferrite_scheduler import Policy, Target, schedule
 from ferrite_scheduler.model.forms import LoopedReduction, PersistentReduction
 from ferrite_scheduler.rewrites import merged_partials, split_reductions
+from ferrite_scheduler.rewrites.row_partials import find_row_partials
 from ferrite_scheduler.simulation.simulator import simulate
 
 POLICY = Policy(split_minimum=4)
@@ -278,3 +279,49 @@ def test_parts_of_columns_of_any_length_are_right(n, h, monkeypatch):
     ]
     expected = evaluate(graph, given, symbols={"n": n, "h": h})
     assert agrees(expected, simulate(found, given, symbols={"n": n, "h": h}), 1e-3)
+
+
+ROWS = """graph @f(x: f32[{n}, 5], y: f32[{n}, 5]) -> (t) {{
+m: f32[{n}] = reduce max [i < {n} | j < 5] x[i, j]
+s: f32[{n}] = reduce sum [i < {n} | j < 5] exp(sub(x[i, j], m[i]))
+t: f32[] = reduce sum [ | i < {n}, j < 5] mul(y[i, j], sub(sub(x[i, j], m[i]), log(s[i])))
+}}"""
+
+
+def first_stage(found):
+    """Returns the reduction of what depends on y."""
+    reductions = [d for d in found.graph.definitions if isinstance(d, Reduction)]
+    (first,) = [d for d in reductions if "y" in {load.source for load in d.bodies[0].loads}]
+    return first
+
+
+def test_what_is_reduced_whole_of_rows_with_statistics_is_cut_by_rows():
+    found = check(ROWS.format(n=24), *IN_EIGHT)
+    first = first_stage(found)
+    assert ([dim.size for dim in first.dims], [dim.size for dim in first.reduction_dims]) == ([24], [5])
+    assert kernel_of(found, first.results[0].name) is kernel_of(found, "m"), "rows are read once"
+
+
+def test_many_rows_are_combined_in_two_stages():
+    found = check(ROWS.format(n=512), *IN_EIGHT)
+    *_, parts, last = found.graph.definitions
+    assert [dim.size for dim in first_stage(found).dims] == [512]
+    assert parts.dims[0].size == last.reduction_dims[0].size > 1
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (ROWS.format(n=7), "there are fewer rows than programs"),
+        (
+            ROWS.format(n=24).replace(
+                "y[i, j], sub(sub(x[i, j], m[i]), log(s[i]))", "y[i, j], m[{}]".format("(i + j) // 2")
+            ),
+            "no row",
+        ),
+    ],
+)
+def test_other_sums_are_cut_anywhere(text, why):
+    assert find_row_partials(parse_graph(ROWS.format(n=8)), *IN_EIGHT, ()).keys() == {"t"}
+    assert find_row_partials(parse_graph(text), *IN_EIGHT, ()) == {}, why
+    check(text, *IN_EIGHT)

@@ -27,6 +27,7 @@ from .fused_columns import Runs, cuts_evenly, find_column_sums
 from .long_scans import parts_of, split_scan
 from .look_back import look_back_scan, looks_back
 from .merged_partials import combines_parts_of, merge_parts, readers_of_states
+from .row_partials import Rows, find_row_partials
 
 COLUMNS = 64
 """Columns of an outer reduction that one program takes together."""
@@ -70,6 +71,7 @@ def prepare_reductions(graph: Graph, target: Target, policy: Policy, settled: Co
     readers = readers_of_states(graph)
     plans = _plans(graph, types, target, policy, settled)
     columns = find_column_sums(graph, types, target, policy, settled)
+    rows = find_row_partials(graph, target, policy, settled)
     definitions: list[Definition] = []
     merging: dict[str, Reduction] = {}  # second stages by the states of which a reader combines what they would
     changed = False
@@ -80,7 +82,10 @@ def prepare_reductions(graph: Graph, target: Target, policy: Policy, settled: Co
                 definitions.append(merge_parts(definition, second))
                 continue
         is_settled = any(result is not None and result.name in settled for result in definition.results)
-        rewritten = _prepared(definition, {} if is_settled else plans, columns, types, target, policy)
+        if not is_settled and isinstance(definition, Reduction) and definition.results[0].name in rows:
+            rewritten = _split_by_rows(definition, rows[definition.results[0].name], types, target, policy)
+        else:
+            rewritten = _prepared(definition, {} if is_settled else plans, columns, types, target, policy)
         changed = changed or rewritten != (definition,)
         match rewritten:
             case (Reduction(), Reduction() as second):
@@ -121,6 +126,19 @@ def _prepared(
             if plan is not None:
                 return split(definition, plan, types)
     return (definition,)
+
+
+def _split_by_rows(
+    reduction: Reduction, rows: Rows, types: dict[str, TensorType], target: Target, policy: Policy
+) -> tuple[Definition, ...]:
+    """Returns the stages of a reduction: of each row, and of what the rows come to, which may be many."""
+    first, second = split(reduction, Plan(rows.count, rows.length, exact=True), types)
+    made = types | {result.name: result.type for result in first.results}
+    node = make_node(0, second, made, {})
+    parts = _parts(sum(touch.bytes for touch in node.loads), node, target, policy.programs_per_processor)
+    if parts < 2:
+        return first, second
+    return first, *split(second, _even_plan(parts, (rows.count,)), made)
 
 
 def _unit_reduction(reduction: Reduction) -> Loop:
