@@ -10,9 +10,18 @@ import torch
 from torch import Tensor
 
 import ferrite_torch
+from ferrite_triton.analysis import row_per_thread
 from against_eager import assert_all_close, compiled, devices, gradients, own_only, widened
 
 OPTIONS = {"fallback": False, "verify": True}
+
+
+@pytest.fixture(autouse=True)
+def few_rows_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives threads rows of their own although a test has few."""
+    monkeypatch.setattr(row_per_thread, "LEAST_ROWS", 1)
+
+
 Function = Callable[[Tensor], Any]
 
 REDUCTIONS: dict[str, Function] = {

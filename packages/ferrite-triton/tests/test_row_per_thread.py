@@ -7,6 +7,7 @@ import re
 import pytest
 
 from ferrite_triton import KernelSpec, emit_program
+from ferrite_triton.analysis import row_per_thread
 from hand_written import schedule_text
 
 SOFTMAX = """graph @f(x: {type}[{shape}]) -> (y) {{
@@ -14,6 +15,17 @@ SOFTMAX = """graph @f(x: {type}[{shape}]) -> (y) {{
   s: f32[777] = reduce sum [d0 < 777 | r0 < {points}] exp(sub(cast.f32(x[{place}]), m[d0]))
   y: f32[777, {points}] = loop [d0 < 777, r0 < {points}] div(exp(sub(cast.f32(x[{place}]), m[d0])), s[d0])
 }}"""
+
+
+@pytest.fixture(autouse=True)
+def few_rows_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_per_thread, "LEAST_ROWS", 100)
+
+
+def test_few_rows_are_shared_by_the_threads_of_warps(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert softmax("bf16", 33).facts["row_per_thread"]
+    monkeypatch.setattr(row_per_thread, "LEAST_ROWS", 778)
+    assert "row_per_thread" not in softmax("bf16", 33).facts
 
 
 def softmax(element: str, points: int, shape: str = "777, {}", place: str = "d0, r0") -> KernelSpec:

@@ -29,8 +29,14 @@ def flops_per_point(shape: Shape) -> float:
     return shape.spec.facts.flops / max(1, shape.expected_points)
 
 
-def spread(shape: Shape, config: Config) -> Config:
-    """Returns a config with as many warps as it takes to fill the device, none of whose threads has too little."""
+def spread(shape: Shape, config: Config, most_warps: int = 1 << 10) -> Config:
+    """Returns a config with as many warps as it takes to fill the device, none of whose threads has too little.
+
+    Args:
+        shape: the kernel.
+        config: what it would have on a device that is busy anyway.
+        most_warps: beyond which threads would have to combine what they hold.
+    """
     flops, device = flops_per_point(shape), shape.device
     tile, programs, blocks = 1, 1, dict(config.blocks)
     for axis in shape.spec.axes:
@@ -38,7 +44,7 @@ def spread(shape: Shape, config: Config) -> Config:
         tile *= block
         if axis.kind == "grid":
             programs *= -(-shape.sizes[axis.name] // block)
-    most = min(device.max_warps, tile // device.target.warp_size)  # of an element for each thread
+    most = min(device.max_warps, most_warps, tile // device.target.warp_size)  # of an element for each thread
     filled = FILLED_SHARE * device.threads_per_multiprocessor * device.multiprocessors / shape.parts
     least = LEAST_OF_HEAVY if flops >= HEAVY_FLOPS else LEAST_ELEMENTS
     warps, threads = config.num_warps, config.num_warps * device.target.warp_size

@@ -67,9 +67,20 @@ def persistent_configs(shape: Shape) -> tuple[Config, ...]:
         return _row_per_thread(shape, row)
     is_columns = shape.contiguous in ("x", "y")
     first, *more = persistent_columns(shape, row) if is_columns else _inner_persistent(shape, row)
-    # One row has as many threads as are worth to combine; and so have columns that are little work.
-    is_spread = flops_per_point(shape) >= BUSY_FLOPS if is_columns else dict(first.blocks).get("XBLOCK", 1) > 1
-    return (spread(shape, first), first, *more) if is_spread else (first, *more)
+    return (spread(shape, first, _most_warps(shape, first)), first, *more)
+
+
+def _most_warps(shape: Shape, config: Config) -> int:
+    """Returns the warps beyond which several would hold parts of one result that is little work.
+
+    One row has as many threads as are worth to combine already; rows are shared out among warps, and columns are as far
+    as they lie side by side.
+    """
+    blocks, warp = dict(config.blocks), shape.device.target.warp_size
+    if shape.contiguous in ("x", "y"):
+        beside = blocks.get(f"{shape.contiguous.upper()}BLOCK", 1)
+        return shape.device.max_warps if flops_per_point(shape) >= BUSY_FLOPS else max(config.num_warps, beside // warp)
+    return shape.device.max_warps if blocks.get("XBLOCK", 1) > 1 else config.num_warps
 
 
 def _row_per_thread(shape: Shape, row: int) -> tuple[Config, ...]:

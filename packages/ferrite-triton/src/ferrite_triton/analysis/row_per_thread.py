@@ -17,7 +17,7 @@ from __future__ import annotations
 from ferrite_ir.language import index as ix
 from ferrite_ir.language.graph import Loop, Reduction
 from ferrite_ir.language.index import Dim, Index
-from ferrite_ir.language.sizes import is_static
+from ferrite_ir.language.sizes import hint, is_static
 from ferrite_scheduler.model.forms import PersistentReduction
 from ferrite_triton.analysis.accesses import Access, touched_bytes
 from ferrite_triton.analysis.flat import FlatKernel
@@ -26,6 +26,8 @@ from ferrite_triton.analysis.space import POSITION, Space, flat_dim, next_power_
 
 LEAST_ROW, MOST_ROW, MOST_HELD = 3, 64, 128
 """Elements of such a row, and of all rows that a thread reads: it holds them in registers."""
+LEAST_ROWS = 1 << 14
+"""Rows from which on most of a device has a thread for each of them; fewer are shared by the threads of warps."""
 ROW_BYTES = 88
 """Of a row at most: those of all threads stay in the cache next to them until each has been read to its end."""
 ACCESS_BYTES = 8
@@ -42,6 +44,9 @@ def has_row_per_thread(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
         or not LEAST_ROW <= reduction.size <= MOST_ROW
         or reduction.size == next_power_of_two(reduction.size)
     ):
+        return False
+    rows = space.axis("x")
+    if rows is None or hint(rows.size) < LEAST_ROWS:
         return False
     if not all(isinstance(definition, (Reduction, Loop)) for definition in flat.definitions):
         return False
