@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import ferrite_torch
-from ferrite_triton.analysis import row_per_thread
 from against_eager import assert_all_close, compiled, devices, gradients, own_only, widened
+from ferrite_triton.analysis import row_per_thread
 
 OPTIONS = {"fallback": False, "verify": True}
 
