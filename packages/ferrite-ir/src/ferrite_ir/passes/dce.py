@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ferrite_ir.language.graph import Call, Definition, Extern, Graph, If, Loop, Update, While, names_read
+from ferrite_ir.language.graph import (
+    Call,
+    Definition,
+    Extern,
+    Graph,
+    If,
+    Loop,
+    Reduction,
+    Scan,
+    Update,
+    While,
+    names_read,
+)
 
 from .rewriting import with_definitions
 
@@ -14,7 +26,7 @@ from .rewriting import with_definitions
 class Dce:
     """Dead-code elimination: keeps what outputs, mutations and effects need.
 
-    A loop with several results loses the dead ones.
+    A loop with several results loses the dead ones, and the extreme of a row, or the extreme so far, its position.
     """
 
     name: ClassVar[str] = "dce"
@@ -29,6 +41,8 @@ class Dce:
                 continue
             if isinstance(definition, Loop) and len(definition.results) > 1:
                 definition = _without_dead(definition, live)  # noqa: PLW2901
+            elif isinstance(definition, (Reduction, Scan)) and definition.combine in _EXTREMES:
+                definition = _without_position(definition, live)  # noqa: PLW2901
             kept.append(definition)
             live.update(names_read(definition))
         return with_definitions(graph, reversed(kept))
@@ -58,6 +72,18 @@ def _is_needed(definition: Definition, live: set[str], lasting: set[str]) -> boo
         case Update() if definition.target in lasting:
             return True
     return any(result is not None and result.name in live for result in definition.results)
+
+
+_EXTREMES = {"argmax": "max", "argmin": "min", "cummax": "max", "cummin": "min"}
+"""By combine of a value and its position, the combine of the values alone."""
+
+
+def _without_position(definition: Reduction | Scan, live: set[str]) -> Reduction | Scan:
+    value, position = definition.results
+    if position.name in live:
+        return definition
+    combine = _EXTREMES[str(definition.combine)]
+    return replace(definition, results=(value,), combine=combine, bodies=definition.bodies[:1])
 
 
 def _without_dead(loop: Loop, live: set[str]) -> Loop:
