@@ -171,7 +171,9 @@ def _plans(
     settled: Collection[str],
 ) -> dict[tuple[tuple[int, ...], ...], Plan]:
     """Returns the plan for each domain that is to be split; the reduction over it that moves most bytes decides."""
+    loops = [definition for definition in graph.definitions if isinstance(definition, Loop)]
     heaviest: dict[tuple[tuple[int, ...], ...], tuple[int, Node]] = {}
+    joined: set[tuple[tuple[int, ...], ...]] = set()
     for definition in graph.definitions:
         if not isinstance(definition, Reduction):
             continue
@@ -187,13 +189,15 @@ def _plans(
         domain = _domain(definition)
         if domain not in heaviest or count > heaviest[domain][0]:
             heaviest[domain] = (count, node)
-    loops = [definition for definition in graph.definitions if isinstance(definition, Loop)]
+        if is_outer(node) and any(_joins(loop, definition) for loop in loops):
+            joined.add(domain)
     looped = {load.source for loop in loops for body in loop.bodies for load in body.loads}
     plans: dict[tuple[tuple[int, ...], ...], Plan] = {}
     for domain, (count, node) in heaviest.items():
         again = _read_again(node, looped, target, policy)
         has_images = any(_has_images(touch, node) for touch in again)
-        parts = _parts(count, node, target, policy.programs_for_images if has_images else policy.programs_per_processor)
+        programs = policy.programs_for_images if has_images else policy.programs_per_processor
+        parts = _parts(count, node, target, programs, is_joined=domain in joined)
         if parts >= 2:
             plan = _even_plan(parts, domain[1])
             is_large = any(touch.bytes > target.l2_bytes for touch in again)
@@ -226,10 +230,20 @@ def _length(node: Node) -> int:
     return reckoned(node.reduction) if is_outer(node) else hinted(node.reduction)
 
 
-def _parts(count: int, node: Node, target: Target, programs_wanted: int) -> int:
+def _joins(loop: Loop, reduction: Reduction) -> bool:
+    """Returns whether a loop has a point for each of a reduction's, reads what it reads, and so shares its kernel."""
+    points = sorted(str(dim.size) for dim in (*reduction.dims, *reduction.reduction_dims) if dim.size != 1)
+    if sorted(str(dim.size) for dim in loop.dims if dim.size != 1) != points:
+        return False
+    read = {load.source for body in reduction.bodies for load in body.loads}
+    return any(load.source in read for body in loop.bodies for load in body.loads)
+
+
+def _parts(count: int, node: Node, target: Target, programs_wanted: int, *, is_joined: bool = False) -> int:
     """Returns in how many parts a reduction that moves so many bytes goes best, about; 0 or 1 where it stays whole.
 
-    With so many programs wanted per multiprocessor.
+    With so many programs wanted per multiprocessor. Where loops are joined to a reduction of columns its kernel
+    stores as many bytes as it reads: narrow pieces of columns, with a program for each multiprocessor, are too few.
     """
     if node.grid == 0 or node.reduction == 0:
         return 0
@@ -239,7 +253,7 @@ def _parts(count: int, node: Node, target: Target, programs_wanted: int) -> int:
     if programs >= wanted:
         return 0
     alone, together = target.seconds(count, _programs_alone(grid, node, target)), count / target.bandwidth
-    if alone < WORTH * (together + LAUNCH_SECONDS):
+    if alone < WORTH * (together + LAUNCH_SECONDS) and not (is_joined and together > LAUNCH_SECONDS):
         return 0
     # The nearest power of two in proportion, so that as many programs as wanted are missed or exceeded by few.
     near = 1 << round(math.log2(wanted / programs))
