@@ -335,3 +335,28 @@ def test_columns_whose_kernel_stores_as_much_as_it_reads_have_programs_enough(re
     }}"""
     found = schedule(parse_graph(text), Target(), Policy())
     assert len([d for d in found.graph.definitions if isinstance(d, Reduction)]) == stages
+
+
+@pytest.mark.parametrize("combine", ["sum", "max", "any", "prod"])
+@pytest.mark.parametrize(("rows", "columns"), [(7, 23), (8, 16)])
+def test_parts_of_everything_begin_at_vectors(combine, rows, columns):
+    dtype, operand = ("bool", "gt(x[i, j], f32(0.5))") if combine == "any" else ("f32", "mul(x[i, j], y[i, j])")
+    text = f"""graph @f(x: f32[{rows}, {columns}], y: f32[{rows}, {columns}]) -> (t) {{
+      t: {dtype}[] = reduce {combine} [ | i < {rows}, j < {columns}] {operand}
+    }}"""
+    first, second = check(text, *IN_EIGHT).graph.definitions
+    assert first.reduction_dims[0].size == 16
+    parts = first.dims[0].size
+    assert second.reduction_dims[0].size == parts + rows * columns - parts * 16
+
+
+@pytest.mark.parametrize("x", ["x[j, i]", "z[i, j]"], ids=["in another order", "not in memory anyway"])
+def test_parts_of_what_lies_otherwise_have_any_length(x):
+    text = f"""graph @f(x: f32[23, 7], y: f32[7, 23]) -> (t, m) {{
+      z: f32[7, 23] = loop [i < 7, j < 23] exp(y[i, j])
+      t: f32[] = reduce sum [ | i < 7, j < 23] mul({x}, y[i, j])
+      m: f32[7] = reduce max [i < 7 | j < 23] z[i, j]
+    }}"""
+    definitions = check(text, *IN_EIGHT).graph.definitions
+    (second,) = [d for d in definitions if isinstance(d, Reduction) and d.results[0].name == "t"]
+    assert second.reduction_dims[0].size <= 8

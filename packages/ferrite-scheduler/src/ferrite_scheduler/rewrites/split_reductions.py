@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from ferrite_ir.language.dtypes import I64, DType
 from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction, Scan, TensorType
 from ferrite_ir.language.index import Dim, Index, constant, delinearize
-from ferrite_ir.language.scalar import Scalar, apply, const, index_value, load, substitute_dims
-from ferrite_ir.language.sizes import Size, ceildiv, is_static, product
+from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, load, substitute_dims
+from ferrite_ir.language.sizes import Size, ceildiv, hint, is_static, product
 from ferrite_scheduler.analysis.dependences import Node, Touch, is_opaque, make_node
 from ferrite_scheduler.analysis.generic_sizes import hinted, is_symbolic, reckoned
 from ferrite_scheduler.analysis.neutral_elements import neutral_state
@@ -41,6 +41,8 @@ SHORTEST_OPEN_CHUNK = 4
 """The same where the length of the reduction axis is symbolic, at the shortest length for which it is split."""
 LAUNCH_SECONDS = 3e-6
 """What a second kernel costs."""
+VECTOR = 8
+"""Elements that parts of memory that lies in one piece are multiples of: 16 bytes of the narrowest floats."""
 WORTH = 1.25
 """How many times faster a split must be."""
 
@@ -54,12 +56,14 @@ class Plan:
         chunk: points in each.
         exact: whether there is no rest.
         takes_turns: whether a part has a point of each ``parts`` that follow one another, not ``chunk`` of these.
+        left_over: points behind all parts, which the second stage reduces with the states of the parts.
     """
 
     parts: int
     chunk: Size
     exact: bool
     takes_turns: bool = False
+    left_over: int = 0
 
 
 def prepare_reductions(graph: Graph, target: Target, policy: Policy, settled: Collection[str] = ()) -> Graph:
@@ -72,6 +76,7 @@ def prepare_reductions(graph: Graph, target: Target, policy: Policy, settled: Co
     plans = _plans(graph, types, target, policy, settled)
     columns = find_column_sums(graph, types, target, policy, settled)
     rows = find_row_partials(graph, target, policy, settled)
+    lasting = {value.name for value in graph.inputs}.union(graph.output_names)
     definitions: list[Definition] = []
     merging: dict[str, Reduction] = {}  # second stages by the states of which a reader combines what they would
     changed = False
@@ -85,7 +90,7 @@ def prepare_reductions(graph: Graph, target: Target, policy: Policy, settled: Co
         if not is_settled and isinstance(definition, Reduction) and definition.results[0].name in rows:
             rewritten = _split_by_rows(definition, rows[definition.results[0].name], types, target, policy)
         else:
-            rewritten = _prepared(definition, {} if is_settled else plans, columns, types, target, policy)
+            rewritten = _prepared(definition, {} if is_settled else plans, columns, types, lasting, target, policy)
         changed = changed or rewritten != (definition,)
         match rewritten:
             case (Reduction(), Reduction() as second):
@@ -102,6 +107,7 @@ def _prepared(
     plans: dict[tuple[tuple[int, ...], ...], Plan],
     columns: dict[str, Runs],
     types: dict[str, TensorType],
+    lasting: Collection[str],
     target: Target,
     policy: Policy,
 ) -> tuple[Definition, ...]:
@@ -124,7 +130,7 @@ def _prepared(
         case Reduction():
             plan = plans.get(_domain(definition))
             if plan is not None:
-                return split(definition, plan, types)
+                return split(definition, _in_vectors(definition, plan, types, lasting), types)
     return (definition,)
 
 
@@ -295,6 +301,39 @@ def _even_plan(parts: int, reduced: tuple[int, ...]) -> Plan:
     return Plan(parts, -(-points // parts), exact=False)
 
 
+def _in_vectors(reduction: Reduction, plan: Plan, types: dict[str, TensorType], lasting: Collection[str]) -> Plan:
+    """Returns a plan whose parts begin at multiples of a vector, where all that is reduced lies in one piece.
+
+    Parts of an odd number of elements, and a mask that ends at one, have each element read by itself. What the parts
+    leave over is read by the second stage, so it has to be in memory anyway: ``lasting`` are inputs and outputs.
+    """
+    dims, points = reduction.reduction_dims, product(dim.size for dim in reduction.reduction_dims)
+    if reduction.dims or plan.takes_turns or not is_static(points) or len(reduction.bodies) != len(reduction.results):
+        return plan
+    if plan.chunk % VECTOR == 0 and plan.exact:
+        return plan
+    in_order = tuple(dim.index for dim in dims)
+    loads = [load for body in reduction.bodies for load in body.loads]
+    if not loads or not all(_lies_in_order(load, in_order, types, lasting) for load in loads):
+        return plan
+    chunk = int(points) // plan.parts // VECTOR * VECTOR
+    return Plan(plan.parts, chunk, exact=True, left_over=int(points) - plan.parts * chunk) if chunk else plan
+
+
+def _lies_in_order(
+    load: Scalar, in_order: tuple[Index, ...], types: dict[str, TensorType], lasting: Collection[str]
+) -> bool:
+    """Returns whether a load reads each element of a tensor without gaps that stays in memory, in the order of both."""
+    tensor, expected = types[load.source], 1
+    if load.source not in lasting or load.indices != in_order:
+        return False
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.strides), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= int(hint(size))
+    return True
+
+
 def split(reduction: Reduction, plan: Plan, types: dict[str, TensorType]) -> tuple[Reduction, Reduction]:
     """Returns the two stages of a split reduction."""
     part, point = fresh_dim("s", plan.parts, reduction.dims), fresh_dim("r", plan.chunk, reduction.dims)
@@ -313,8 +352,27 @@ def split(reduction: Reduction, plan: Plan, types: dict[str, TensorType]) -> tup
     states = tuple(load(value.name, where, value.type.dtype) for value in partials)
     if reduction.combine == "welford" and len(bodies) == 1:
         states = (*states[:2], const(plan.chunk, states[2].dtype))  # all parts weigh the same
+    if plan.left_over:
+        return first, _with_left_over(reduction, plan, part, states)
     second = Reduction(reduction.results, reduction.combine, reduction.dims, (part,), states, reduction.origins)
     return first, second
+
+
+def _with_left_over(reduction: Reduction, plan: Plan, part: Dim, states: tuple[Scalar, ...]) -> Reduction:
+    """Returns the second stage of a reduction of everything: of the states of its parts, and the points behind them."""
+    place = fresh_dim("q", plan.parts + plan.left_over, reduction.dims)
+    is_part = apply("lt", index_value(place.index, I64), const(plan.parts, I64))
+    is_point = apply("logical_not", is_part)
+    extents = tuple(dim.size for dim in reduction.reduction_dims)
+    flat = place.index + plan.parts * (int(plan.chunk) - 1)
+    points = dict(zip(reduction.reduction_dims, delinearize(flat, extents), strict=True))
+    neutrals = neutral_state(str(reduction.combine), tuple(state.dtype for state in states))
+    operands = []
+    for state, body, neutral in zip(states, reduction.bodies, neutrals, strict=True):
+        own = apply("masked", is_part, substitute_dims(state, {part: place.index}), neutral)
+        left = apply("masked", is_point, cast(substitute_dims(body, points), state.dtype), neutral)
+        operands.append(apply("where", is_part, own, left))
+    return Reduction(reduction.results, reduction.combine, (), (place,), tuple(operands), reduction.origins)
 
 
 def _guarded(combine: str, bodies: tuple[Scalar, ...], inside: Scalar) -> tuple[Scalar, ...]:
