@@ -27,6 +27,7 @@ from ferrite_torch.rewrites.attention_patterns import rewrite_attention
 from ferrite_torch.rewrites.copied_storages import counts_from_storage
 from ferrite_torch.rewrites.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.rewrites.masked_writes import choose_by_masks
+from ferrite_torch.rewrites.number_indices import index_by_tensors
 from ferrite_torch.rewrites.symbolic_floats import float_rules, multiply_out
 from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot, undisturbed
 from ferrite_torch.torch_private.aot_metadata import drop_dynamic_marks
@@ -108,6 +109,7 @@ def _compiled(
         rewrite_attention(captured)
         simplify_masks(captured)
         choose_by_masks(captured)
+        index_by_tensors(captured)
         multiply_out(captured)
         is_kept = module is captured and stores_graphs(chosen) and not has_guarded_floats() and observer() is None
         tensors = list(_tensors(module, inputs))

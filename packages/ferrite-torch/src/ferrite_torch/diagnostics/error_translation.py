@@ -55,8 +55,8 @@ class Translation:
 
 
 _DATA = (
-    "torch._check tells what holds of a size that depends on data; torch.compiler.disable runs the function that needs "
-    "its value outside of the graph"
+    "torch._check tells what holds of a size that depends on data; x[i].clone() is no view whose place depends on it; "
+    "torch.compiler.disable runs the function that needs its value outside of the graph"
 )
 _FAKE = "register a fake implementation of the operator with torch.library.register_fake"
 

@@ -24,7 +24,7 @@ from ferrite_torch.torch_private.operators import Overload, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import is_known
 
 _AUGMENTED_NAMES = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift setitem"
-_AUGMENTED = frozenset(_AUGMENTED_NAMES.split())
+AUGMENTED = frozenset(_AUGMENTED_NAMES.split())
 _METADATA_NAMES = "requires_grad_ detach_ share_memory_ t_ transpose_ swapaxes_ squeeze_ unsqueeze_ as_strided_"
 _WRITE_NOTHING = frozenset(_METADATA_NAMES.split())
 _COPIES = frozenset(("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter"))
@@ -44,7 +44,7 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
                 "the storage of a tensor is resized inside a graph, which compiled code would do to a copy",
                 "resize it outside of the compiled function, as by compiling each block",
             )
-        for destination in _destinations(node):
+        for destination in destinations(node):
             fake = _fake(destination)
             if fake is not None and _lies_on_itself(fake) and not _is_copied_apart(destination):
                 raise unsupported(
@@ -52,7 +52,7 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
                     "a write to a tensor whose elements share memory, as those of an expanded one do",
                     "write to a clone() of it, or to what it is a view of",
                 )
-        for destination in _destinations(node):
+        for destination in destinations(node):
             if any(map(_leaves_gaps, _views_on_the_way(destination))):
                 raise unsupported(
                     node,
@@ -62,7 +62,7 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
                 )
 
 
-def _destinations(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+def destinations(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """Yields the nodes whose tensors a call writes to."""
     stack: list[Any] = [node.kwargs.get("out")]
     name = target_name(node).partition(".")[0]
@@ -71,7 +71,7 @@ def _destinations(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
         stack += [value for info, value in zip(infos, node.args, strict=False) if info is not None and info.is_write]
     elif node.op in ("call_method", "call_function") and node.args:
         is_in_place = is_in_place_name(name) and name not in _WRITE_NOTHING
-        if is_in_place or name in _AUGMENTED or node.kwargs.get("inplace") is True:
+        if is_in_place or name in AUGMENTED or node.kwargs.get("inplace") is True:
             stack.append(node.args[0])
     while stack:
         value = stack.pop()
@@ -148,7 +148,7 @@ def _is_number(size: int | torch.SymInt) -> bool:
 
 def written_together(module: torch.fx.GraphModule) -> list[list[int]]:
     """Returns the positions of inputs that share a storage to which a captured graph writes, by storage."""
-    fakes = (_fake(destination) for node in nodes_of(module) for destination in _destinations(node))
+    fakes = (_fake(destination) for node in nodes_of(module) for destination in destinations(node))
     written = {storage_key(fake) for fake in fakes if fake is not None}
     groups: defaultdict[int, list[int]] = defaultdict(list)
     for position, node in enumerate(module.graph.find_nodes(op="placeholder")):
