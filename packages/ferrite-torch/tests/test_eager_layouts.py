@@ -222,6 +222,18 @@ def test_strides_of_what_tensors_index(index: str, layout: str, mode: str) -> No
         check_strides(INDEXING, (LAYOUTS[layout], INDICES[index], other), mode)
 
 
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+@pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize("shape", [(3, 2, 1), (3, 1, 2), (2, 1, 3, 1, 1)], ids=str)
+def test_strides_where_axes_beside_those_that_tensors_index_have_one_element(
+    shape: tuple[int, ...], index: str, mode: str
+) -> None:
+    """Eager views the indices with such axes, and their strides there count."""
+    places, functions = INDICES[index], {"first": lambda x, i: x[i], "second": lambda x, i: x[:, i % x.shape[1]]}
+    check_strides(functions, (rising(*shape), places), mode)
+    check_strides(functions, (rising(*shape).transpose(0, -1).contiguous().transpose(0, -1), places), mode)
+
+
 def test_strides_of_shifts_where_operands_have_dims_of_extent_1_far_apart() -> None:
     shifts = {"left": lambda a, b: a << b, "right": lambda a, b: a >> b}
     one, other = torch.ones(9, dtype=torch.int32).as_strided((5, 1, 1), (1, 5, 5)), torch.ones(2, 1, dtype=torch.int32)

@@ -170,8 +170,9 @@ def rolled_on_cpu(result: torch.Tensor, args: Sequence[Any]) -> Order:
 def indexed_on_cpu(result: torch.Tensor, args: Sequence[Any]) -> Order:
     """Returns the order of what indices that are tensors take of one: a ``TensorIterator`` over it and the indices.
 
-    The axes that indices replace do not count in the tensor, nor the others in the indices. Fake tensors leave the
-    indices out. Masks have one axis each, which says nothing, and how long it is depends on data.
+    The axes that indices replace do not count in the tensor. Of the others, those of one element count in the indices,
+    which are viewed with such axes around their own, and the rest do not. Fake tensors leave the indices out. Masks
+    have one axis each, which says nothing, and how long it is depends on data.
     """
     source, indices = args[0], args[1]
     places = [place for place, index in enumerate(indices) if index is not None]
@@ -183,9 +184,32 @@ def indexed_on_cpu(result: torch.Tensor, args: Sequence[Any]) -> Order:
     axes = slice(first, first + width)
     kept = [step for place, step in enumerate(source.stride()) if place not in places]
     steps = [*kept[:first], *[0] * width, *kept[first:]]
-    own = [_expanded(index.shape, index.stride(), result.shape[axes]) for index in given]
-    behind = len(kept) - first
-    return _sorted(result.shape, [steps, *([*[0] * first, *each, *[0] * behind] for each in own)])
+    common, behind = result.shape[axes], len(kept) - first
+    own = [_among_ones(common, _expanded(index.shape, index.stride(), common), first, behind) for index in given]
+    shape = [*[1] * first, *common, *[1] * behind]
+    return _sorted(result.shape, [steps, *(_expanded(shape, each, result.shape) for each in own)])
+
+
+def _among_ones(shape: Sequence[Any], strides: Sequence[Any], before: int, behind: int) -> list[Any]:
+    """Returns the strides of a tensor that is viewed with axes of one element before and behind its own.
+
+    A view goes through axes that lie as one would, from the last on: what has one element gets the stride that an axis
+    of more would have there.
+    """
+    new = [*[1] * before, *shape, *[1] * behind]
+    steps: list[Any] = [0] * len(new)
+    axis, base, elements, viewed = len(new) - 1, strides[-1] if strides else 1, 1, 1
+    for own in reversed(range(len(shape))):
+        elements = elements * shape[own]
+        is_joined = own > 0 and (is_known(shape[own - 1] == 1) or is_known(strides[own - 1] == elements * base))
+        if is_joined:
+            continue
+        while axis >= 0 and (axis >= before + own or is_known(new[axis] == 1)):
+            steps[axis], viewed = viewed * base, viewed * new[axis]
+            axis -= 1
+        if own > 0:
+            base, elements, viewed = strides[own - 1], 1, 1
+    return steps
 
 
 _NAMES: Mapping[Rule, str] = {
