@@ -181,6 +181,16 @@ def test_common_divisors_and_multiples(dtype: torch.dtype, device: str) -> None:
 
 
 @each_device
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.uint8], ids=str)
+def test_multiples_beyond_a_narrow_type(dtype: torch.dtype, device: str) -> None:
+    """The sign is dropped in 32 bits, and only then is the number cut to its type."""
+    a = torch.arange(1, torch.iinfo(dtype).max, 3 if dtype is not torch.int16 else 701).to(dtype).to(device)
+    b = a.flip(0) if dtype is torch.uint8 else -a.flip(0)
+    check_bits(torch.lcm, a, b)
+    check_bits(torch.lcm, b, a[:, None])
+
+
+@each_device
 @each_type
 def test_integer_powers(dtype: torch.dtype, device: str) -> None:
     x = corners(dtype, device)

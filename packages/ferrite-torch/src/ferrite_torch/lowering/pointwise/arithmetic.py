@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from ferrite_ir.language import scalar as sc
-from ferrite_ir.language.dtypes import BOOL, F32, F64, I16, I32, I64
+from ferrite_ir.language.dtypes import BOOL, F32, F64, I8, I16, I32, I64
 from ferrite_ir.language.scalar import Scalar
 from ferrite_torch.lowering.builder import Unlowered
 from ferrite_torch.lowering.expressions import (
@@ -246,10 +246,16 @@ def scaled_by_power(a: Scalar, exponent: Scalar) -> Scalar:
 
 
 def least_common_multiple(a: Scalar, b: Scalar) -> Scalar:
-    """Returns ``|a / gcd(a, b) * b|``; 0 if both are 0."""
-    divisor = call("gcd", a, b)
-    product = mul(call("truncdiv", a, choose(eq(divisor, 0), 1, divisor)), b)
-    return choose(eq(divisor, 0), 0, magnitude(product))
+    """Returns ``|a / gcd(a, b) * b|``; 0 if both are 0.
+
+    The sign is dropped before a type of 8 or 16 bits wraps around, as in eager mode: C++ multiplies in 32 bits.
+    """
+    divisor, kind = call("gcd", a, b), a.dtype
+    factors = call("truncdiv", a, choose(eq(divisor, 0), 1, divisor)), b
+    if kind in (I8, I16):
+        factors = sc.cast(factors[0], I32), sc.cast(factors[1], I32)
+    multiple = sc.cast(magnitude(mul(*factors)), kind)
+    return choose(eq(divisor, 0), 0, multiple)
 
 
 def split_float(a: Scalar) -> tuple[Scalar, Scalar]:
