@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from against_eager import own_only
 from apart import run_program
 
@@ -75,4 +77,62 @@ finally:
 
 
 def test_forks_while_other_threads_call_and_compile(tmp_path: Path) -> None:
-    run_program(FORKS, tmp_path)
+    """No GPU is to be seen: to compile, dynamo reads the state of its random numbers, which no child of its users can.
+
+    A process that has used CUDA has children that cannot, which is CUDA's own limit.
+    """
+    run_program(FORKS, tmp_path, env={"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""})
+
+
+WITHOUT_GPU = """
+import os, sys
+import torch, ferrite_torch
+
+STRICT = {"fallback": False, "use_cache": False}
+x = torch.randn(6, 4)
+torch.compile(lambda x: x.sin(), backend="ferrite", options=STRICT)(x)  # dynamo keeps what it asks of the GPU at first
+if sys.argv[1] == "cuda":
+    torch.zeros(1, device="cuda")  # the children of this process cannot use the GPU any more
+else:  # what torch does in such a child
+    def refuse(*arguments):
+        raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+
+    torch.cuda.is_available = lambda: True
+    torch.cuda.device_count = lambda: 1
+    torch.cuda._lazy_init = torch._C._cuda_getDevice = torch._C._cuda_getCurrentRawStream = refuse
+torch.cuda.get_rng_state = lambda *device: torch.zeros(16, dtype=torch.uint8)  # as dynamo does
+torch.cuda.set_rng_state = lambda *state: None
+
+def check():
+    functions = (
+        lambda x: x.softmax(-1), lambda x: (x @ x.t()).relu(), lambda x: torch.nn.functional.dropout(x).shape,
+        lambda x: x.to(torch.float8_e4m3fn).float(), lambda x: x.half().cumsum(0),
+        lambda x: torch.nn.functional.conv2d(x[None, None], torch.ones(1, 1, 2, 2)), lambda x: torch.linalg.inv(x[:4]),
+    )
+    for function in functions:
+        for needs_gradient in (False, True):
+            torch._dynamo.reset()
+            given = x.clone().requires_grad_(needs_gradient)
+            made = torch.compile(function, backend="ferrite", options=STRICT)(given)
+            torch.testing.assert_close(made, function(given))
+            if needs_gradient and isinstance(made, torch.Tensor):
+                made.float().sum().backward()
+
+child = os.fork()
+if child == 0:
+    try:
+        check()
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_programs_on_the_cpu_do_not_touch_a_gpu(tmp_path: Path, device: str) -> None:
+    """A child that may not use CUDA compiles and runs what has only tensors on the CPU, dynamo's own reads aside."""
+    run_program(WITHOUT_GPU, tmp_path, arguments=(device,))

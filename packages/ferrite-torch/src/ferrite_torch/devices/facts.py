@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -27,16 +27,21 @@ def convolution_precision() -> str:
     return str(cudnn.conv.fp32_precision)
 
 
-@lru_cache(maxsize=1)
 def lacking_types() -> frozenset[torch.dtype]:
     """Returns the types of eight bits that kernels cannot have as elements here.
 
-    AMD's two are no GPU's of NVIDIA, and the one with four exponent bits came with compute capability 8.9.
+    AMD's two are no GPU's of NVIDIA, and the one with four exponent bits came with compute capability 8.9. A process
+    that has not used its GPU, or the child of one that has, is not made to do so.
     """
+    is_used: Callable[[], bool] = torch.cuda.is_initialized
+    return _types_lacking(is_old=is_used() and torch.cuda.get_device_capability() < (8, 9))
+
+
+@lru_cache(maxsize=2)
+def _types_lacking(*, is_old: bool) -> frozenset[torch.dtype]:
     if torch.version.hip is not None:
         return frozenset()
     amd = (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
-    is_old = torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9)
     return frozenset((*amd, torch.float8_e4m3fn) if is_old else amd)
 
 
