@@ -207,7 +207,7 @@ def _write_entry(cache: Any, key: str, content: bytes) -> None:
     if keeper is None:
         return
     digest = hashlib.sha256(content).hexdigest()
-    folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""))
+    folder: Path | None = None
     try:
         folder = Path(cache._get_tmp_dir_for_key(key))
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -223,7 +223,7 @@ def _write_entry(cache: Any, key: str, content: bytes) -> None:
                 aside.unlink()
             raise
     except OSError as error:
-        keeper.refuse_folder(folder.parent, error)
+        keeper.refuse_folder(Path(error.filename or "") if folder is None else folder.parent, error)
         refuse_to_store(f"it cannot be written: {error}")
 
 
