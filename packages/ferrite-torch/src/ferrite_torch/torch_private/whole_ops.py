@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ferrite_torch.formulas.dropout import dropout
 from ferrite_torch.formulas.one_hot import one_hot
 from ferrite_torch.formulas.scan_gradients import cumprod_gradient
 from ferrite_torch.torch_private.operators import Overload
@@ -63,21 +64,24 @@ def taking_apart_as_ours() -> Iterator[None]:
     """Makes some ops that torch's library takes apart itself, before anything sees them, come apart in our pieces.
 
     The library's gradient of a cumulative product has several pieces for every element of a line, and its ``one_hot``
-    does not look at what it is given (before torch 2.13), or asserts in calls of their own.
+    does not look at what it is given (before torch 2.13), or asserts in calls of their own. Torch's ``dropout`` copies
+    where it drops nothing.
     """
-    composite = torch._C.DispatchKey.CompositeImplicitAutograd
-    ours: dict[Overload, Callable[..., Any]] = {
-        torch.ops.aten.cumprod_backward.default: cumprod_gradient,
-        torch.ops.aten.one_hot.default: one_hot,
+    composite, autograd = torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd
+    ours: dict[tuple[Overload, Any], Callable[..., Any]] = {
+        (torch.ops.aten.cumprod_backward.default, composite): cumprod_gradient,
+        (torch.ops.aten.one_hot.default, composite): one_hot,
+        (torch.ops.aten.dropout.default, composite): dropout,
+        (torch.ops.aten.dropout.default, autograd): dropout,
     }
-    theirs = {op: op.py_kernels.get(composite) for op in ours}
+    theirs = {(op, key): op.py_kernels.get(key) for op, key in ours}
     try:
-        for op, pieces in ours.items():
-            _enter(op, composite, pieces)
+        for (op, key), pieces in ours.items():
+            _enter(op, key, pieces)
         yield
     finally:
-        for op, kernel in theirs.items():
-            _enter(op, composite, kernel)
+        for (op, key), kernel in theirs.items():
+            _enter(op, key, kernel)
 
 
 def _enter(op: Overload, key: Any, kernel: Callable[..., Any] | None) -> None:
