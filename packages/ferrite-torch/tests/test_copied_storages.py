@@ -63,6 +63,34 @@ def test_the_gradient_passes_a_copied_storage() -> None:
     torch.testing.assert_close(gradients(torch.compile(program, backend="ferrite")), gradients(program))
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x.slice_scatter(x[:, :2] * 2, 1, 0, 2),
+        lambda x: x.select_scatter(x[:, 0] * 2, 1, 1),
+        lambda x: x.diagonal_scatter(x.diagonal() * 2),
+        lambda x: x[:, 1:].slice_scatter(x[:1, 1:] * 2, 0, 1, 2),
+    ],
+)
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_gradients_of_copies_lie_as_they_come(
+    write: Callable[[torch.Tensor], torch.Tensor], *, is_dynamic: bool
+) -> None:
+    """A copy begins where its operand does; what autograd passes back to it does not."""
+    x = torch.randn(9).as_strided((2, 3), (3, 1), 3).requires_grad_()
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return write(x), x.as_strided((2,), (1,), 4)  # counts places, so that copies are made of whole storages
+
+    def gradients(function: Callable[..., tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
+        one, other = function(x)
+        return torch.autograd.grad(one.sin().sum() + other.sum(), (x,))
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="ferrite", dynamic=is_dynamic, options={"fallback": False})
+    torch.testing.assert_close(gradients(compiled), gradients(program))
+
+
 def test_memory_around_a_written_input_is_refused() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         x[0:].fill_(0)

@@ -16,6 +16,7 @@ import torch
 
 from ferrite_torch.rewrites.overlapping_targets import PARTS, lies_on_itself, written_in_memory
 from ferrite_torch.torch_private.nodes import nodes_of, target_name
+from ferrite_torch.torch_private.observation import is_in_gradient_formula
 from ferrite_torch.torch_private.operators import Overload
 from ferrite_torch.torch_private.symbolic_shapes import is_known
 
@@ -42,10 +43,11 @@ def _counts_from_storage(node: torch.fx.Node) -> bool:
 def called_on_storage(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Returns what an op that writes a part of a copy returns, in a copy of the storage of its operand.
 
-    NotImplemented for other ops, and for operands that are all that their storage holds.
+    NotImplemented for other ops, and for operands that are all that their storage holds. So it is where torch's formula
+    of a gradient calls the op: nothing there counts places, and where the gradient of a result lies is not known.
     """
     part = PARTS.get(op)
-    if part is None or len(args) < 2:
+    if part is None or len(args) < 2 or is_in_gradient_formula():
         return NotImplemented
     x, source, *place = args
     if x.layout is not torch.strided or lies_on_itself(x):

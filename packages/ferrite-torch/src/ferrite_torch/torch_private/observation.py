@@ -6,7 +6,19 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
+
 from ferrite_torch.torch_private.operators import Overload
+
+
+def is_in_gradient_formula() -> bool:
+    """Returns whether an op that runs now belongs to the gradient of another one, by a formula of torch's.
+
+    What `torch.autograd.Function` has for a backward is a program's own and does not count. Which node of autograd is
+    at work has no public name.
+    """
+    node: object = torch._C._current_autograd_node()
+    return node is not None and not isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
 def observing(
