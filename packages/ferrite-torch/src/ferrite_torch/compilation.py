@@ -117,6 +117,7 @@ def compile_for_targets(
             product_rows=policy.product_rows,
             wide_product_rows=policy.wide_product_rows,
             products=options.products,
+            tunes_kernels=options.tune_user_kernels,
         )
     if options.extern == "error":
         refuse_fallbacks(lowered.fallbacks, OTHER_DEVICE)
@@ -140,7 +141,8 @@ def compile_for_targets(
             schedules.append(replace(plan, choices=tuple(choice for each in chosen for choice in each.choices)))
             log_schedule(kind, schedules[-1])
         with watch.phase("emit", name):
-            programs.append(emit_program(schedules[-1], target).to_mapping())
+            given = {launch.target: launch.spec for launch in lowered.launches}
+            programs.append(emit_program(schedules[-1], target, given=given).to_mapping())
     return Compilation(lowered, simplified.graphs[0], tuple(schedules), tuple(programs), externs)
 
 

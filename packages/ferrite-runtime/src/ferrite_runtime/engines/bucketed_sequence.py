@@ -69,7 +69,7 @@ def grid_code(kernel: DeviceKernel, sources: Sequence[Source]) -> tuple[Instruct
             return meanings[name]
         return ("value", source[1]) if source[0] == "value" else ("number", source[1])
 
-    return postfix(spec.grid, meaning)
+    return postfix(spec.grid_at(dict(kernel.config.blocks))[0], meaning)
 
 
 def postfix(expr: Expr, meaning: Callable[[str], Instruction | Expr]) -> tuple[Instruction, ...]:

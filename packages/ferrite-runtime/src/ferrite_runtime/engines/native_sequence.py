@@ -204,8 +204,19 @@ class SequenceWriter:
         self.names[f"_slow{site.number}"] = kernel.launch
         yield f"_slow{site.number}(_stream, ({values}))"
 
+    def _write_first(self, site: Site) -> Iterable[str]:
+        """Yields a launch whose grid has more axes than native code computes: Python does, and chooses its build."""
+        yield from self.flush()
+        values = "".join(f"{argument.text}, " for argument in site.arguments)
+        owners = "".join(f"{argument.owner}, " for argument in site.arguments)
+        self.names[f"_first{site.number}"] = self.kernels[site.kernel.id].launch_first
+        yield f"_first{site.number}(_stream, ({values}), ({owners}))"
+
     def _write_choice(self, site: Site) -> Iterable[str]:
         """Lets a launch wait that depends on sizes; what it depends on becomes part of the key of its sequence."""
+        if not site.kernel.is_flat:
+            yield from self._write_first(site)
+            return
         chosen = [*((option.tests, option.site) for option in site.options), ((), site)]
         if any(argument.misaligned for _, one in chosen if one is not None for argument in one.arguments):
             yield from self._write_branches(chosen)

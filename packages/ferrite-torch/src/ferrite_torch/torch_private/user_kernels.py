@@ -3,11 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ferrite_runtime.kernel_source.user_names import jitted_function
+
 Grids = Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class UserKernel:
+    """A kernel as the user has decorated it, taken apart.
+
+    Attributes:
+        function: the jitted function.
+        configs: what ``@triton.autotune`` chooses from, empty without it.
+        keys: the arguments whose values its choice depends on.
+        heuristics: functions of all arguments that ``@triton.heuristics`` computes constants with, the outermost first.
+    """
+
+    function: Any
+    configs: tuple[Any, ...]
+    keys: tuple[str, ...]
+    heuristics: tuple[tuple[str, Callable[[Mapping[str, Any]], Any]], ...]
+
+
+def take_apart(kernel: Any) -> UserKernel:
+    """Returns a kernel without what is wrapped around its function.
+
+    Raises:
+        TypeError: something else than Triton's decorators is.
+    """
+    configs: list[Any] = []
+    keys: list[str] = []
+    heuristics: list[tuple[str, Callable[[Mapping[str, Any]], Any]]] = []
+    while jitted_function(kernel) is None:
+        if getattr(kernel, "configs", None):
+            configs, keys = list(kernel.configs), list(kernel.keys)
+        elif hasattr(kernel, "values") and hasattr(kernel, "fn"):
+            heuristics += kernel.values.items()
+        else:
+            raise TypeError(f"a kernel within a {type(kernel).__name__}")
+        kernel = kernel.fn
+    return UserKernel(kernel, tuple(configs), tuple(keys), tuple(heuristics))
 
 
 def find_kernel(number: int) -> Any:

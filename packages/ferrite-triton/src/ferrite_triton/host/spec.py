@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -65,6 +66,33 @@ class KernelSpec:
             "facts": dict(self.facts),
             "origin": list(self.origin),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class GivenKernel:
+    """A kernel that is not ours: its spec as somebody else has written it, in the format.
+
+    Attributes:
+        mapping: the spec.
+        origin: where it and its launches come from.
+    """
+
+    mapping: Mapping[str, Any]
+    origin: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Returns the identity that the spec states."""
+        return str(self.mapping["id"])
+
+    @property
+    def source(self) -> str:
+        """Returns the kernel's text."""
+        return str(self.mapping["source"])
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form."""
+        return {**self.mapping, "origin": list(self.origin)}
 
 
 @dataclass(frozen=True, slots=True)
