@@ -45,7 +45,7 @@ from ferrite_scheduler.model.schedule import (
 )
 from ferrite_scheduler.model.target import Policy
 
-from .sub_buffers import SubBuffer, find_sub_buffers
+from .sub_buffers import SubBuffer, empty_name, find_sub_buffers
 
 STORED_LAST = (LoopedReduction, Contraction, GridReduction, RegisterNorm)
 """Forms that may overwrite an operand only with what they store in the end: all of it has been read before."""
@@ -105,6 +105,8 @@ def plan_memory(
         dying = deaths.get(position, [])
         if isinstance(item, Kernel):
             dying = _run_kernel(plan, item, pending, dying, shared)
+        elif _is_allocated(plan, item):
+            _allocate(plan, item, pending, shared)
         else:
             _drop(plan, pending)
             _call(plan, item)
@@ -316,6 +318,27 @@ def _new_name(plan: _Plan, wanted: str) -> str:
         name, number = f"{wanted}_{number}", number + 1
     plan.taken.add(name)
     return name
+
+
+def _is_allocated(plan: _Plan, node: Node) -> bool:
+    """Returns whether a call makes a buffer without contents, of a type that programs have, in no other buffer."""
+    name = empty_name(node)
+    if name is None or name in plan.sub_buffers or _result_name(plan, plan.graph.values[name]) is None:
+        return False
+    return plan.types[name].dtype.kind != "opaque"
+
+
+def _allocate(plan: _Plan, node: Node, pending: list[str], shared: frozenset[str]) -> None:
+    """Adds the steps of a call that makes a buffer without contents: a dead one of its size, or a new one."""
+    result = plan.graph.values[str(empty_name(node))]
+    param = Param(result.name, result.type, "write")
+    free = [host for host in pending if host in plan.owned and host not in shared]
+    holds_others = any(sub_buffer.inside == result.name for sub_buffer in plan.sub_buffers.values())
+    reused = _match_sizes(plan, [param], free) if plan.policy.reuse and not holds_others else {}
+    _drop(plan, [host for host in pending if host not in reused.values()])
+    source = reused.get(result.name)
+    made = Allocate(result.name, result.type) if source is None else Reuse(result.name, source, result.type)
+    plan.steps.append(made)
 
 
 def _call(plan: _Plan, node: Node) -> None:
