@@ -161,7 +161,10 @@ def _produce(
         changed=changed_outputs(module, compiled.graph),
         donated=tuple(sorted(ambient.donated)),
         captured=tuple((each.target, each.position) for each in lowered.captured),
-        places=places_of(module, (each for kernel in program["kernels"] for each in kernel["origin"])),
+        places={
+            **places_of(module, (each for kernel in program["kernels"] for each in kernel["origin"])),
+            **{each: told for launch in lowered.launches for each, told in launch.places()},
+        },
     )
     return artifact, lowered.names, compiled.schedules[0]
 

@@ -107,7 +107,9 @@ def _constant(value: Any) -> Any:
     import triton.language as tl
 
     found = DTYPES[value["dtype"]].triton
-    return next(kind for kind in vars(tl).values() if isinstance(kind, tl.dtype) and kind.name == _LONG.get(found, found))
+    return next(
+        kind for kind in vars(tl).values() if isinstance(kind, tl.dtype) and kind.name == _LONG.get(found, found)
+    )
 
 
 _LONG = {"i1": "int1", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64"} | {

@@ -7,6 +7,7 @@ are changed at exactly the places that name it.
 
 from __future__ import annotations
 
+import ast
 import math
 import sys
 from collections.abc import Container, Hashable, Sequence
@@ -43,6 +44,15 @@ def module_text(function: Any, leading: Sequence[str] = ()) -> str:
     if root is None:
         raise UserKernelSpecError("source", f"{function!r} is no @triton.jit function")
     return _Module(_read(root), leading).text()
+
+
+def place_of_line(function: Any, line: int, leading: Sequence[str] = ()) -> str:
+    """Returns where a line of a function's `module_text` was written, as ``path:line``; the function's own place of what
+    is in no function.
+    """
+    root = jitted_function(function)
+    assert root is not None, "it has a text"
+    return _Module(_read(root), leading).place_of_line(line) or place_of(function)
 
 
 def place_of(function: Any) -> str:
@@ -114,6 +124,15 @@ class _Module:
         # Functions that others call stand first; the kernel itself is the last.
         bodies = ["\n" + body for body in reversed(bodies)]
         return "\n".join([*imports, "", *sorted(constants), "", *bodies]).lstrip("\n")
+
+    def place_of_line(self, line: int) -> str | None:
+        """Returns where a line of the text was written, None where it is in no function."""
+        known = {name: function for function, name in self._function_names.items()}
+        for node in ast.parse(self.text()).body:
+            if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0):
+                function = self._functions[known[node.name]]
+                return f"{function.function.__code__.co_filename}:{function.line + line - node.lineno}"
+        return None
 
     def _rewritten(self, function: UserFunction) -> str:
         """Returns a function's text with each global under the name that it has in this module."""

@@ -35,8 +35,8 @@ __all__ = [
     "wider_configs",
 ]
 
-# Forms whose candidates are all measured by default, each a compilation before the first result: those that a person has
-# written down. What the compiler writes takes its first guess (decision 0013).
+# Forms whose candidates are all measured by default, each a compilation before the first result: those that a person
+# has written down. What the compiler writes takes its first guess (decision 0013).
 MEASURED_BY_DEFAULT = ("user",)
 
 

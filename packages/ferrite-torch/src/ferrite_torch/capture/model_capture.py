@@ -23,11 +23,11 @@ from ferrite_torch.torch_private.nodes import map_leaves
 from ferrite_torch.torch_private.partitioning import partition
 from ferrite_torch.torch_private.source_lines import noting_lines
 from ferrite_torch.torch_private.tracing import (
-    CompilesInside,
+    NeedsDynamo,
     WholeModel,
     export_whole,
     exporting,
-    refusing_to_compile,
+    refusing_what_needs_dynamo,
     trace_functional,
     written_arguments,
 )
@@ -104,9 +104,9 @@ def capture(  # what a call is, and how to take it apart
     names = [each.name for each in held]
     tensors = [*(each.tensor for each in held), *leaves]
     try:
-        with refusing_to_compile():
+        with refusing_what_needs_dynamo():
             return _captured(_Call(model, names, arguments), held, tensors, training, decompositions, device)
-    except CompilesInside:
+    except NeedsDynamo:
         whole = export_whole(model, args, kwargs, training=training)
         return _captured(_Call(whole, names, arguments), held, tensors, training, decompositions, device)
 

@@ -25,6 +25,8 @@ from ferrite_runtime import Options as RuntimeOptions
 from ferrite_runtime import Target as GpuTarget
 from ferrite_runtime.compilation.assertions import checked_program
 from ferrite_runtime.formats.target import find_ptx_target, find_target
+from ferrite_runtime.kernel_source.allowed_text import find_liberty
+from ferrite_runtime.kernel_source.user_text import place_of_line
 from ferrite_runtime.process.option_ranges import BOOL, FUNCTION, MAYBE_MAPPING, Range
 from ferrite_scheduler import Target
 from ferrite_torch.capture.model_capture import Captured, capture
@@ -300,6 +302,7 @@ class _Exporter:
             compiled = compile_for_targets(module, kind, self.options, facts, targets, watch, self.device)
             lowered = compiled.lowered.complete()
             _refuse_captured(lowered)
+            _refuse_liberties(lowered)
             grouped: dict[str, tuple[list[str], Program]] = {}
             for name, mapping in zip(targets, compiled.programs, strict=True):
                 checks = self.options.check_indices and name != CPU
@@ -325,6 +328,23 @@ def _refuse_captured(lowered: LoweredModule) -> None:
             "before the model is exported, unroll the loop, or make an operator of the kernel "
             "(torch.library.custom_op) and name it where the bundle is loaded (operators=[…])"
         )
+
+
+def _refuse_liberties(lowered: LoweredModule) -> None:
+    """Checks that users' Triton kernels stay within the language of kernels: a bundle's text may do nothing else.
+
+    Raises:
+        Unsupported: one does not; the message names its line.
+    """
+    for launch in lowered.launches:
+        liberty = find_liberty(str(launch.spec["source"]))
+        if liberty is not None:
+            place = place_of_line(launch.function, liberty.line)
+            raise Unsupported(
+                f"{place}: kernel {launch.spec['name']}: {liberty.what}; a bundle holds nothing beyond the language of "
+                "kernels. What to do: write it with other functions of triton.language, or make an operator of the "
+                "kernel (torch.library.custom_op) and name it where the bundle is loaded (operators=[…])"
+            )
 
 
 def scheduler_target(name: str) -> Target:

@@ -10,7 +10,7 @@ from it in each call, by the code that starts our own kernels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -52,6 +52,10 @@ class UserLaunch:
     spec: Mapping[str, Any]
     place: str
     function: Any = field(compare=False, repr=False)
+
+    def places(self) -> Iterator[tuple[str, str]]:
+        """Yields what a spec says of where its kernel is written, and the same with the whole path."""
+        yield _told(self.function), f"{self.function.__name__} ({self.place})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +194,9 @@ class _Arguments:
     def _tensor(self, param: Any, tensor: Tensor) -> Param:
         name = tensor.dtype.name
         if tensor.device and tensor.device != self.device:
-            raise NotWritten(f"{param.name} is a tensor on {tensor.device}, which a kernel on {self.device} cannot read")
+            raise NotWritten(
+                f"{param.name} is a tensor on {tensor.device}, which a kernel on {self.device} cannot read"
+            )
         if name not in DTYPES or DTYPES[name].triton is None:
             raise NotWritten(f"{param.name} is a tensor of {name}")
         view = tensor.strided()

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ferrite_torch.torch_private.attention import name_attention
 from ferrite_torch.torch_private.fake_tensors import without_modes
+from ferrite_torch.torch_private.user_kernels import replacing_launches
 from ferrite_torch.torch_private.whole_ops import taking_apart_as_ours
 
 
@@ -75,25 +76,27 @@ def exporting() -> Iterator[None]:
             setattr(torch.compiler, name, value)
 
 
-class CompilesInside(Exception):
-    """What is traced calls ``torch.compile`` itself."""
+class NeedsDynamo(Exception):
+    """What is traced calls ``torch.compile`` itself, or launches a Triton kernel: only dynamo has graphs of either."""
 
 
 @contextmanager
-def refusing_to_compile() -> Iterator[None]:
-    """Makes ``torch.compile`` raise `CompilesInside`.
+def refusing_what_needs_dynamo() -> Iterator[None]:
+    """Makes ``torch.compile``, and launches of Triton kernels, raise `NeedsDynamo`.
 
     Control flow (``torch.cond`` and its like) outside of a compiled function compiles its functions, to have what they
     close over as operands. Under another tracer that fails, and what is left in dynamo's caches makes later calls fail.
+    A kernel would read the memory of tensors that have none; those that ``wrap_triton`` is around are traced.
     """
     theirs = torch.compile
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise CompilesInside
+        raise NeedsDynamo
 
     torch.compile = refuse
     try:
-        yield
+        with replacing_launches(refuse):
+            yield
     finally:
         torch.compile = theirs
 
