@@ -30,8 +30,8 @@ class Options:
         workers: number of compile processes, 0 for none, None for one per core.
         use_cache: keep compiled kernels and measurements on disk.
         tuning_seconds: limit on the time spent measuring for one graph; None leaves it to the runtime.
-        tune_user_kernels: try more warps and stages of the program's own Triton kernels than these state. The configs of
-            ``@triton.autotune`` are measured in any case, unless ``tune`` is ``none``.
+        tune_user_kernels: try more warps and stages of the program's own Triton kernels than these state. The configs
+            of ``@triton.autotune`` are measured in any case, unless ``tune`` is ``none``.
         cuda_graph: play each graph as one CUDA graph from its third call on; a warning says why, where that cannot be.
         native_products: have the code that starts kernels call the library's matrix products between them as well;
             False has Python call them, where a profiler or a dispatch mode sees them.

@@ -16,10 +16,10 @@ from ferrite_runtime.formats.expressions import print_expr
 from ferrite_runtime.formats.kernel_spec import USER, KernelSpec
 
 Bucket: TypeAlias = tuple[int, ...]
-"""For each size param what divides it (see `divisor_of`), then for each symbolic axis the bits of its last position, then
-the values of the size params whose values count.
+"""For each size param what divides it (see `divisor_of`), then for each symbolic axis the bits of its last position.
 
-Templates have none: their sizes lie in no address, and they have no config to choose.
+Then the values of the size params whose values count. Templates have none: their sizes lie in no address, and they have
+no config to choose.
 """
 
 

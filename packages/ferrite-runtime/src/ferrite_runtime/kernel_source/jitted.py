@@ -106,7 +106,7 @@ def _constant(value: Any) -> Any:
         return value
     import triton.language as tl
 
-    found = DTYPES[value["dtype"]].triton
+    found = str(DTYPES[value["dtype"]].triton)
     return next(
         kind for kind in vars(tl).values() if isinstance(kind, tl.dtype) and kind.name == _LONG.get(found, found)
     )

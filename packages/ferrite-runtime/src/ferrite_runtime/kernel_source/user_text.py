@@ -47,8 +47,9 @@ def module_text(function: Any, leading: Sequence[str] = ()) -> str:
 
 
 def place_of_line(function: Any, line: int, leading: Sequence[str] = ()) -> str:
-    """Returns where a line of a function's `module_text` was written, as ``path:line``; the function's own place of what
-    is in no function.
+    """Returns where a line of a function's `module_text` was written, as ``path:line``.
+
+    Of a line that is in no function, as of an import, it is where the function itself is.
     """
     root = jitted_function(function)
     assert root is not None, "it has a text"

@@ -1,7 +1,8 @@
 """Lowering of higher-order ops that have none of their own.
 
-Each becomes a library call of a place in the captured graph, or the launch of a user's Triton kernel. A user's Triton kernel writes to its arguments. In a functional graph it does so "as if on copies": what it writes is
-copied first, unless nobody reads it afterwards.
+Each becomes a library call of a place in the captured graph, or the launch of a user's Triton kernel. A user's kernel
+writes to its arguments. In a functional graph it does so "as if on copies": what it writes is copied first, unless
+nobody reads it afterwards.
 """
 
 from __future__ import annotations
