@@ -282,14 +282,14 @@ class _Reader:
         match statement:
             case ast.Assign([ast.Name()], value) | ast.Return(ast.expr() as value):
                 yield from self._value(value)
-            case ast.Assign([ast.Tuple(elements)], ast.Call(ast.Attribute()) as value) if all(
+            case ast.Assign([ast.Tuple(elements)], ast.Call() | ast.Tuple() as value) if all(
                 isinstance(element, ast.Name) for element in elements
             ):
                 yield from self._value(value)
             case ast.AnnAssign(ast.Name(), annotation, ast.expr() as value):
                 yield from self._value(annotation)
                 yield from self._value(value)
-            case ast.AugAssign(ast.Name(name), operator, value) if name in self.tensors:
+            case ast.AugAssign(ast.Name(), operator, value):  # no more than ``x = x + y``, and watched as that is
                 yield from self._operator(operator, value, statement)
                 yield from self._value(value)
             case ast.For(ast.Name(), ast.Call(function) as loop, body, []) if self._is_range(function):

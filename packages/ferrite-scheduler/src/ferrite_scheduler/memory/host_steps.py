@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from ferrite_ir.language.bindings import results_that_bind
-from ferrite_ir.language.graph import Extern, Graph, If, Reduction, TensorType, Update, View, loads_of
+from ferrite_ir.language.graph import Extern, Graph, If, Loop, Reduction, TensorType, Update, View, loads_of
 from ferrite_ir.language.index import Index, linearize
 from ferrite_ir.language.sizes import Size
 from ferrite_scheduler.analysis.dependences import Dependences, Node
@@ -204,6 +204,8 @@ def _run_kernel(plan: _Plan, kernel: Kernel, pending: list[str], dying: list[str
         else:
             plan.steps.append(Reuse(param.name, source, param.type))
             taken[source] = param.name
+    if _copies_onto_itself(plan, kernel, in_place):
+        return [host for host in dying if host not in taken]
     if in_place:
         kernel = replace(kernel, params=tuple(_marked(param, in_place) for param in kernel.params))
     arguments = tuple(_argument(plan, param, taken) for param in kernel.params)
@@ -212,6 +214,18 @@ def _run_kernel(plan: _Plan, kernel: Kernel, pending: list[str], dying: list[str
     for name in updated:
         plan.items.pop(plan.host[name], None)
     return [host for host in dying if host not in taken]
+
+
+def _copies_onto_itself(plan: _Plan, kernel: Kernel, in_place: Mapping[str, str]) -> bool:
+    """Returns whether a kernel would store nothing but what lies there: a copy of what nobody else reads."""
+    return not kernel.skip_guard and all(
+        isinstance(definition, Loop)
+        and all(
+            body.op == "load" and in_place.get(result.name) == plan.host.get(body.source)
+            for result, body in zip(definition.results, definition.bodies, strict=True)
+        )
+        for definition in kernel.body
+    )
 
 
 def _marked(param: Param, in_place: dict[str, str]) -> Param:
