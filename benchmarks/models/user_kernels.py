@@ -1,8 +1,9 @@
 """A training step with hand-written Triton kernels inside: eager, Inductor and Ferrite side by side.
 
 The kernels (`written_kernels.py`) are a fused norm, rotary embedding and a fused cross entropy, with derivatives. Every
-backend has to make one forward and one backward graph of the step; losses and gradients are compared with eager's, which
-launches the same kernels, before anything is timed. Backends take turns, so that the clock of the GPU is the same for all.
+backend has to make one forward and one backward graph of the step; losses and gradients are compared with eager's,
+which launches the same kernels, before anything is timed. Backends take turns, so that the clock of the GPU is the same
+for all.
 
 python benchmarks/models/user_kernels.py
 python benchmarks/models/user_kernels.py --size tiny --rounds 3

@@ -36,9 +36,7 @@ def norm_forward(x_ptr, weight_ptr, out_ptr, scale_ptr, columns, eps, BLOCK: tl.
 
 
 @triton.jit
-def norm_backward(
-    dy_ptr, x_ptr, weight_ptr, scale_ptr, dx_ptr, parts_ptr, rows, columns, each, BLOCK: tl.constexpr
-):
+def norm_backward(dy_ptr, x_ptr, weight_ptr, scale_ptr, dx_ptr, parts_ptr, rows, columns, each, BLOCK: tl.constexpr):
     part = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     inside = at < columns

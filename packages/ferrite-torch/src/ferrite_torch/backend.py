@@ -19,7 +19,7 @@ from ferrite_torch.capture.joint_graphs import prepare_joint
 from ferrite_torch.diagnostics.announcements import announce_eager
 from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.diagnostics.statistics import observed, observer
-from ferrite_torch.errors import ExternRefused, FerriteError, OptionError, Refused, Unsupported
+from ferrite_torch.errors import ExternRefused, FerriteError, LaunchRefused, OptionError, Refused, Unsupported
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.rewrites.aliased_writes import keeping_places, refuse_lost_writes, written_together
 from ferrite_torch.rewrites.attention_masks import simplify_masks
@@ -50,8 +50,8 @@ COMPILED_DEVICES = ("cuda", "cpu")
 A test vehicle, slow and honest.
 """
 
-_NEVER_EAGER = (ExternRefused, OptionError)
-"""Errors that are raised whatever ``fallback`` says: the user asked for something else than an eager graph."""
+_NEVER_EAGER = (ExternRefused, LaunchRefused, OptionError)
+"""Errors that are raised whatever ``fallback`` says: an eager graph is not what the user asked for."""
 
 
 def ferrite(

@@ -160,7 +160,7 @@ def _produce(
         strides=tuple(strides_of(compiled.graph.outputs)),
         changed=changed_outputs(module, compiled.graph),
         donated=tuple(sorted(ambient.donated)),
-        captured=tuple((each.target, each.position) for each in lowered.captured),
+        captured=tuple((each.target, each.position, each.reason) for each in lowered.captured),
         places={
             **places_of(module, (each for kernel in program["kernels"] for each in kernel["origin"])),
             **{each: told for launch in lowered.launches for each, told in launch.places()},

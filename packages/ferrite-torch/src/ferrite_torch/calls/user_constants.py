@@ -6,6 +6,7 @@ are good for one process only.
 
 from __future__ import annotations
 
+import ast
 import functools
 import math
 from collections.abc import Mapping
@@ -68,12 +69,20 @@ def fixed_launch(call: HigherOrderCall) -> FixedLaunch:
     given = user_kernels.find_constants(call.kwargs["constant_args_idx"])
     if call.kwargs["tma_descriptor_metadata"]:
         raise NotWritten("it takes a tensor descriptor (TMA), which is made anew for each call")
+    if _makes_descriptors(text_of(kernel.function)):
+        raise NotWritten("it makes tensor descriptors (TMA), for which Triton's launcher gives it memory")
     for name, compute in kernel.heuristics:
         try:
             given[name] = compute(dict(given))
         except KeyError as error:
             raise NotWritten(f"its heuristics for {name} look at {error}, which only a run knows") from error
     return FixedLaunch(kernel, given)
+
+
+@functools.lru_cache(maxsize=256)
+def _makes_descriptors(text: str) -> bool:
+    names = (node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute))
+    return any(name.endswith("make_tensor_descriptor") for name in names)
 
 
 @functools.lru_cache(maxsize=256)

@@ -323,8 +323,9 @@ def _refuse_captured(lowered: LoweredModule) -> None:
         Unsupported: one does; the message names the op and the line.
     """
     for step in lowered.captured:
+        why = f" ({step.reason})" if step.reason else ""
         raise Unsupported(
-            f"{step.origin}: {step.op} takes functions, which a bundle cannot hold. What to do: choose the branch "
+            f"{step.origin}: {step.op} takes functions, which a bundle cannot hold{why}. What to do: choose the branch "
             "before the model is exported, unroll the loop, or make an operator of the kernel "
             "(torch.library.custom_op) and name it where the bundle is loaded (operators=[…])"
         )

@@ -40,12 +40,21 @@ A_STEP = "a step of its own, run as it is"
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """One captured step of a lowered graph: its target, where its node is in the graph, its op and where from."""
+    """One captured step of a lowered graph.
+
+    Attributes:
+        target: what it calls.
+        position: where its node is in the graph.
+        op: the higher-order op.
+        origin: where that comes from, as people read it.
+        reason: why it has no form of its own, empty where nobody has written one for the op.
+    """
 
     target: str
     position: int
     op: str
     origin: str
+    reason: str = ""
 
 
 class CapturedSteps:
@@ -58,8 +67,8 @@ class CapturedSteps:
         self.found: list[Captured] = []
         self.launches: dict[str, UserLaunch] = {}
 
-    def lower(self, node: torch.fx.Node) -> Any:
-        """Returns the results of a node, nested as torch nests them.
+    def lower(self, node: torch.fx.Node, reason: str = "") -> Any:
+        """Returns the results of a node, nested as torch nests them; ``reason`` says why it is a step of its own.
 
         Raises:
             Unsupported: torch has not told what the op returns, or a program has no form for an operand.
@@ -72,7 +81,8 @@ class CapturedSteps:
         target = f"captured.{_identifier(call.name)}.{position}"
         self._builder.begin(node, origins_of(node), lambda name: self._lifetimes.may_reuse(name, node))
         result = self._launch(target, call) if call.is_user_kernel else self._step(target, node, call)
-        self.found.append(Captured(target, position, f"higher_order.{call.name}", origins_of(node)[0].told))
+        op = f"higher_order.{call.name}"
+        self.found.append(Captured(target, position, op, origins_of(node)[0].told, reason))
         return (None, *result) if call.has_token else result
 
     def launch(self, node: torch.fx.Node) -> Any:
@@ -80,7 +90,7 @@ class CapturedSteps:
 
         Raises:
             NotWritten: a program has no form for the launch.
-            Unsupported: the user's launch is wrong.
+            LaunchRefused: the user's launch is wrong.
         """
         call = call_of_node(node)
         if call.name != USER_KERNELS[0]:

@@ -327,42 +327,31 @@ class _Walk:
         return (token, *(results if isinstance(results, tuple) else (results,)))
 
     def _call_higher_order(self, node: torch.fx.Node, args: Sequence[Any]) -> Any:
-        """Lowers control flow to calls of graphs, scans to scans, and what has no such form to a step of its own."""
+        """Lowers control flow to calls of graphs, scans to scans, users' kernels to launches, others to steps of their own."""
         name = str(node.target)
-        if name in USER_KERNELS:
-            return self._launch(node)
-        if name not in ControlFlow.OPS and name not in HIGHER_ORDER:
+        if name not in (*ControlFlow.OPS, *HIGHER_ORDER, *USER_KERNELS):
             return self._call_as_it_is(node)
         mark, count = self.builder.mark(), len(self.builder.definitions)
         try:
             if name in ControlFlow.OPS:
                 results = self.control_flow.lower(node)
+            elif name in USER_KERNELS:
+                results = self.captured.launch(node)
             else:
                 self.builder.begin(node, origins_of(node))
                 results = HIGHER_ORDER[name](self.builder, self.module, node, args)
                 check_result(results, node.meta.get("val"))
-        except (NoForm, Unlowered) as reason:
+        except (NoForm, NotWritten, Unlowered) as reason:
             self.builder.rollback(mark)
-            return self._call_as_it_is(node, f"{A_STEP}: {reason}")
+            return self._call_as_it_is(node, str(reason))
         self.write_backs.note_sharing(self.builder.definitions[count:])
         return results
 
-    def _launch(self, node: torch.fx.Node) -> Any:
-        """Lowers a user's Triton kernel to its launch, one that a program has no form for to a step of its own."""
-        mark, count = self.builder.mark(), len(self.builder.definitions)
-        try:
-            results = self.captured.launch(node)
-        except NotWritten as reason:
-            self.builder.rollback(mark)
-            return self._call_as_it_is(node, f"{A_STEP}: {reason}")
-        self.write_backs.note_sharing(self.builder.definitions[count:])
-        return results
-
-    def _call_as_it_is(self, node: torch.fx.Node, reason: str = A_STEP) -> Any:
-        """Lowers a higher-order op to a step of its own."""
+    def _call_as_it_is(self, node: torch.fx.Node, reason: str = "") -> Any:
+        """Lowers a higher-order op to a step of its own, which it is for a reason, if it usually is none."""
         count = len(self.builder.definitions)
-        results = self.captured.lower(node)
-        self.externs.append((self.captured.found[-1].op, reason))
+        results = self.captured.lower(node, reason)
+        self.externs.append((self.captured.found[-1].op, f"{A_STEP}: {reason}" if reason else A_STEP))
         self.write_backs.note_sharing(self.builder.definitions[count:])
         return results
 

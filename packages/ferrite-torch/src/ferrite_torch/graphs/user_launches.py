@@ -27,7 +27,8 @@ from ferrite_runtime.kernel_source.user_kernels import Launched, launched_kernel
 from ferrite_runtime.kernel_source.user_text import place_of
 from ferrite_torch.calls.higher_order import HigherOrderCall
 from ferrite_torch.calls.user_constants import FixedLaunch, NotWritten, fixed_launch, written
-from ferrite_torch.diagnostics.origins import unsupported
+from ferrite_torch.diagnostics.origins import origins_of
+from ferrite_torch.errors import LaunchRefused, located
 from ferrite_torch.lowering.tensors import Tensor
 
 _LARGEST_I32 = 2**31 - 1
@@ -85,7 +86,7 @@ def prepare_launch(
 
     Raises:
         NotWritten: a program has no form for it.
-        Unsupported: the user's launch is wrong: an argument is missing, or nobody takes it, or a grid is negative.
+        LaunchRefused: the user's launch is wrong: an argument is missing, or nobody takes it, or a grid is negative.
     """
     fixed = fixed_launch(call)
     function = fixed.kernel.function
@@ -145,7 +146,7 @@ class _Arguments:
 
         Raises:
             NotWritten: a program has no form for an argument.
-            Unsupported: an argument is missing, or there is one that no parameter takes.
+            LaunchRefused: an argument is missing, or there is one that no parameter takes.
         """
         function = self.fixed.kernel.function
         chosen = {name for config in self.fixed.kernel.configs for name in config.kwargs}
@@ -164,7 +165,7 @@ class _Arguments:
 
     def _wrong(self, reason: str) -> Exception:
         function = self.fixed.kernel.function
-        return unsupported(self.node, f"a launch of {function.__name__} ({place_of(function)}): {reason}")
+        return _refused(self.node, f"a launch of {function.__name__} ({place_of(function)}): {reason}")
 
     def _take(self, param: Any, value: Any) -> None:
         if param.is_constexpr or value is None:
@@ -228,6 +229,10 @@ class _Arguments:
             self._pass(Param(param.name, "size", dtype, align=align, hint=value if is_key else None), value)
 
 
+def _refused(node: torch.fx.Node, reason: str) -> LaunchRefused:
+    return located(LaunchRefused(reason), origins_of(node))
+
+
 def _annotated(param: Any) -> str | None:
     """Returns the type that an annotation gives a number, None where it gives none."""
     wanted = param.annotation_type
@@ -279,7 +284,7 @@ def _grid(
 
     Raises:
         NotWritten: how many programs there are is known only to a run.
-        Unsupported: an axis is negative.
+        LaunchRefused: an axis is negative.
     """
     found = [values[each] if isinstance(each, torch.fx.Node) else each for each in grid]
     for axis in found:
@@ -288,7 +293,7 @@ def _grid(
         if isinstance(axis, int) and axis < 0:
             function = fixed.kernel.function
             place = f"{function.__name__} ({place_of(function)})"
-            raise unsupported(node, f"a launch of {place} on a grid of {tuple(found)}: no axis can be negative")
+            raise _refused(node, f"a launch of {place} on a grid of {tuple(found)}: no axis can be negative")
     return (*found, 1, 1)[:3]
 
 
