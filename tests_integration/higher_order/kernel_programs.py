@@ -59,7 +59,7 @@ def _columns(x: Tensor) -> Tensor:
     out, y = torch.empty_like(x), (x * 2).t()
     rows, columns = x.shape
     kernels.scaled_columns[(columns, 1)](y, out, columns, rows, y.stride(0), y.stride(1), BLOCK=64)
-    return out.view(columns, rows).t() + 1
+    return (out.view(columns, rows).t() + 1).contiguous()
 
 
 def _tiles(x: Tensor) -> Tensor:

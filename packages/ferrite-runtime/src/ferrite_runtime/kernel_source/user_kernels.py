@@ -80,7 +80,8 @@ class Launched:
         params: the parameters that get values when it is launched, in the function's order.
         constants: the values of the others, but those that a config gives.
         configs: what may be chosen; one at least.
-        grids: the number of programs along three axes for each config, over size params, or one grid for all.
+        grids: the number of programs along three axes for each config, over size params, or one grid for all. Where a
+            config chooses constants they are right for these configs alone, which become part of the kernel's identity.
         programs: parameters in front of the function's own that only say how many programs there are.
         origin: where the kernel and its launches come from, for people.
     """
@@ -105,7 +106,9 @@ def launched_kernel(function: Any, launched: Launched) -> KernelSpec:
             size params.
     """
     params, mutated = (*launched.programs, *launched.params), ("write", "readwrite", "atomic")
-    (grid, grid_y, grid_z), *others = launched.grids
+    grid, grid_y, grid_z = launched.grids[0]
+    choose = any(config.blocks for config in launched.configs)
+    grids = launched.grids * len(launched.configs) if len(launched.grids) == 1 else launched.grids
     mapping: dict[str, Any] = {
         "format": FORMAT,
         "name": function.__name__,
@@ -122,8 +125,8 @@ def launched_kernel(function: Any, launched: Launched) -> KernelSpec:
         "configs": [config.to_mapping() for config in launched.configs],
     }
     mapping |= {name: write_expr(axis) for name, axis in (("grid_y", grid_y), ("grid_z", grid_z)) if axis != 1}
-    if others:
-        mapping["grids"] = [list(map(write_expr, each)) for each in launched.grids]
+    if choose:
+        mapping["grids"] = [list(map(write_expr, each)) for each in grids]
     return KernelSpec.from_mapping({**mapping, "id": kernel_id(mapping)})
 
 

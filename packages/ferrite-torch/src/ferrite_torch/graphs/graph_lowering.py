@@ -327,7 +327,7 @@ class _Walk:
         return (token, *(results if isinstance(results, tuple) else (results,)))
 
     def _call_higher_order(self, node: torch.fx.Node, args: Sequence[Any]) -> Any:
-        """Lowers control flow to calls of graphs, scans to scans, users' kernels to launches, others to steps of their own."""
+        """Lowers control flow to calls of graphs, scans to scans, kernels to launches, all else to steps of its own."""
         name = str(node.target)
         if name not in (*ControlFlow.OPS, *HIGHER_ORDER, *USER_KERNELS):
             return self._call_as_it_is(node)
