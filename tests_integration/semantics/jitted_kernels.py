@@ -94,3 +94,10 @@ def doubled_by_tiles(x, out, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.cons
     inside = (row < rows) & (column < columns)
     at = row * columns + column
     tl.store(out + at, tl.load(x + at, inside) * 2, inside)
+
+
+@triton.jit
+def doubled_aloud(x, out, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.static_print("compiled for blocks of", BLOCK)
+    tl.store(out + at, tl.load(x + at, at < n) * 2, at < n)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,10 +16,12 @@ import torch
 import triton
 from torch import Tensor
 
+import ferrite_runtime
+import ferrite_torch
 import jitted_kernels as kernels
 from against_eager import compiled, devices, own_only, own_statistics
 from ferrite_torch.diagnostics.statistics import compiled_programs
-from ferrite_torch.errors import LaunchRefused
+from ferrite_torch.errors import LaunchRefused, Unsupported
 
 pytestmark = own_only("it counts steps of our programs")
 
@@ -427,3 +430,38 @@ def test_a_kernel_that_does_not_run_says_so(device: str) -> None:
         compiled(function)(torch.ones(64, device=device))
     assert f"broken ({__file__}:" in str(found.value)
     assert f"{__file__}:{function.__code__.co_firstlineno + 2}" in str(found.value)
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_90"])
+def test_a_bundle_runs_a_kernel_with_the_runtime_alone(target: str, device: str, tmp_path: Path) -> None:
+    x, y = drawn(1000, "cpu")
+    bundle = ferrite_torch.export(tuned, (x, y), targets=(target,), ptx=None)
+    (spec,) = (kernel for kernel in bundle.kernels.values() if kernel.form == "user")
+    if target != "cpu":
+        assert sum(entry.kernel == spec.id for entry in bundle.binaries) >= 2, "a binary for each config"
+    bundle.save(tmp_path / "tuned.ferrite")
+    loaded = ferrite_runtime.load(tmp_path / "tuned.ferrite", options=ferrite_runtime.Options(interpret=True))
+    torch.testing.assert_close(loaded(x, y), (x + y) * 2 + 1)
+
+
+def test_a_bundle_is_trained_with_kernels(device: str, tmp_path: Path) -> None:
+    x, y = (each.requires_grad_() for each in drawn(100, "cpu"))
+    model = lambda x, y: Scaled.apply(x.sin(), y * 2).relu()  # noqa: E731
+    ferrite_torch.export(model, (x, y), targets=("cpu",), training=True).save(tmp_path / "scaled.ferrite")
+    found = ferrite_runtime.load(tmp_path / "scaled.ferrite")(x, y)
+    expected = (x.sin() * 3 + y * 2).relu()
+    torch.testing.assert_close(found, expected)
+    gradients, wanted = (torch.autograd.grad(each.square().sum(), (x, y)) for each in (found, expected))
+    torch.testing.assert_close(gradients, wanted)
+
+
+def test_a_kernel_beyond_the_language_of_kernels_is_in_no_bundle(device: str) -> None:
+    def program(x: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        kernels.doubled_aloud[(1,)](x, out, x.numel(), BLOCK=64)
+        return out + 1
+
+    source = Path(kernels.__file__).read_text(encoding="utf-8").splitlines()
+    (line,) = (number for number, text in enumerate(source, 1) if "static_print(" in text)
+    with pytest.raises(Unsupported, match=rf"jitted_kernels\.py:{line}: kernel doubled_aloud: .*static_print"):
+        ferrite_torch.export(program, (torch.ones(50),), targets=("cpu",))

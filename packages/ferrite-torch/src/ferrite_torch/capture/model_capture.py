@@ -23,14 +23,15 @@ from ferrite_torch.torch_private.nodes import map_leaves
 from ferrite_torch.torch_private.partitioning import partition
 from ferrite_torch.torch_private.source_lines import noting_lines
 from ferrite_torch.torch_private.tracing import (
-    NeedsDynamo,
+    CompilesInside,
     WholeModel,
     export_whole,
     exporting,
-    refusing_what_needs_dynamo,
+    refusing_to_compile,
     trace_functional,
     written_arguments,
 )
+from ferrite_torch.torch_private.user_kernels import tracing_launches
 from ferrite_torch.validation.observing import watching
 
 log = logging.getLogger(__name__)
@@ -104,9 +105,9 @@ def capture(  # what a call is, and how to take it apart
     names = [each.name for each in held]
     tensors = [*(each.tensor for each in held), *leaves]
     try:
-        with refusing_what_needs_dynamo():
+        with refusing_to_compile():
             return _captured(_Call(model, names, arguments), held, tensors, training, decompositions, device)
-    except NeedsDynamo:
+    except CompilesInside:
         whole = export_whole(model, args, kwargs, training=training)
         return _captured(_Call(whole, names, arguments), held, tensors, training, decompositions, device)
 
@@ -122,7 +123,7 @@ def _captured(  # what `capture` is asked for
     lines = nullcontext() if isinstance(call.model, WholeModel) else noting_lines()  # its graphs have them
     with fake_mode():
         fakes = [_fake_of(value, training) for value in tensors]
-        with exporting(), _portable_attention(training), watching(copies_storages=True), lines:
+        with exporting(), _portable_attention(training), watching(copies_storages=True), tracing_launches(), lines:
             call.rehearse(fakes)
             forward, backward, saved, derived = _trace(call, fakes, training, decompositions)
     for module in (forward, backward):

@@ -12,7 +12,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ferrite_torch.torch_private.attention import name_attention
 from ferrite_torch.torch_private.fake_tensors import without_modes
-from ferrite_torch.torch_private.user_kernels import replacing_launches
 from ferrite_torch.torch_private.whole_ops import taking_apart_as_ours
 
 
@@ -76,27 +75,25 @@ def exporting() -> Iterator[None]:
             setattr(torch.compiler, name, value)
 
 
-class NeedsDynamo(Exception):
-    """What is traced calls ``torch.compile`` itself, or launches a Triton kernel: only dynamo has graphs of either."""
+class CompilesInside(Exception):
+    """What is traced calls ``torch.compile`` itself."""
 
 
 @contextmanager
-def refusing_what_needs_dynamo() -> Iterator[None]:
-    """Makes ``torch.compile``, and launches of Triton kernels, raise `NeedsDynamo`.
+def refusing_to_compile() -> Iterator[None]:
+    """Makes ``torch.compile`` raise `CompilesInside`.
 
     Control flow (``torch.cond`` and its like) outside of a compiled function compiles its functions, to have what they
     close over as operands. Under another tracer that fails, and what is left in dynamo's caches makes later calls fail.
-    A kernel would read the memory of tensors that have none; those that ``wrap_triton`` is around are traced.
     """
     theirs = torch.compile
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise NeedsDynamo
+        raise CompilesInside
 
     torch.compile = refuse
     try:
-        with replacing_launches(refuse):
-            yield
+        yield
     finally:
         torch.compile = theirs
 

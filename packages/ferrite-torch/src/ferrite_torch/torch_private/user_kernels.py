@@ -53,30 +53,28 @@ def take_apart(kernel: Any) -> UserKernel:
 
 
 @contextmanager
-def replacing_launches(launch: Callable[..., Any]) -> Iterator[None]:
-    """Makes launches of kernels call something else, where Triton was imported: elsewhere nobody has one."""
-    classes = [
-        getattr(sys.modules[module], name)
-        for module, names in _LAUNCHING.items()
-        for name in names
-        if hasattr(sys.modules.get(module), name)
-    ]
-    theirs = {each: each.run for each in classes}
+def tracing_launches() -> Iterator[None]:
+    """Makes launches of Triton kernels nodes of what is being traced, as ``torch.library.wrap_triton`` does.
+
+    Outside of a graph that dynamo has captured a launch would read the memory of tensors that have none. Values of
+    ``@triton.heuristics`` are computed as in every launch, and what these are around is launched.
+    """
+    jit, autotuner = sys.modules.get("triton.runtime.jit"), sys.modules.get("triton.runtime.autotuner")
+    if jit is None or autotuner is None:
+        yield  # nobody has a kernel
+        return
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
+        return torch.library.wrap_triton(self)[grid](*args, **kwargs)
+
+    theirs = {each: each.run for each in (jit.JITFunction, autotuner.Autotuner)}
     try:
-        for each in classes:
-            each.run = launch
+        for each in theirs:
+            each.run = run
         yield
     finally:
-        for each, run in theirs.items():
-            each.run = run
-
-
-_LAUNCHING = {
-    "triton.runtime.jit": ("JITFunction",),
-    "triton.runtime.autotuner": ("Autotuner", "Heuristics"),
-    "triton.runtime.interpreter": ("InterpretedFunction",),
-}
-"""What users call to launch a kernel."""
+        for each, original in theirs.items():
+            each.run = original
 
 
 def find_kernel(number: int) -> Any:
