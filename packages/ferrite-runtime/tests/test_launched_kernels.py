@@ -25,6 +25,7 @@ from ferrite_runtime.kernel_source.allowed_text import find_liberty  # noqa: E40
 from ferrite_runtime.kernel_source.user_kernels import Launched, launched_kernel  # noqa: E402
 from ferrite_runtime.kernel_source.user_text import place_of, place_of_line  # noqa: E402
 from ferrite_runtime.launching.native_launcher import find_launcher  # noqa: E402
+from ferrite_runtime.policies.blocks import misfit  # noqa: E402
 from ferrite_runtime.policies.candidates import configs  # noqa: E402
 from ferrite_runtime.store.interface import MemoryStore  # noqa: E402
 from ferrite_runtime.tuning.kernel_tuning import situation_of  # noqa: E402
@@ -211,6 +212,12 @@ def test_all_configs_that_a_person_states_are_measured_by_default() -> None:
     spec = launched_kernel(user_functions.saxpy, Launched(params, {}, found, ((4, 1, 1),)))
     assert configs(spec, known_devices()["h200"], "default") == found
     assert configs(spec, known_devices()["h200"], "none") == found[:1]
+
+
+def test_a_config_without_a_grid_is_no_choice() -> None:
+    spec = tiled(Param("columns", "size", "i32"))
+    assert misfit(spec, replace(LARGE, num_warps=8), {}) == ""
+    assert "programs" in misfit(spec, Config.of({"ROWS": 16, "COLUMNS": 32}, 2, 1), {})
 
 
 def test_a_line_of_the_text_leads_back_to_where_it_was_written() -> None:
