@@ -175,20 +175,23 @@ def test_grids_of_symbolic_sizes(native: Any) -> None:
     assert len(machine.tuned) == 3, "each value of the key is measured once"
 
 
-def test_axes_of_symbolic_extents(native: Any) -> None:
+@pytest.mark.parametrize("bucket", ["divisor", None])
+def test_axes_of_symbolic_extents(native: Any, bucket: str | None) -> None:
     counts = (Param("programs_0", "size", "i32", hint=3), Param("programs_1", "size", "i32", hint=3))
     grids = (("programs_0", "programs_1", 1), ("programs_1", "programs_0", 1))
-    columns = Param("columns", "size", "i32", hint=40, bucket="divisor")
+    columns = Param("columns", "size", "i32", hint=40, bucket=bucket)
     spec = tiled(columns, counts, grids)
     lets = [
         {"do": "let", "name": "n", "value": {"size": ["x", 0]}},
         {"do": "let", "name": "m", "value": {"size": ["x", 1]}},
     ]
     sizes = [["ceildiv", "n", 4], ["ceildiv", "m", 16], "n", "m"]
-    calls = [[torch.randn(shape)] for shape in ((10, 40), (5, 17), (10, 40), (3, 64))]
-    results, _ = run(of_tiles(spec, sizes, ["n", "m"], lets), native, *calls, machine=fake_machine(tune="none"))
+    calls = [[torch.randn(shape)] for shape in ((10, 40), (5, 17), (10, 40), (3, 64), (3, 0), (10, 40))]
+    machine = fake_machine(tune="none")
+    results, _ = run(of_tiles(spec, sizes, ["n", "m"], lets), native, *calls, machine=machine)
     for (result,), (x,) in zip(results, (calls[0], *calls), strict=True):
         torch.testing.assert_close(result, x * 2)
+    assert len(machine.driver.launches) == 6, "nothing is launched along an axis without programs"
 
 
 def test_buckets_are_what_a_kernel_says_they_are_of() -> None:
