@@ -85,9 +85,8 @@ def _makes_descriptors(text: str) -> bool:
     return any(name.endswith("make_tensor_descriptor") for name in names)
 
 
-@functools.lru_cache(maxsize=256)
 def text_of(function: Any) -> str:
-    """Returns the text of a kernel and of all that it calls.
+    """Returns the text of a kernel and of all that it calls, with the values that constants have at present.
 
     Raises:
         NotWritten: something of it cannot be written down.
