@@ -28,6 +28,7 @@ from ferrite_ir.language.graph import (
     names_read,
     whole,
 )
+from ferrite_ir.language.powers_of_two import previous_power_of_two
 from ferrite_ir.language.sizes import Size, ceildiv, is_static, product
 from ferrite_scheduler.analysis.clusters import Cluster, stored_names
 from ferrite_scheduler.analysis.dependences import Dependences, Node, Stage, make_node
@@ -180,7 +181,7 @@ def _threshold(bytes_: float, node: Node, target: Target, policy: Policy) -> Thr
         return None
     length = max(policy.split_minimum, math.ceil(WORTH * LAUNCH_SECONDS / gained))
     most = min(MOST_PARTS, length // SHORTEST_OPEN_CHUNK)
-    parts = min(1 << round(math.log2(wanted)), 1 << (most.bit_length() - 1))
+    parts = min(1 << round(math.log2(wanted)), previous_power_of_two(most))
     least = None if is_static(product(dim.size for dim in node.grid_dims)) else int(alone * target.processors / WORTH)
     return Threshold(length, least, parts) if parts >= 2 else None
 

@@ -18,9 +18,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction, TensorType, names_read
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import hint, is_static, product
 from ferrite_scheduler.analysis.dependences import Node, Touch, make_node
-from ferrite_scheduler.analysis.kernel_forms import power_of_two
 from ferrite_scheduler.model.target import Policy, Target
 
 LEAST_FULL = 0.7
@@ -72,7 +72,7 @@ def _is_column_sum(reduction: Reduction, policy: Policy) -> bool:
     columns = product(dim.size for dim in reduction.dims)
     if reduction.combine != "sum" or not is_static(columns) or not reduction.bodies[0].dtype.is_float:
         return False
-    return policy.run_columns <= columns and power_of_two(columns) <= policy.persistent_elements
+    return policy.run_columns <= columns and next_power_of_two(columns) <= policy.persistent_elements
 
 
 def runs_of(reduction: Reduction, node: Node, target: Target, policy: Policy) -> Runs | None:
@@ -104,7 +104,7 @@ def _is_heavy(touch: Touch, reduction: Reduction, policy: Policy) -> bool:
 
 def _shares(columns: int, policy: Policy) -> Iterator[int]:
     """Yields how many programs a multiprocessor may have, the most first: the shorter the rows, the more."""
-    share = max(1, min(policy.run_elements // max(TILE, power_of_two(columns)), policy.run_programs))
+    share = max(1, min(policy.run_elements // max(TILE, next_power_of_two(columns)), policy.run_programs))
     yield share
     while share > LEAST_SHARE:
         share //= 2

@@ -20,6 +20,7 @@ from ferrite_ir.language.combine_functions import AnyCombine, CombineFunction
 from ferrite_ir.language.dtypes import I64
 from ferrite_ir.language.graph import Definition, Loop, Reduction, Scan, TensorType, Value
 from ferrite_ir.language.index import Dim, Index, constant, floordiv, mod
+from ferrite_ir.language.powers_of_two import previous_power_of_two
 from ferrite_ir.language.scalar import Scalar, apply, const, index_value, load, substitute_dims
 from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.analysis.dependences import Node, make_node
@@ -68,7 +69,7 @@ def parts_of(scan: Scan, types: dict[str, TensorType], target: Target, policy: P
     if target.seconds(read + result_bytes, programs) < WORTH * (together + LAUNCHES_SECONDS):
         return None
     most = min(MOST_PARTS, wanted // programs, length // SHORTEST_PART)
-    parts = _even_parts(1 << (most.bit_length() - 1), length) if most > 1 else None
+    parts = _even_parts(previous_power_of_two(most), length) if most > 1 else None
     return None if parts is not None and _begins_with_nothing(scan, parts) else parts
 
 

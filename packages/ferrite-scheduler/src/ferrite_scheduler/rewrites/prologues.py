@@ -15,10 +15,10 @@ from ferrite_ir.language.dtypes import F32
 from ferrite_ir.language.graph import Definition, Graph, Reduction, TensorType, View, names_read
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.ops import OPS
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.scalar import Scalar, indirects, load, postorder, rewrite, substitute_dims
 from ferrite_ir.language.sizes import is_static, product
 from ferrite_scheduler.analysis.dependences import make_node
-from ferrite_scheduler.analysis.kernel_forms import power_of_two
 from ferrite_scheduler.model.intermediates import partial_value
 from ferrite_scheduler.model.target import Policy, Target
 
@@ -68,7 +68,7 @@ def _is_statistic(reduction: Reduction, policy: Policy) -> bool:
     if sum(OPS[node.op].cost for node in postorder(reduction.bodies) if node.op in OPS) > CHEAP:
         return False
     points, length = product(dim.size for dim in reduction.dims), product(dim.size for dim in reduction.reduction_dims)
-    return bool(points <= MOST_POINTS and power_of_two(int(length)) <= policy.persistent_elements)
+    return bool(points <= MOST_POINTS and next_power_of_two(int(length)) <= policy.persistent_elements)
 
 
 def _is_product(

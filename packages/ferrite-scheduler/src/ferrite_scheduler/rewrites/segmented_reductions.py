@@ -34,11 +34,11 @@ from ferrite_ir.language.graph import (
 )
 from ferrite_ir.language.index import Atom, Dim, Index, Indirect, linearize
 from ferrite_ir.language.ops import CONVERSIONS
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.scalar import Number, Scalar, apply, cast, const, load
 from ferrite_ir.language.sizes import Size, is_static, product
 from ferrite_ir.passes import Dce
 from ferrite_scheduler.analysis.generic_sizes import generic, typical
-from ferrite_scheduler.analysis.kernel_forms import power_of_two
 from ferrite_scheduler.model.intermediates import new_value
 from ferrite_scheduler.model.segments import MOST_ROWS, MOST_SHARE, REDUCE_SEGMENTS
 from ferrite_scheduler.model.target import Policy, Target
@@ -280,7 +280,7 @@ def _rounding(graph: Graph, result: Value, readers: dict[str, list[Definition]])
 
 def _shares(rows: Rows, dtype: DType, target: Target, policy: Policy) -> tuple[tuple[str, int], ...]:
     """Returns how many rows and columns a program has on their way, and how many programs do so at once."""
-    block = min(power_of_two(rows.width), WIDEST // dtype.bytes)
+    block = min(next_power_of_two(rows.width), WIDEST // dtype.bytes)
     batch = min(policy.segment_batch, max(1, policy.segment_prefetch // (block * dtype.bytes)))
     resident = policy.combined_flight // (batch * block * dtype.bytes)
     return ("batch", batch), ("block", block), ("programs", target.processors * max(1, min(resident, MOST_RESIDENT)))

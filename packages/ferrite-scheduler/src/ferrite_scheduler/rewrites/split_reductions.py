@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from ferrite_ir.language.dtypes import I64, DType
 from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction, Scan, TensorType
 from ferrite_ir.language.index import Dim, Index, constant, delinearize
+from ferrite_ir.language.powers_of_two import previous_power_of_two
 from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, load, substitute_dims
 from ferrite_ir.language.sizes import Size, ceildiv, hint, is_static, product
 from ferrite_scheduler.analysis.dependences import Node, Touch, is_opaque, make_node
@@ -264,7 +265,7 @@ def _parts(count: int, node: Node, target: Target, programs_wanted: int, *, is_j
     # The nearest power of two in proportion, so that as many programs as wanted are missed or exceeded by few.
     near = 1 << round(math.log2(wanted / programs))
     most = min(MOST_PARTS, points // (SHORTEST_OPEN_CHUNK if is_symbolic(node.reduction) else SHORTEST_CHUNK))
-    return min(near, 1 << (most.bit_length() - 1)) if most > 0 else 0
+    return min(near, previous_power_of_two(most)) if most > 0 else 0
 
 
 def _programs_alone(grid: int, node: Node, target: Target) -> int:

@@ -17,12 +17,13 @@ from __future__ import annotations
 from ferrite_ir.language import index as ix
 from ferrite_ir.language.graph import Loop, Reduction
 from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import hint, is_static
 from ferrite_scheduler.model.forms import PersistentReduction
 from ferrite_triton.analysis.accesses import Access, touched_bytes
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.rows import behind, is_aligned_row, step_along
-from ferrite_triton.analysis.space import POSITION, Space, flat_dim, next_power_of_two
+from ferrite_triton.analysis.space import POSITION, Space, flat_dim
 
 LEAST_ROW, MOST_ROW, MOST_HELD = 3, 64, 128
 """Elements of such a row, and of all rows that a thread reads: it holds them in registers."""

@@ -12,6 +12,7 @@ from ferrite_ir.language import index as ix
 from ferrite_ir.language import sizes
 from ferrite_ir.language.dtypes import I32
 from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import Size, is_provably_at_most
 from ferrite_scheduler.model.contractions import uses_tensor_cores
 from ferrite_scheduler.model.forms import (
@@ -226,11 +227,6 @@ class Space:
 def flat_dim(axis: KernelAxis) -> Dim:
     """Returns the dim that stands for the flat position of an axis."""
     return Dim(axis.name, axis.size)
-
-
-def next_power_of_two(value: int) -> int:
-    """Returns the smallest power of two that is at least ``value``."""
-    return 1 << max(0, value - 1).bit_length()
 
 
 def dim_mapping(axes: tuple[Axis, ...]) -> dict[Dim, Index]:

@@ -8,8 +8,9 @@ from ferrite_ir.language import index as ix
 from ferrite_ir.language.dtypes import I32, I64
 from ferrite_ir.language.graph import Sort
 from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import is_static
-from ferrite_triton.analysis.space import LONGEST_ROW, NO_AXES, RANK, Axes, Space, flat_dim, next_power_of_two
+from ferrite_triton.analysis.space import LONGEST_ROW, NO_AXES, RANK, Axes, Space, flat_dim
 from ferrite_triton.errors import UnsupportedDefinition
 from ferrite_triton.forms.builder import Builder, Place, Tile
 from ferrite_triton.forms.reductions import R, Reductions

@@ -12,9 +12,9 @@ from itertools import pairwise
 from math import ceil, sqrt
 
 from ferrite_ir.language.dtypes import I32, DType
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import Size, bounds, is_static, maximum, minimum
 from ferrite_scheduler.model.segments import MOST_ROWS, MOST_SHARE
-from ferrite_triton.analysis.space import next_power_of_two
 from ferrite_triton.host.templates import Scratch
 
 SHARES, MANY_SHARES = 128, 1024
