@@ -19,8 +19,6 @@ from .traffic import live_tiles, loads_again
 
 ACCUMULATOR_BYTES = 4
 """Bytes of one value in a tile: narrow floats are computed in f32."""
-COLUMN_BYTES = 4096
-"""Most bytes of values alive at once of a column that is longer than others and held as it would be read again."""
 LIGHT_SCANS = frozenset(("sum", "prod"))
 """Scans of one value, with a combine of one instruction."""
 WORD_BITS = 32
@@ -79,7 +77,10 @@ def is_persistent(cluster: Cluster, live: int, policy: Policy, again: Callable[[
     if cluster.direction == "column":
         if width <= policy.persistent_elements_outer:
             return True
-        fits = width <= policy.persistent_elements_again and width * ACCUMULATOR_BYTES * live <= COLUMN_BYTES
+        fits = (
+            width <= policy.persistent_elements_again
+            and width * ACCUMULATOR_BYTES * live <= policy.persistent_column_bytes
+        )
         return fits and not is_symbolic(cluster.reduction) and again()
     return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.persistent_bytes
 

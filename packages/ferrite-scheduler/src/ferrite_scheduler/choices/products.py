@@ -26,8 +26,6 @@ from .library_products import as_library_calls
 from .oracle import CostOracle
 
 OWN, LIBRARY = "own kernel", "library"
-GAIN = 0.98
-"""Part of the library's cost that a kernel of ours may have, at most: less of a gain is noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ def _decide(part: Graph, oracle: CostOracle, target: Target, policy: Policy) -> 
     ways = ((LIBRARY, as_library_calls(part, products)), (OWN, part))
     costs: list[tuple[str, Cost]] = [(name, oracle.cost(schedule(way, target, policy))) for name, way in ways]
     library, own = (cost.seconds for _, cost in costs)
-    is_cheaper = own < GAIN * library if math.isfinite(library) else math.isfinite(own)
+    is_cheaper = own < policy.library_gain * library if math.isfinite(library) else math.isfinite(own)
     return Choice((), tuple(costs), OWN if is_cheaper else LIBRARY)
 
 
