@@ -33,6 +33,7 @@ from ferrite_triton.analysis.accesses import (
 from ferrite_triton.analysis.contraction_space import contraction_space
 from ferrite_triton.analysis.flat import FlatKernel, flatten
 from ferrite_triton.analysis.lane_groups import needed_multiple
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.packed_residency import holds_only_halves
 from ferrite_triton.analysis.peeling import misalignment_of
 from ferrite_triton.analysis.row_per_thread import has_row_per_thread
@@ -56,7 +57,6 @@ from ferrite_triton.forms.indices import index_dtype
 from ferrite_triton.forms.register_norms import THREADS, register_tiles_of, registers_of
 from ferrite_triton.forms.scans import (
     REGISTER_TILES,
-    SERIAL,
     TILES_REGISTERS,
     holds_register_tiles,
     look_back_scans,
@@ -180,7 +180,7 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
         # tile.
         flat = replace(flat, space=build_space(kernel, ("b", "r", "x")))
         if scans_serially(flat):
-            flat = replace(flat, space=replace(flat.space, serial=SERIAL))
+            flat = replace(flat, space=replace(flat.space, serial=LOWERING.column_neighbours))
     if holds_register_tiles(flat):
         flat = replace(flat, space=in_register_tiles(flat.space, REGISTER_TILES))
     elif isinstance(kernel.form, RegisterNorm):

@@ -23,6 +23,7 @@ from ferrite_triton.analysis.accesses import (
 )
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.lane_groups import rows_together
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.space import REDUCTION_AXES, Space
 from ferrite_triton.analysis.update_targets import needs_atomics
 from ferrite_triton.facts.liveness import live_tiles
@@ -33,16 +34,13 @@ from ferrite_triton.tile.language import (
     expressions_of,
 )
 
-QUARTET_SHARE = 0.5
-"""Share of its cost that a random number has where four of them come from one draw."""
-
 
 def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgram) -> dict[str, Any]:
     """Returns the facts of a kernel that a tile program carries out."""
     nodes = list(postorder(body for definition in flat.definitions for body in bodies_of(definition)))
     operations = [node for node in nodes if node.op in OPS]
     points = prod(hint(axis.size) for axis in flat.space.axes)
-    draws = QUARTET_SHARE if draws_quartets(program) else 1.0
+    draws = LOWERING.quartet_share if draws_quartets(program) else 1.0
     costs = {node: OPS[node.op].cost * (draws if node.op in RANDOM else 1.0) for node in operations}
     tensors = [access for access in accesses if not access.param.param.host_scalar]
     facts: dict[str, Any] = {

@@ -34,6 +34,7 @@ from ferrite_triton.tile.language import (
     TileType,
 )
 
+# Numbers that this form is written for: what a thread holds, and how many registers that takes it.
 PLACES = 32
 """Parts of the tile a program keeps in registers: one after the other is widened to floats; the rest stays packed."""
 REGISTERS, REGISTERS_OF_HALVES = 96, 56

@@ -42,6 +42,7 @@ from ferrite_triton.tile.language import (
     Variable,
 )
 
+# Numbers that the kernels below are written for; what is chosen by the rows is in `segment_shapes`.
 ZEROED = 1024
 """Numbers that one program makes zero."""
 SORTED_WARP, MOST_WARPS = 128, 16
