@@ -49,6 +49,7 @@ from ferrite_triton.analysis.space import (
 from ferrite_triton.analysis.update_targets import needs_atomics
 from ferrite_triton.errors import UnsupportedDefinition
 from ferrite_triton.facts.kernel_facts import collect_facts
+from ferrite_triton.facts.records import KernelFacts
 from ferrite_triton.forms.body import KernelBody
 from ferrite_triton.forms.builder import Builder
 from ferrite_triton.forms.grid import place_program
@@ -311,19 +312,17 @@ def mutated_params(flat: FlatKernel) -> tuple[str, ...]:
     return tuple(param["name"] for param in describe_params(flat) if param.get("access") in ("readwrite", "atomic"))
 
 
-def _facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgram) -> dict[str, Any]:
-    """Returns the facts of a kernel, for the sizes that its spec expects."""
-    facts, reduction, least = collect_facts(flat, accesses, program), flat.space.reduction, flat.space.least
-    if reduction is not None and least > (expected := hint(reduction.size)):
-        facts["bytes"] = facts["bytes"] * least // max(1, expected)
+def _facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgram) -> KernelFacts:
+    """Returns the facts of a kernel, with the registers and threads that the text of its form is written for."""
     match flat.kernel.form:
         case RegisterNorm():
-            facts |= {"registers": registers_of(flat), "threads": THREADS}
+            return collect_facts(flat, accesses, program, registers_of(flat), THREADS)
         case GridReduction():
-            facts["registers"] = REGISTERS_OF_HALVES if holds_only_halves(flat) else REGISTERS
+            registers = REGISTERS_OF_HALVES if holds_only_halves(flat) else REGISTERS
+            return collect_facts(flat, accesses, program, registers)
         case LookBackScan() if flat.space.register_tiles > 1:
-            facts["registers"] = TILES_REGISTERS
-    return facts
+            return collect_facts(flat, accesses, program, TILES_REGISTERS)
+    return collect_facts(flat, accesses, program)
 
 
 def describe_axis(axis: KernelAxis, params: SizeParams, least: int = 0) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from ferrite_ir.language.sizes import Size
 from ferrite_triton.analysis.accesses import Condition
+from ferrite_triton.facts.records import Facts
 
 Expr: TypeAlias = "int | str | list[Any]"
 
@@ -37,7 +38,7 @@ class KernelSpec:
     grid: Expr
     mutated: tuple[str, ...]
     index_width: int
-    facts: dict[str, Any]
+    facts: Facts
     origin: tuple[str, ...] = ()
     sizes: tuple[Size, ...] = ()
 
@@ -63,7 +64,7 @@ class KernelSpec:
             "grid": self.grid,
             "mutated": list(self.mutated),
             "index_width": self.index_width,
-            "facts": dict(self.facts),
+            "facts": self.facts.to_mapping(),
             "origin": list(self.origin),
         }
 
