@@ -46,12 +46,7 @@ log = logging.getLogger(__name__)
 
 
 def compile_graph(
-    module: torch.fx.GraphModule,
-    kind: str,
-    options: Options,
-    inputs: Sequence[Any] = (),
-    *,
-    any_sizes: bool = False,
+    module: torch.fx.GraphModule, kind: str, options: Options, inputs: Sequence[Any] = (), *, any_sizes: bool = False
 ) -> CompiledGraph:
     """Returns an AOT graph compiled.
 
@@ -100,15 +95,21 @@ def compile_graph(
         raise
     except Exception as error:
         raise translate(error, watch.current) from error
-    record_graph(GraphRecord(kind, artifact.program, artifact.externs, watch.seconds, not is_new, names))
-    log_kernels(kind, artifact.program)
-    log.info("%s graph: %s", kind, _summary(artifact.program, watch.seconds))
+    _report(artifact, watch, is_new=is_new, names=names)
     report_strides(artifact.strides, ambient.tokens)
     # The backend waits before the first call, to fall back in time: to what keeps the layouts that others count on.
     eager = run_eagerly(module, traced, artifact.changed)
     compiled.eager = by_slices(eager) if kind == "backward" else eager
     compiled.key = key
     return compiled
+
+
+def _report(artifact: Artifact, watch: Phases, *, is_new: bool, names: Mapping[str, str]) -> None:
+    """Records and logs what a graph has become."""
+    program = artifact.program
+    record_graph(GraphRecord(artifact.kind, program, artifact.externs, watch.seconds, not is_new, names))
+    log_kernels(artifact.kind, program)
+    log.info("%s graph: %s", artifact.kind, _summary(program, watch.seconds))
 
 
 def _choose_layouts(module: torch.fx.GraphModule) -> None:

@@ -113,27 +113,38 @@ def export(  # noqa: PLR0913  # each says something of its own about the bundle
         raise OptionError(f"export: name is {name!r}; it takes one line of printable text")
     for inputs in (example_inputs, *dynamic):
         check_call(model, inputs, kwargs or {})
-    try:
-        runtime = RuntimeOptions(tune=tune, workers=options.workers, use_cache=options.use_cache)
-    except RuntimeOptionError as error:
-        raise OptionError(str(error)) from error
+    runtime = _runtime_options(options, tune)
     device = _device_of(targets)
     entry, programs, blobs = _Exporter(model, options, tuple(targets), training, device).run(
         [tuple(example_inputs), *(tuple(other) for other in dynamic)], kwargs or {}
     )
-    bundle = Bundle(
-        name=name or str(getattr(model, "__name__", type(model).__name__)),
+    bundle = _bundle(name or str(getattr(model, "__name__", type(model).__name__)), entry, programs, blobs)
+    return bundle if device == CPU or not prebuilt else _prebuilt(bundle, targets, ptx, runtime)
+
+
+def _bundle(name: str, entry: Entry, programs: Mapping[str, Program], blobs: Mapping[str, bytes]) -> Bundle:
+    return Bundle(
+        name=name,
         kernels={spec.id: spec for program in programs.values() for spec in program.kernels},
         programs=programs,
         entries={"main": entry},
         producer={"name": "ferrite-torch", "version": VERSION},
         blobs=blobs,
     )
-    if device == CPU or not prebuilt:
-        return bundle
+
+
+def _runtime_options(options: Options, tune: str) -> RuntimeOptions:
+    try:
+        return RuntimeOptions(tune=tune, workers=options.workers, use_cache=options.use_cache)
+    except RuntimeOptionError as error:
+        raise OptionError(str(error)) from error
+
+
+def _prebuilt(bundle: Bundle, targets: Sequence[str], ptx: str | None, options: RuntimeOptions) -> Bundle:
+    """Returns a bundle with binaries for the targets, and PTX where one of them is NVIDIA's."""
     has_cuda = any(GpuTarget.parse(target).backend == "cuda" for target in targets)
     try:
-        return prebuild(bundle, targets, ptx=ptx if has_cuda else None, options=runtime)
+        return prebuild(bundle, targets, ptx=ptx if has_cuda else None, options=options)
     except Exception as error:
         raise translate(error, "compiling kernels") from error
 
