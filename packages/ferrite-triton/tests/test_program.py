@@ -34,6 +34,7 @@ from ferrite_triton import (
     emit_kernel,
     emit_program,
 )
+from ferrite_triton.facts.records import TemplateFacts
 from ferrite_triton.host.arguments import encode_argument
 from hand_written import make_kernel, make_schedule, schedule_text
 
@@ -179,7 +180,7 @@ def test_identity_leaves_out_the_origin_and_nothing_else() -> None:
     spec = emit_program(schedule_text(DOUBLE, "pointwise")).kernels[0]
     assert replace(spec, origin=("elsewhere",)).id == spec.id
     assert replace(spec, index_width=64).id != spec.id
-    assert replace(spec, facts={}).id != spec.id
+    assert replace(spec, facts=TemplateFacts(num_warps=4)).id != spec.id
 
 
 SCRIPT = """

@@ -13,9 +13,11 @@ from ferrite_ir.language.scalar import postorder
 from ferrite_ir.language.sizes import Size, floordiv, hint, is_static
 from ferrite_scheduler.model.contractions import fits_axes
 from ferrite_scheduler.model.forms import (
+    Combo,
     GridReduction,
     LookBackScan,
     LoopedReduction,
+    Pointwise,
     RegisterNorm,
     RowColumnReduction,
     TiledContraction,
@@ -50,7 +52,7 @@ from ferrite_triton.analysis.update_targets import needs_atomics
 from ferrite_triton.errors import UnsupportedDefinition
 from ferrite_triton.facts.kernel_facts import collect_facts
 from ferrite_triton.facts.records import KernelFacts
-from ferrite_triton.forms.body import KernelBody
+from ferrite_triton.forms.body import KernelBody, overwrites_operands
 from ferrite_triton.forms.builder import Builder
 from ferrite_triton.forms.grid import place_program
 from ferrite_triton.forms.grid_reductions import REGISTERS, REGISTERS_OF_HALVES
@@ -71,6 +73,7 @@ from ferrite_triton.tile.language import (
     TileType,
     Variable,
 )
+from ferrite_triton.tile.passes.delayed_stores import delay_stores
 from ferrite_triton.tile.passes.last_block import peel_last_block
 from ferrite_triton.tile.passes.unused import drop_unused
 from ferrite_triton.tile.passes.vector_loads import load_vectors_in_one_dim
@@ -81,7 +84,7 @@ TILE_PASSES: tuple[Callable[[TileProgram], TileProgram], ...] = (
     peel_last_block,
     drop_unused,
 )
-"""What every tile program goes through before it is printed, in this order."""
+"""What every tile program goes through before it is printed, in this order; before that, some have stores delayed."""
 
 
 def emit_kernel(kernel: Kernel) -> KernelSpec:
@@ -244,6 +247,8 @@ def tile_program(flat: FlatKernel, width: int) -> TileProgram:
     parameters = (*_tensor_variables(flat), *sizes)
     constants = tuple(axis.constant for axis in flat.space.axes)
     program = TileProgram(flat.kernel.form.name, parameters, constants, builder.finished(), tuple(builder.functions))
+    if isinstance(flat.kernel.form, Pointwise | Combo) and not overwrites_operands(flat):
+        program = delay_stores(program, LOWERING.most_waiting)
     for tile_pass in TILE_PASSES:
         program = tile_pass(program)
     return program

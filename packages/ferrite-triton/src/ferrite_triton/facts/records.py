@@ -112,7 +112,7 @@ class KernelFacts:
 
     def to_mapping(self) -> dict[str, Any]:
         """Returns the JSON form: what is stated."""
-        stated = {"contiguous_axis": self.common.contiguous_axis, **_stated(self.common), **_stated(self.axes)}
+        stated = {**_stated(self.common), **_stated(self.axes)}
         return stated if self.form is None else {**stated, **_stated(self.form)}
 
 
@@ -141,4 +141,4 @@ Facts: TypeAlias = KernelFacts | TemplateFacts
 
 def _stated(record: CommonFacts | PointwiseFacts | ReductionFacts | FormFacts | TemplateFacts) -> dict[str, Any]:
     named = {each.name: getattr(record, each.name) for each in fields(record)}
-    return {name: value for name, value in named.items() if value is not None}
+    return {name: value for name, value in named.items() if value is not None or name == "contiguous_axis"}

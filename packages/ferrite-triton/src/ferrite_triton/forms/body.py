@@ -14,7 +14,6 @@ from ferrite_scheduler.model.forms import (
     Combo,
     GridReduction,
     LookBackScan,
-    Pointwise,
     RegisterNorm,
     RowColumnReduction,
     TiledContraction,
@@ -72,10 +71,8 @@ class KernelBody:
         self._scans = Scans(flat, builder, self._evaluator, self._reductions, wide=width == WIDE)
         self._sorts = Sorts(flat.space, builder, self._evaluator, self._reductions)
         self._updates = Updates(flat, builder, self._evaluator, self._stores)
-        # Stores into memory that is also read wait until every load beside them has been written. Others of a pointwise
-        # kernel wait so that the loads are under way together: the compiler moves no load before a store.
+        # Stores into memory that is also read wait until every load beside them has been written.
         self._waits = overwrites_operands(flat)
-        self._most_waiting = LOWERING.most_waiting if isinstance(flat.kernel.form, Pointwise | Combo) else 0
         self._waiting: list[Callable[[], None]] = []
 
     def write(self) -> None:
@@ -135,13 +132,14 @@ class KernelBody:
                 self._put(self._stores.prepare(name, tile, home, [*conditions]))
 
     def _put(self, store: Callable[[], None]) -> None:
-        self._waiting.append(store)
-        if not self._waits and len(self._waiting) > self._most_waiting:
-            self._flush()
+        if self._waits:
+            self._waiting.append(store)
+        else:
+            store()
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
-        if waiting and self._waits:
+        if waiting:
             # Several threads may load one element (of a small tile all do, and Triton repeats cheap loads in another
             # layout): none may overwrite it before all have it.
             self._builder.do(Barrier(), R)
