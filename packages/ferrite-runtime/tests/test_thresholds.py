@@ -7,10 +7,12 @@ from dataclasses import fields
 
 import pytest
 
-from ferrite_runtime.policies.thresholds import COLUMNS, POINTWISE, ROWS, TILES
+from ferrite_runtime.policies.thresholds import COLUMNS, OCCUPANCY, POINTWISE, ROWS, TILES
 
 
-@pytest.mark.parametrize("thresholds", [POINTWISE, ROWS, COLUMNS, TILES], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize(
+    "thresholds", [POINTWISE, ROWS, COLUMNS, TILES, OCCUPANCY], ids=lambda each: type(each).__name__
+)
 def test_every_threshold_is_documented_and_nothing_else_is(thresholds: object) -> None:
     attributes = (type(thresholds).__doc__ or "").split("Attributes:")[1]
     named = [name for line in re.findall(r"^ {8}(\w[\w, ]*):", attributes, re.MULTILINE) for name in line.split(", ")]

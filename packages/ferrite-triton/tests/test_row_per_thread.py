@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from ferrite_triton import KernelSpec, emit_program
 from ferrite_triton.analysis import row_per_thread
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from hand_written import schedule_text
 
 SOFTMAX = """graph @f(x: {type}[{shape}]) -> (y) {{
@@ -19,13 +21,13 @@ SOFTMAX = """graph @f(x: {type}[{shape}]) -> (y) {{
 
 @pytest.fixture(autouse=True)
 def few_rows_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_per_thread, "LEAST_ROWS", 100)
+    monkeypatch.setattr(row_per_thread, "LOWERING", replace(LOWERING, least_thread_rows=100))
 
 
 def test_few_rows_are_shared_by_the_threads_of_warps(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert softmax("bf16", 33).facts["row_per_thread"]
-    monkeypatch.setattr(row_per_thread, "LEAST_ROWS", 778)
-    assert "row_per_thread" not in softmax("bf16", 33).facts
+    assert softmax("bf16", 33).facts.to_mapping()["row_per_thread"]
+    monkeypatch.setattr(row_per_thread, "LOWERING", replace(LOWERING, least_thread_rows=778))
+    assert "row_per_thread" not in softmax("bf16", 33).facts.to_mapping()
 
 
 def softmax(element: str, points: int, shape: str = "777, {}", place: str = "d0, r0") -> KernelSpec:

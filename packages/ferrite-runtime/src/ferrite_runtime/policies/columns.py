@@ -223,7 +223,7 @@ def scanned_columns(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a scan along columns: lines of memory side by side, and as deep as a few threads are.
 
     Threads beyond those of a line take rows further down; each holds `ROWS_PER_THREAD` rows of its columns. Of short
-    columns as many as one warp holds whole, and of longer ones, up to `WHOLE_SCAN`, as many as one tile holds.
+    columns as many as one warp holds whole, and of longer ones, up to `whole_scan`, as many as one tile holds.
     """
     shape = replace(shape, live=1)  # most of what is alive at once is a thread's share of totals, not a tile
     row = next_power_of_two(shape.reduction)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import PointwiseFacts, facts_as
 from ferrite_runtime.policies.blocks import next_power_of_two
-from ferrite_runtime.policies.occupancy import BUSY_FLOPS, flops_per_point, spread
+from ferrite_runtime.policies.occupancy import flops_per_point, spread
 from ferrite_runtime.policies.shape import Shape
-from ferrite_runtime.policies.thresholds import POINTWISE
+from ferrite_runtime.policies.thresholds import OCCUPANCY, POINTWISE
 
 
 def pointwise_configs(shape: Shape) -> tuple[Config, ...]:
@@ -99,7 +99,7 @@ def _tiled(shape: Shape, names: list[str]) -> tuple[Config, ...]:
         line = ({x: side, y: 32}, 4 if side == 32 else 8)
         fills = all(shape.limit(axis) >= 64 for axis in shape.axes("grid") if axis.name in names)
         fills = fills and shape.points >= 64 * 64 * POINTWISE.fill * shape.device.multiprocessors
-        fills = fills and flops_per_point(shape) < BUSY_FLOPS
+        fills = fills and flops_per_point(shape) < OCCUPANCY.busy_flops
         if POINTWISE.side < shape.sizes[y] < 2 * POINTWISE.side:
             square = ({x: 64, y: 2 * POINTWISE.side}, 8)
         tiles = (

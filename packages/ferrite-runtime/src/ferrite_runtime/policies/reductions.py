@@ -8,9 +8,9 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import ContractionFacts, RegisterNormFacts, SplitFacts, facts_as
 from ferrite_runtime.policies.blocks import next_power_of_two
 from ferrite_runtime.policies.columns import looped_columns, persistent_columns, scanned_columns
-from ferrite_runtime.policies.occupancy import BUSY_FLOPS, flops_per_point, spread
+from ferrite_runtime.policies.occupancy import flops_per_point, spread
 from ferrite_runtime.policies.shape import Shape, param_bytes
-from ferrite_runtime.policies.thresholds import ROWS, TILES
+from ferrite_runtime.policies.thresholds import OCCUPANCY, ROWS, TILES
 from ferrite_runtime.policies.tiles import (
     keep_busy,
     loop_config,
@@ -37,7 +37,8 @@ def _most_warps(shape: Shape, config: Config) -> int:
     blocks, warp = dict(config.blocks), shape.device.target.warp_size
     if shape.contiguous in ("x", "y"):
         beside = blocks.get(f"{shape.contiguous.upper()}BLOCK", 1)
-        return shape.device.max_warps if flops_per_point(shape) >= BUSY_FLOPS else max(config.num_warps, beside // warp)
+        is_busy = flops_per_point(shape) >= OCCUPANCY.busy_flops
+        return shape.device.max_warps if is_busy else max(config.num_warps, beside // warp)
     return shape.device.max_warps if blocks.get("XBLOCK", 1) > 1 else config.num_warps
 
 

@@ -219,5 +219,28 @@ class TileThresholds:
     halves_per_thread: int = 128
 
 
+@dataclass(frozen=True, slots=True)
+class OccupancyThresholds:
+    """How many warps fill a device; see `occupancy`. From ``benchmarks/kernels/config_grid.py --set images``.
+
+    Attributes:
+        filled_share: share of a device's threads from which on a launch fills it.
+        least_elements, least_of_heavy: elements of a tile that a thread keeps at least; of kernels with ``heavy_flops``
+            operations for a point.
+        heavy_flops: operations for a point, as a kernel's facts count them, of which a few for each thread take as long
+            as its loads.
+        busy_flops: the same from which on columns are reduced by more warps although these meet in shared memory, and
+            tiles that are stored along another axis are small: several programs to a multiprocessor, with fewer
+            elements for a thread.
+    """
+
+    filled_share: float = 0.75
+    least_elements: int = 4
+    least_of_heavy: int = 2
+    heavy_flops: float = 128.0
+    busy_flops: float = 32.0
+
+
 POINTWISE, ROWS, COLUMNS, TILES = PointwiseThresholds(), RowThresholds(), ColumnThresholds(), TileThresholds()
+OCCUPANCY = OccupancyThresholds()
 """What config policies go by."""
