@@ -5,8 +5,10 @@ It has a text form, a verifier, passes and a reference evaluator.
 
 from __future__ import annotations
 
+from .language.attend import BlockList, BlockSparsity, ScoreProduct
 from .language.dtypes import DTYPES, DType, dtype_named
 from .language.graph import (
+    Attend,
     Call,
     Computed,
     Contract,
@@ -43,6 +45,9 @@ __all__ = [
     "DTYPES",
     "PIPELINE",
     "RULES",
+    "Attend",
+    "BlockList",
+    "BlockSparsity",
     "Call",
     "Computed",
     "Contract",
@@ -66,6 +71,7 @@ __all__ = [
     "Scalar",
     "ScalarTypeError",
     "Scan",
+    "ScoreProduct",
     "Sort",
     "Tag",
     "Tensor",

@@ -14,58 +14,51 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from . import sizes
+from .attend import Attend
 from .combine_functions import AnyCombine
 from .dtypes import DType
 from .index import Dim, Index
 from .scalar import Scalar, indirects_of
 from .sizes import Size
 from .text_hooks import printed
+from .values import Origin, Origins, TensorType, Value, row_major
 
-
-def row_major(shape: tuple[Size, ...]) -> tuple[Size, ...]:
-    """Returns the strides of a contiguous array of this shape, in elements (extent 0 counts as 1, as torch does)."""
-    strides: list[Size] = []
-    step: Size = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step = sizes.mul(step, 1 if size == 0 else size)
-    return tuple(reversed(strides))
-
-
-@dataclass(frozen=True, slots=True)
-class TensorType:
-    """Element type, logical shape, strides in elements, and device if it differs from the graph's.
-
-    ``strides=None`` at construction means row-major. ``device`` is ``""`` for the device of the graph, else a name
-    such as ``"cpu"``.
-    """
-
-    dtype: DType
-    shape: tuple[Size, ...]
-    strides: tuple[Size, ...] = None  # type: ignore[assignment]
-    device: str = ""
-
-    def __post_init__(self) -> None:
-        if self.strides is None:
-            object.__setattr__(self, "strides", row_major(self.shape))
-
-    @property
-    def numel(self) -> Size:
-        """Returns the number of elements."""
-        return sizes.product(self.shape)
-
-    @property
-    def storage_size(self) -> Size:
-        """Returns the number of elements from the first to the last addressed one, both included.
-
-        0 if there are none.
-        """
-        if any(size == 0 for size in self.shape):
-            return 0
-        extent: Size = 1
-        for size, stride in zip(self.shape, self.strides, strict=True):
-            extent = sizes.add(extent, sizes.mul(sizes.add(size, -1), stride))
-        return extent
+__all__ = [
+    "UPDATE_MODES",
+    "Argument",
+    "Attend",
+    "Call",
+    "Computed",
+    "Contract",
+    "ControlFlow",
+    "Definition",
+    "Extern",
+    "Graph",
+    "If",
+    "Loop",
+    "Module",
+    "Origin",
+    "Origins",
+    "Output",
+    "Reduction",
+    "Scan",
+    "Sort",
+    "Tag",
+    "TensorType",
+    "Update",
+    "Value",
+    "View",
+    "While",
+    "bodies_of",
+    "domain_of",
+    "index_loads",
+    "loads_of",
+    "names_read",
+    "overlaps",
+    "row_major",
+    "views_in",
+    "whole",
+]
 
 
 def overlaps(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
@@ -85,44 +78,6 @@ def overlaps(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
             return True
         reach += (size - 1) * stride
     return False
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A name and its type."""
-
-    name: str
-    type: TensorType
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a definition came from: the torch op, the module path and the source line ("" where unknown).
-
-    ``line`` names a file without its folder, as ``model.py:12``, so that what is written down with a program does not
-    depend on where the program lay; ``path`` is the whole path of that file, for messages.
-    """
-
-    op: str = ""
-    module: str = ""
-    line: str = ""
-    path: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.op} ({self.line})" if self.line else self.op
-
-    @property
-    def place(self) -> str:
-        """The source line as an editor opens it: ``/project/model.py:12``."""
-        return f"{self.path}:{self.line.rpartition(':')[2]}" if self.path and self.line else self.line
-
-    @property
-    def told(self) -> str:
-        """The op and its place, for messages."""
-        return f"{self.op} ({self.place})" if self.line else self.op
-
-
-Origins: TypeAlias = tuple[Origin, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,9 +297,9 @@ class While:
     origins: Origins = field(default=(), compare=False)
 
 
-Definition: TypeAlias = Loop | Reduction | Scan | Sort | Update | Contract | Extern | Call | If | While
+Definition: TypeAlias = Loop | Reduction | Scan | Sort | Update | Contract | Attend | Extern | Call | If | While
 ControlFlow: TypeAlias = Call | If | While
-Computed: TypeAlias = Loop | Reduction | Scan | Sort | Update | Contract
+Computed: TypeAlias = Loop | Reduction | Scan | Sort | Update | Contract | Attend
 
 Output: TypeAlias = "View | bool | int | float | sizes.Symbolic | None"
 
@@ -438,7 +393,7 @@ class Module:
 def bodies_of(definition: Definition) -> tuple[Scalar, ...]:
     """Returns the scalar expressions of a definition, in order; none for calls."""
     match definition:
-        case Loop() | Reduction() | Scan():
+        case Loop() | Reduction() | Scan() | Attend():
             return definition.bodies
         case Sort():
             return (definition.body,)
@@ -452,13 +407,15 @@ def bodies_of(definition: Definition) -> tuple[Scalar, ...]:
 def domain_of(definition: Definition) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
     """Returns the dims of a computed definition: those that its results keep, and those reduced over.
 
-    Both empty for calls.
+    Those of an attention are all that its expressions know besides. Both empty for calls.
     """
     match definition:
         case Reduction() | Contract():
             return definition.dims, definition.reduction_dims
         case Loop() | Scan() | Sort() | Update():
             return definition.dims, ()
+        case Attend():
+            return definition.dims, (definition.along, *definition.locals)
     return (), ()
 
 
@@ -479,13 +436,18 @@ def index_loads(indices: tuple[Index, ...]) -> tuple[Scalar, ...]:
 
 
 def loads_of(definition: Definition) -> tuple[Scalar, ...]:
-    """Returns the loads of a definition without repeats, those that say where an update stores included."""
+    """Returns the loads of a definition without repeats, those that say where an update stores included.
+
+    Elements of what an attention makes inside are none.
+    """
     bodies = bodies_of(definition)
     if len(bodies) == 1 and not isinstance(definition, Update):
         return bodies[0].loads
     loads = [load for body in bodies for load in body.loads]
     if isinstance(definition, Update):
         loads += index_loads(definition.indices)
+    if isinstance(definition, Attend):
+        loads = [load for load in loads if load.source not in definition.names]
     return tuple(dict.fromkeys(loads))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ferrite_ir.language.graph import (
+    Attend,
     Call,
     Contract,
     Definition,
@@ -142,6 +143,9 @@ def _key(definition: Definition, storage: Storage, position: int) -> Hashable:
             what = (definition.dims, definition.along, definition.descending, definition.top)
         case Contract():
             what = (definition.dims, definition.reduction_dims)
+        case Attend():
+            # Products have names of their own, so two of these are equal only if they are written twice.
+            what = replace(definition, results=())
         case _:
             return None
     bodies = bodies_of(definition)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ferrite_ir.language.graph import (
+    Attend,
     Call,
     Definition,
     Extern,
@@ -26,7 +27,8 @@ from .rewriting import with_definitions
 class Dce:
     """Dead-code elimination: keeps what outputs, mutations and effects need.
 
-    A loop with several results loses the dead ones, and the extreme of a row, or the extreme so far, its position.
+    A loop with several results loses the dead ones, a softmax of attention those at the end of its list, and the extreme
+    of a row, or the extreme so far, its position.
     """
 
     name: ClassVar[str] = "dce"
@@ -43,6 +45,8 @@ class Dce:
                 definition = _without_dead(definition, live)  # noqa: PLW2901
             elif isinstance(definition, (Reduction, Scan)) and definition.combine in _EXTREMES:
                 definition = _without_position(definition, live)  # noqa: PLW2901
+            elif isinstance(definition, Attend) and definition.is_softmax:
+                definition = _without_dead_end(definition, live)  # noqa: PLW2901
             kept.append(definition)
             live.update(names_read(definition))
         return with_definitions(graph, reversed(kept))
@@ -91,3 +95,8 @@ def _without_dead(loop: Loop, live: set[str]) -> Loop:
     if len(kept) == len(loop.results):
         return loop
     return Loop(tuple(value for value, _ in kept), loop.dims, tuple(body for _, body in kept), loop.origins)
+
+
+def _without_dead_end(attend: Attend, live: set[str]) -> Attend:
+    kept = max(place for place, value in enumerate(attend.results, 1) if value.name in live)
+    return attend if kept == len(attend.results) else replace(attend, results=attend.results[:kept])

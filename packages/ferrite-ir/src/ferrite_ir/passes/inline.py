@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from ferrite_ir.language import sizes
 from ferrite_ir.language.graph import (
+    Attend,
     Contract,
     Definition,
     Graph,
@@ -174,7 +175,7 @@ class _Inliner:
 
     def _count_uses(self, definition: Definition) -> None:
         loads = loads_of(definition)
-        if not loads:
+        if not loads or isinstance(definition, Attend):
             return
         points = self._points_of(definition)
         rows = _rows_of(definition) if isinstance(definition, Contract) else 0
@@ -196,6 +197,8 @@ class _Inliner:
     def _with_sources(self, definition: Definition, position: int) -> Definition:
         """Returns the definition with the sources that it reads computed in place, as far as order and size allow."""
         sources = self._sources
+        if isinstance(definition, Attend):
+            return definition  # its programs read an element many times, so it lies in memory
         loads = [load for load in loads_of(definition) if load.source in sources]
         if not loads:
             return definition

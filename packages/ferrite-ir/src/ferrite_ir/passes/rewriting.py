@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ferrite_ir.language import index as ix
 from ferrite_ir.language.combine_functions import CombineFunction
-from ferrite_ir.language.graph import Contract, Definition, Graph, Loop, Reduction, Scan, Sort, Update
+from ferrite_ir.language.graph import Attend, Contract, Definition, Graph, Loop, Reduction, Scan, Sort, Update
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar, index_value, load, rebuilt, unsettled
 from ferrite_ir.passes.rules.indices import settled_indirect
@@ -122,6 +122,8 @@ def map_scalars(
                 if (left, right) == (definition.left, definition.right)
                 else replace(definition, left=left, right=right)
             )
+        case Attend():
+            return definition.with_bodies(tuple([change(body) for body in definition.bodies]))
         case Update():
             return _map_update(definition, change, change_index)
     return definition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from ferrite_ir.language.graph import Call, Extern, Graph, If, Update, While, names_read
+from ferrite_ir.language.graph import Attend, Call, Extern, Graph, If, Update, While, names_read
 
 NEVER = 1 << 60
 
@@ -59,14 +59,14 @@ def trace_storage(graph: Graph) -> Storage:
 def fixed_names(graph: Graph) -> set[str]:
     """Returns the values that must lie in memory under their own name.
 
-    Outputs, mutations, and operands of updates' targets and of calls.
+    Outputs, mutations, and operands of updates' targets, of calls and of attention, whose programs read them often.
     """
     names = set(graph.output_names)
     for definition in graph.definitions:
         match definition:
             case Update():
                 names.add(definition.target)
-            case Extern():
+            case Extern() | Attend():
                 names.update(names_read(definition))
             case Call() | While():
                 names.update(definition.args)

@@ -12,6 +12,7 @@ from ferrite_ir.language import sizes
 from ferrite_ir.language.bindings import CHECK, STEPS
 from ferrite_ir.language.dtypes import DType, dtype_named
 from ferrite_ir.language.graph import (
+    Attend,
     Call,
     Contract,
     Definition,
@@ -33,6 +34,7 @@ from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import Number
 from ferrite_ir.language.sizes import Size
 
+from .attention import AttendedRow
 from .combine_semantics import State, lift, merge, neutral
 from .points import EvaluationError, Point
 from .rounding import round_to
@@ -270,6 +272,16 @@ class Evaluator:
             )
             result.write(_place(kept, contract.dims), round_to(total, result.dtype))
 
+    def run_attend(self, attend: Attend) -> None:
+        """Computes an attention row by row, weights without rounding to the types of factors."""
+        tensors = [self.allocate(value) for value in attend.results]
+        for line in self.points(attend.dims[:-1]):
+            row = AttendedRow(attend, self.memory, line.dims, self.symbols)
+            for kept in self.points((attend.column,), line.dims):
+                for tensor, value in zip(tensors, row.results(kept.dims), strict=False):
+                    place = _place(kept, attend.dims[: len(tensor.shape)])
+                    tensor.write(place, round_to(value, tensor.dtype))
+
     def run_extern(self, extern: Extern) -> None:
         """Calls a library function from the registry."""
         if extern.target in STEPS:
@@ -410,6 +422,7 @@ _RUN: dict[type, Callable[[Evaluator, Any], None]] = {
     Sort: Evaluator.run_sort,
     Update: Evaluator.run_update,
     Contract: Evaluator.run_contract,
+    Attend: Evaluator.run_attend,
     Extern: Evaluator.run_extern,
     Call: Evaluator.run_call,
     If: Evaluator.run_if,

@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ferrite_ir.language import sizes
+from ferrite_ir.language.attend import KINDS, BlockList, BlockSparsity, ScoreProduct
 from ferrite_ir.language.combine_functions import LEFT, RIGHT, CombineFunction
 from ferrite_ir.language.combines import COMBINES
-from ferrite_ir.language.dtypes import DType
+from ferrite_ir.language.dtypes import F32, DType
 from ferrite_ir.language.graph import (
     UPDATE_MODES,
+    Attend,
     Call,
     Contract,
     Definition,
@@ -360,21 +362,30 @@ class _GraphReader:
         return results[0]
 
     def _read_domain(self) -> Domain:
+        token = self.words.next
+        dims, reduced, others = self._read_parts()
+        if others:
+            raise self.words.error("only an attention has dims behind a second '|'", token)
+        return dims, reduced
+
+    def _read_parts(self) -> tuple[tuple[Dim, ...], tuple[Dim, ...], tuple[Dim, ...]]:
+        """Returns the dims of a domain, in three parts between ``|``, those that are not there empty."""
         words = self.words
-        dims: list[Dim] = []
-        reduced: list[Dim] = []
-        target = dims
+        parts: tuple[list[Dim], ...] = ([], [], [])
+        place, target = 0, parts[0]
         words.expect("[")
         while not words.accept("]"):
-            if words.accept("|"):
-                target = reduced
+            if place < len(parts) - 1 and words.accept("|"):
+                place += 1
+                target = parts[place]
                 continue
             name = words.name("a dim")
             words.expect("<")
             target.append(Dim(name, self._read_size()))
             if not (words.sees("]") or words.sees("|")):
                 words.expect(",")
-        return tuple(dims), tuple(reduced)
+        first, second, third = map(tuple, parts)
+        return first, second, third
 
     def _read_plain_domain(self) -> tuple[Dim, ...]:
         token = self.words.next
@@ -391,8 +402,11 @@ class _GraphReader:
         return (read_scalar(words, scope),)
 
     def _read_along(self, dims: tuple[Dim, ...]) -> Dim:
+        self.words.expect("along")
+        return self._read_dim(dims)
+
+    def _read_dim(self, dims: tuple[Dim, ...]) -> Dim:
         words = self.words
-        words.expect("along")
         token = words.next
         name = words.name("a dim")
         for dim in dims:
@@ -467,6 +481,80 @@ class _GraphReader:
         left = read_scalar(self.words, scope)
         self.words.expect("*")
         return Contract(self._single(results), dims, reduced, left, read_scalar(self.words, scope))
+
+    def read_attend(self, results: Results) -> Attend:
+        """Returns the rest of an attention."""
+        words = self.words
+        token = words.take()
+        if token.text not in KINDS:
+            raise words.error(f"unknown kind of attention {token.text!r}; known: {', '.join(KINDS)}", token)
+        names = self._read_new_names()
+        dims, (along,), inner = self._read_domains()
+        scope = self._scope((*dims, along, *inner))
+        scope.values = {**scope.values, **{name: Value(name, TensorType(F32, ())) for name in names}}
+        read_bindings(words, scope)
+        products = tuple(self._read_product(name, inner, scope, is_last=name == names[-1]) for name in names)
+        words.expect("weigh")
+        weights = self._read_scalars(scope)
+        words.expect("times")
+        factors = self._read_scalars(scope)
+        mask = read_scalar(words, scope) if words.accept("if") else None
+        blocks = self._read_blocks(inner, scope) if words.accept("in") else None
+        named = self._named(results)
+        return Attend(named, token.text, dims, along, products, weights, factors, mask, blocks)
+
+    def _read_new_names(self) -> list[str]:
+        self.words.expect("(")
+        return list(read_listed(self.words, ")", lambda: self.words.name("the name of a product")))
+
+    def _read_domains(self) -> tuple[tuple[Dim, ...], tuple[Dim, ...], tuple[Dim, ...]]:
+        """Returns the dims of an attention: of its results, the one that weights are summed along, and others."""
+        token = self.words.next
+        dims, behind, inner = self._read_parts()
+        if len(dims) < 2 or len(behind) != 1:
+            raise self.words.error(
+                "an attention has a row and a column, one dim behind '|', and others behind it", token
+            )
+        return dims, behind, inner
+
+    def _read_product(self, name: str, inner: tuple[Dim, ...], scope: Scope, *, is_last: bool) -> ScoreProduct:
+        words = self.words
+        left = read_scalar(words, scope)
+        words.expect("*")
+        right = read_scalar(words, scope)
+        depth = self._read_along(inner)
+        if not is_last:
+            words.expect(",")
+        return ScoreProduct(name, left, right, depth)
+
+    def _read_scalars(self, scope: Scope) -> tuple[Scalar, ...]:
+        found = [read_scalar(self.words, scope)]
+        while self.words.accept(","):
+            found.append(read_scalar(self.words, scope))
+        return tuple(found)
+
+    def _read_blocks(self, inner: tuple[Dim, ...], scope: Scope) -> BlockSparsity:
+        words = self.words
+        words.expect("blocks")
+        rows = self._read_number_of_points()
+        words.expect("by")
+        columns = self._read_number_of_points()
+        masked = self._read_block_list(inner, scope)
+        whole = self._read_block_list(inner, scope) if words.accept("whole") else None
+        return BlockSparsity(rows, columns, masked, whole)
+
+    def _read_number_of_points(self) -> int:
+        token = self.words.take()
+        if not token.text.isdecimal() or int(token.text) < 1:
+            raise self.words.error(f"expected the points of a block, found {token.text!r}", token)
+        return int(token.text)
+
+    def _read_block_list(self, inner: tuple[Dim, ...], scope: Scope) -> BlockList:
+        slot = self._read_dim(inner)
+        self.words.expect("<")
+        count = read_scalar(self.words, scope)
+        self.words.expect("at")
+        return BlockList(slot, count, read_scalar(self.words, scope))
 
     def read_extern(self, results: Results) -> Extern:
         """Returns the rest of a library call."""
@@ -568,6 +656,7 @@ _DEFINITIONS: dict[str, Callable[[_GraphReader, Results], Definition]] = {
     "sort": _GraphReader.read_sort,
     "update": _GraphReader.read_update,
     "contract": _GraphReader.read_contract,
+    "attend": _GraphReader.read_attend,
     "extern": _GraphReader.read_extern,
     "call": _GraphReader.read_call,
     "if": _GraphReader.read_if,

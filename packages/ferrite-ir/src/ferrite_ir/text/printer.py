@@ -15,6 +15,7 @@ from ferrite_ir.language.bindings import definition_sizes, type_sizes, view_size
 from ferrite_ir.language.combine_functions import AnyCombine, CombineFunction
 from ferrite_ir.language.dtypes import BOOL, DType
 from ferrite_ir.language.graph import (
+    Attend,
     Call,
     Contract,
     Definition,
@@ -302,6 +303,23 @@ def _contract(contract: Contract, values: Mapping[str, Value]) -> str:
     )
 
 
+def _attend(attend: Attend, values: Mapping[str, Value]) -> str:
+    names = _names(product.name for product in attend.products)
+    domain = f"[{dims_text(attend.dims)} | {dims_text((attend.along,))} | {dims_text(attend.locals)}]"
+    numbers = iter(range(1, len(attend.bodies) + 1))
+
+    def spot() -> str:
+        return f"{{{next(numbers)}}}"
+
+    products = _list(f"{spot()} * {spot()} along {spelled(product.depth.name)}" for product in attend.products)
+    tail = f"{products} weigh {_list(spot() for _ in attend.weights)} times {_list(spot() for _ in attend.factors)}"
+    tail += "" if attend.mask is None else f" if {spot()}"
+    if attend.blocks is not None:
+        lists = (f" {spelled(each.slot.name)} < {spot()} at {spot()}" for each in attend.blocks.lists)
+        tail += f" in blocks {attend.blocks.rows} by {attend.blocks.columns}{' whole'.join(lists)}"
+    return _body(f"attend {attend.kind} {names} {domain}", attend.bodies, tail)
+
+
 def _extern(extern: Extern, values: Mapping[str, Value]) -> str:
     parts = [_argument(argument, values) for argument in extern.args]
     parts += [f"{spelled(name)}={_argument(argument, values)}" for name, argument in extern.kwargs]
@@ -362,6 +380,7 @@ _RIGHT: dict[type, Callable[[Any, Mapping[str, Value]], str]] = {
     Sort: _sort,
     Update: _update,
     Contract: _contract,
+    Attend: _attend,
     Extern: _extern,
     Call: _call,
     If: _if,

@@ -12,6 +12,7 @@ KEYWORDS = frozenset(
         "along",
         "as",
         "at",
+        "attend",
         "bitcast",
         "call",
         "cast",

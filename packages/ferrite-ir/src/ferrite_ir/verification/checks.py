@@ -9,9 +9,10 @@ from ferrite_ir.language import sizes
 from ferrite_ir.language.bindings import bindings_of, definition_symbols
 from ferrite_ir.language.combine_functions import AnyCombine, CombineFunction, combine_row
 from ferrite_ir.language.combines import COMBINES
-from ferrite_ir.language.dtypes import BOOL, I64, DType
+from ferrite_ir.language.dtypes import BOOL, F32, I64, DType
 from ferrite_ir.language.graph import (
     UPDATE_MODES,
+    Attend,
     Call,
     Contract,
     Definition,
@@ -38,6 +39,7 @@ from ferrite_ir.language.scalar import Scalar, indirects_of, postorder, sizes_of
 from ferrite_ir.language.sizes import Size
 from ferrite_ir.text.printer import graph_symbols, scalar_text
 
+from .attention import attend_problems
 from .bounds import is_surely_outside, unguarded
 from .problems import Problem
 
@@ -392,6 +394,20 @@ class _Checker:
                 f"{contract.result.name}:",
             )
 
+    def check_attend(self, attend: Attend) -> None:
+        """Checks an attention."""
+        self._check_domain(attend)
+        self._check_scalars(attend)
+        for rule, message, spot in attend_problems(attend, self._defined):
+            self.report(rule, message, spot)
+        shapes = [sizes_of(attend.dims)] * len(attend.weights)
+        if attend.is_softmax:
+            shapes = [sizes_of(attend.dims), *[sizes_of(attend.dims[:-1])] * 2][: max(1, len(attend.results))]
+        if self._check_count(attend.results, len(shapes)):
+            for value, shape in zip(attend.results, shapes, strict=True):
+                self._check_type(value, F32)
+                self._check_shape(value, shape)
+
     def check_extern(self, extern: Extern) -> None:
         """Checks a library call."""
         views = list(views_in((extern.args, tuple(value for _, value in extern.kwargs))))
@@ -439,6 +455,7 @@ _CHECKS: dict[type, Callable[[_Checker, Any], None]] = {
     Sort: _Checker.check_sort,
     Update: _Checker.check_update,
     Contract: _Checker.check_contract,
+    Attend: _Checker.check_attend,
     Extern: _Checker.check_extern,
     Call: _Checker.check_call,
     If: _Checker.check_if,

@@ -29,6 +29,7 @@ RULES: dict[str, str] = {
     "V22": "the elements of a result lie at different places in memory, unless a library call made it",
     "V23": "an indirect index is an integer",
     "V24": "a symbolic size that a definition binds is not used before it",
+    "V25": "attention multiplies numbers of one type, weighs in f32, and has a factor for each weight",
 }
 """What each rule asks for."""
 
