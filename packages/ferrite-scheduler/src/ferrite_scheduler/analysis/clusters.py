@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ferrite_ir.language.graph import Computed, Contract, Reduction, Scan, Sort
+from ferrite_ir.language.graph import Attend, Computed, Contract, Reduction, Scan, Sort
 from ferrite_scheduler.model.annotations import ColumnReduction, LookBackScan
 
 from .dependences import Access, Dependences, Node, Stage, count_elements, is_opaque, readable_homes
@@ -214,7 +214,7 @@ def _kinds(definition: Computed) -> frozenset[str]:
         case Scan():
             kind = "look back" if isinstance(definition, LookBackScan) else "scan"
             return frozenset((kind, "reverse") if definition.reverse else (kind,))
-        case Reduction() | Sort() | Contract():
+        case Reduction() | Sort() | Contract() | Attend():
             return frozenset((type(definition).__name__.lower(),))
     return frozenset()
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from ferrite_ir.language.bindings import SIZE, bindings_of, check_symbols, definition_symbols, type_sizes
 from ferrite_ir.language.graph import (
+    Attend,
     Call,
     Computed,
     Contract,
@@ -29,10 +30,11 @@ from ferrite_ir.language.graph import (
     Update,
     While,
     bodies_of,
+    loads_of,
     names_read,
 )
 from ferrite_ir.language.index import Dim, Index, constant
-from ferrite_ir.language.scalar import indirects, indirects_of
+from ferrite_ir.language.scalar import indirects, indirects_of, postorder
 from ferrite_ir.language.sizes import Size, hint, symbols_of
 from ferrite_scheduler.model.annotations import ColumnReduction
 
@@ -138,7 +140,10 @@ def make_node(number: int, definition: Definition, types: dict[str, TensorType],
     if isinstance(definition, Extern | Call | If | While):
         return Node(number, definition, reads=names_read(definition), result_names=names)
     space = _space_of(definition, memo)
-    loads, expressions, rigid, ops = _scan_bodies(definition, space, types, memo)
+    if isinstance(definition, Attend):
+        loads, expressions, rigid, ops = _scan_attention(definition, space, types)
+    else:
+        loads, expressions, rigid, ops = _scan_bodies(definition, space, types, memo)
     reads = dict.fromkeys([touch.name for touch in loads])
     stores = None
     if isinstance(definition, Update):
@@ -181,6 +186,8 @@ def _space_of(definition: Computed, memo: Memo) -> _Space:
             key: tuple[Any, ...] = (definition.by_row.dims, definition.by_row.reduction_dims, "rows")
         case Reduction() | Contract():
             key = (definition.dims, definition.reduction_dims, True)
+        case Attend():
+            key = (definition.dims, definition.along, "attend")
         case Scan() | Sort():
             key = (definition.dims, definition.along, False)
         case _:
@@ -200,6 +207,8 @@ def _make_space(definition: Computed, key: tuple[Any, ...]) -> _Space:
             grid_dims, reduction_dims = _wide(definition.by_row.reduction_dims), _wide(definition.by_row.dims)
         case Reduction() | Contract():
             grid_dims, reduction_dims = _wide(definition.dims), _wide(definition.reduction_dims)
+        case Attend():
+            grid_dims, reduction_dims = _wide(definition.dims), (definition.along,)
         case Scan() | Sort():
             along = definition.along
             grid_dims, reduction_dims = _wide(dim for dim in definition.dims if dim is not along), (along,)
@@ -237,7 +246,8 @@ def _home(definition: Computed, tensor: TensorType, space: _Space, memo: Memo) -
     found: Access | None = memo.get(key)
     if found is None:
         steps = space.steps
-        dims = zip(definition.dims, tensor.strides, strict=True)
+        # What an attention has one of for a row has no column.
+        dims = zip(definition.dims[: len(tensor.strides)], tensor.strides, strict=True)
         places = ((steps[dim], generic(dim.size), generic(stride)) for dim, stride in dims if dim in steps)
         found = memo[key] = (0, normalized(places))
     return found
@@ -276,6 +286,22 @@ def _scan_bodies(
                 stack.append(child)
     loads.reverse()
     return tuple(dict.fromkeys(loads)) if len(loads) > 1 else tuple(loads), tuple(expressions), tuple(rigid), ops
+
+
+def _scan_attention(
+    attend: Attend, space: _Space, types: dict[str, TensorType]
+) -> tuple[tuple[Touch, ...], tuple[Digits, ...], tuple[Dim, ...], int]:
+    """Returns what `_scan_bodies` does of an attention, whose accesses are no functions of its position alone.
+
+    All of its dims are rigid: rows, columns and the points of the loop are what its programs cut into blocks.
+    """
+    loads = (
+        Touch(found.source, ("opaque", "attend", found), (), (), count_elements(kind) * kind.dtype.bytes)
+        for found in loads_of(attend)
+        for kind in (types[found.source],)
+    )
+    ops = sum(1 for node in postorder(attend.bodies) if node.op not in ("load", "const", "index"))
+    return tuple(loads), (), (*space.grid_dims, *space.reduction_dims), ops
 
 
 def _touch(name: str, indices: tuple[Index, ...], space: _Space, tensor: TensorType, memo: Memo) -> Touch:

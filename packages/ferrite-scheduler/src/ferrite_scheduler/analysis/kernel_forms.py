@@ -36,6 +36,8 @@ def form_of(cluster: Cluster, dependences: Dependences, policy: Policy) -> Form:
         return forms.LookBackScan(shared.points)
     if "scan" in cluster.kinds:
         return forms.Scan(longest_line((d for d in definitions if isinstance(d, Scan)), policy))
+    if "attend" in cluster.kinds:
+        return forms.Attention()
     if "contract" in cluster.kinds:
         has_tiles = any(isinstance(d, Contract) and is_tiled(d, policy) for d in definitions)
         return forms.TiledContraction() if has_tiles else forms.Contraction()

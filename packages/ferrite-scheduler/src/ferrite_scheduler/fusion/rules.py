@@ -267,8 +267,10 @@ def _fresh_rows(proposal: Proposal) -> int:
 
 
 def _contractions(proposal: Proposal) -> Refusal | None:
-    if "contract" not in proposal.kinds:
+    if not proposal.kinds & {"contract", "attend"}:
         return None
+    if proposal.first.kinds and proposal.second.kinds and "attend" in proposal.kinds:
+        return refuse("an attention shares a kernel only with pointwise definitions over its result")
     if proposal.first.kinds and proposal.second.kinds and proposal.first.kinds != proposal.second.kinds:
         return refuse("a contraction shares a kernel only with its like and with pointwise definitions")
     if proposal.guest.kinds:
@@ -340,7 +342,7 @@ LEGALITY: tuple[Rule, ...] = (
     Rule("F08", "no in-place update under a repeated read", _looped_updates),
     Rule("F10", "partial column reductions are fused into kernels whose rows fit in a tile", _runs),
     Rule("F11", "blocks of rows are reduced with rows that fit in a tile", _blocks),
-    Rule("F12", "contractions keep company with what reads their results", _contractions),
+    Rule("F12", "contractions and attention keep company with what reads their results", _contractions),
     Rule("F13", "stages of reductions in two forms keep to themselves", _stages),
     Rule("F14", "products are rounded where they are computed", _roundings),
 )

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from ferrite_ir.language.dtypes import I64
 from ferrite_ir.language.graph import (
+    Attend,
     Computed,
     Contract,
     Graph,
@@ -93,7 +94,7 @@ def build_kernel(
         rewritten = _rewrite(node, member, layout, _mover(mapping, moved))
         body.append(rewritten)
         home = _home_indices(node, mapping, rewritten, layout)
-        homes.update((result.name, home) for result in rewritten.results)
+        homes.update((result.name, home[: len(result.type.shape)]) for result in rewritten.results)
     if not fits_axes(body, layout.axes):
         raise Misfit("factors of a contraction do not lie on axes of their own")
     reads = _check_homes(body, homes)
@@ -130,7 +131,7 @@ def _lay_out(
     cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member], stored: frozenset[str], policy: Policy
 ) -> Layout:
     reduction = cluster.reduction
-    whole_reduction = bool(cluster.kinds & {"scan", "look back", "sort"})
+    whole_reduction = bool(cluster.kinds & {"scan", "look back", "sort", "attend"})
     own = [own_digits(node, member, reduction) for node, member in zip(nodes, members, strict=True)]
     traffic = list(_traffic(cluster, nodes, members, stored))
     numbers = list(_numbers(cluster, nodes, members))
@@ -178,14 +179,18 @@ def _bases_of(
 
 
 def _rows_of(node: Node) -> tuple[Dim, ...]:
-    """Returns the dims of a contraction's rows, without those of extent 1; none of other definitions."""
+    """Returns the dims of the rows of a contraction or of scores, without those of extent 1; none of others."""
+    if isinstance(node.definition, Attend):
+        return tuple(dim for dim in (node.definition.row,) if dim in node.grid_dims)
     if not isinstance(node.definition, Contract):
         return ()
     return tuple(dim for dim in row_dims(node.definition) if dim in node.grid_dims)
 
 
 def _batch_of(node: Node) -> tuple[Dim, ...]:
-    """Returns the dims that both factors of a contraction depend on, without those of extent 1; none of others."""
+    """Returns the dims that all factors of a product depend on, without those of extent 1; none of others."""
+    if isinstance(node.definition, Attend):
+        return tuple(dim for dim in node.definition.batch if dim in node.grid_dims)
     if not isinstance(node.definition, Contract):
         return ()
     return tuple(dim for dim in roles_of(node.definition).batch if dim in node.grid_dims)
@@ -203,6 +208,8 @@ def _lay_out_empty(node: Node) -> Layout:
 
 def _own_dims(node: Node) -> tuple[Dim, ...]:
     definition = node.definition.by_row if isinstance(node.definition, ColumnReduction) else node.definition
+    if isinstance(definition, Attend):
+        return (*definition.dims, definition.along)
     return definition.dims + getattr(definition, "reduction_dims", ())  # type: ignore[union-attr]
 
 
@@ -354,7 +361,7 @@ def _mover(mapping: dict[Dim, Index], moved: dict[Index, Index]) -> Mover:
     return lambda body: rewrite(body, step, memo)
 
 
-def _rewrite(node: Node, member: Member, layout: Layout, move: Mover) -> Computed:
+def _rewrite(node: Node, member: Member, layout: Layout, move: Mover) -> Computed:  # noqa: PLR0911  # a case for each
     definition = node.definition
     grid_dims, reduction_dims = layout.grid_dims, layout.reduction_dims
     outer = grid_dims + reduction_dims[: len(reduction_dims) - len(layout.inner_dims)]
@@ -377,12 +384,31 @@ def _rewrite(node: Node, member: Member, layout: Layout, move: Mover) -> Compute
         case Contract():
             left, right = move(definition.left), move(definition.right)
             return replace(definition, dims=grid_dims, reduction_dims=reduction_dims, left=left, right=right)
+        case Attend():
+            return _over_axes(definition.with_bodies(tuple(map(move, definition.bodies))), layout)
         case Update():
             condition = None if definition.condition is None else move(definition.condition)
             indices = tuple(move(index_value(index, I64)).args[0] for index in definition.indices)
             indices = tuple(index if isinstance(index, Index) else constant(index) for index in indices)
             return replace(definition, dims=dims, indices=indices, body=move(definition.body), condition=condition)
     raise TypeError(f"not a computed definition: {type(definition).__name__}")
+
+
+def _over_axes(attend: Attend, layout: Layout) -> Attend:
+    """Returns an attention whose expressions are over the dims of a kernel with these as its own.
+
+    Raises:
+        Misfit: its rows, its columns or what it goes through are not one dim each of an axis of their own.
+    """
+    named = {axis.name: axis.dims for axis in layout.axes}
+    single = [named.get(name, ()) for name in "yxr"]
+    sizes = (attend.row.size, attend.column.size, attend.along.size)
+    if any(
+        len(dims) > 1 or product(dim.size for dim in dims) != size for dims, size in zip(single, sizes, strict=True)
+    ):
+        raise Misfit("an attention does not have its rows, columns and points on axes of their own")
+    row, column, along = (dims[0] if dims else Dim(f"{name}0", 1) for name, dims in zip("yxr", single, strict=True))
+    return replace(attend, dims=(*named.get("z", ()), row, column), along=along)
 
 
 def _home_indices(node: Node, mapping: dict[Dim, Index], rewritten: Computed, layout: Layout) -> tuple[Index, ...]:

@@ -161,7 +161,7 @@ def place_groups(
     reduction_groups = tuple(sorted(inside, key=lambda group: (block.issuperset(group.bases), -_walk(guide, group))))
     if not ordered:
         return Tiles((), (), reduction_groups)
-    if rows:
+    if rows or batch:
         outer = tuple(group for group in ordered if rows.issuperset(group.bases))
         whole = tuple(group for group in ordered if batch.issuperset(group.bases))
         columns = tuple(group for group in ordered if group not in outer and group not in whole)

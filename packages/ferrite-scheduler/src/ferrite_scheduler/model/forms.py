@@ -94,6 +94,17 @@ class TiledContraction:
 
 
 @dataclass(frozen=True, slots=True)
+class Attention:
+    """Rows of scores that are never stored: programs have a block of rows each, and go through the columns of scores.
+
+    See `ferrite_ir.language.attend`. Rows lie on ``y``, columns of the result, all of them in one tile, on ``x``, and
+    a batch on ``z``.
+    """
+
+    name: ClassVar[str] = "attention"
+
+
+@dataclass(frozen=True, slots=True)
 class GridReduction:
     """Programs hold a block each of a long reduction axis, and combine what they publish; see `grid_reductions`.
 
@@ -168,6 +179,7 @@ Form: TypeAlias = (
     | LoopedReduction
     | Contraction
     | TiledContraction
+    | Attention
     | GridReduction
     | RegisterNorm
     | Scan
@@ -185,6 +197,7 @@ FORMS: dict[str, type[Form]] = {
         LoopedReduction,
         Contraction,
         TiledContraction,
+        Attention,
         GridReduction,
         RegisterNorm,
         Scan,

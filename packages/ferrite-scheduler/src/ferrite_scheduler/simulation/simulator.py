@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any, TypeAlias, cast
 
 from ferrite_ir.language.graph import (
+    Attend,
     Computed,
     Contract,
     Loop,
@@ -26,6 +27,7 @@ from ferrite_ir.language.graph import (
 )
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.sizes import Symbolic
+from ferrite_ir.reference.attention import AttendedRow
 from ferrite_ir.reference.combine_semantics import State, lift, merge
 from ferrite_ir.reference.evaluator import EvaluationError, Evaluator
 from ferrite_ir.reference.points import Point
@@ -230,6 +232,7 @@ class _Run:
         self.reduced = set(self.reduction_dims)
         self.registers: dict[str, _Registers] = {}
         self.columns: dict[tuple[str, tuple[int, ...]], State] = {}
+        self.rows: dict[tuple[int, ...], AttendedRow] = {}
         self.computed: set[tuple[str, int, tuple[int | None, ...]]] = set()
 
     def begin_columns(self) -> None:
@@ -267,7 +270,9 @@ class _Run:
 
     def is_full(self, definition: Computed) -> bool:
         """Returns whether a definition runs at every grid × reduction point."""
-        return isinstance(definition, Reduction | Scan | Sort | Contract) or bool(self.reduced & set(definition.dims))
+        return isinstance(definition, Reduction | Scan | Sort | Contract | Attend) or bool(
+            self.reduced & set(definition.dims)
+        )
 
 
 def _over_groups(kernel: Kernel) -> Kernel:
@@ -301,6 +306,8 @@ def _run_definition(run: _Run, definition: Computed, grid: dict[Dim, int]) -> No
     match definition:
         case Contract():
             _reduction(run, as_reduction(definition), grid)
+        case Attend():
+            _attention(run, definition, grid)
         case ColumnReduction():
             _column_reduction(run, definition, grid)
         case Reduction():
@@ -408,6 +415,17 @@ def _reduction(run: _Run, reduction: Reduction, grid: dict[Dim, int]) -> None:
         )
     point = Point(run.memory(), grid, run.symbols)
     for result, value in zip(reduction.results, total, strict=True):
+        run.keep(result.name, point, round_to(value, result.type.dtype))
+
+
+def _attention(run: _Run, attend: Attend, grid: dict[Dim, int]) -> None:
+    """Computes the results of an attention in one column; the weights of a row are the same in all."""
+    place = {**dict.fromkeys((*attend.dims, attend.along), 0), **grid}
+    key = tuple(place[dim] for dim in attend.dims[:-1])
+    if key not in run.rows:
+        run.rows[key] = AttendedRow(attend, run.tensors, place, run.symbols)
+    point = Point(run.memory(), grid, run.symbols)
+    for result, value in zip(attend.results, run.rows[key].results(place), strict=False):
         run.keep(result.name, point, round_to(value, result.type.dtype))
 
 

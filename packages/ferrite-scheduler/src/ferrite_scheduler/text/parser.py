@@ -174,7 +174,7 @@ class _ScheduleReader(RecordReader):
         while not words.accept("}"):
             definition, home, names = self._read_computed(dims)
             body.append(definition)
-            homes |= {result.name: home for result in definition.results}
+            homes |= {result.name: home[: len(result.type.shape)] for result in definition.results}
             stored += names
         return Kernel(name, form, tuple(axes), tuple(body), homes, tuple(stored), params, skip_guard, backwards)
 
