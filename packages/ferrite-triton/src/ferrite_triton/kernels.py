@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ferrite_ir.language.combine_functions import combine_name
-from ferrite_ir.language.graph import Contract, Loop, Reduction, Scan, Update, bodies_of
+from ferrite_ir.language.graph import Attend, Contract, Loop, Reduction, Scan, Update, bodies_of
 from ferrite_ir.language.ops import OPS
 from ferrite_ir.language.scalar import postorder
 from ferrite_ir.language.sizes import Size, floordiv, hint, is_static
 from ferrite_scheduler.model.contractions import fits_axes
 from ferrite_scheduler.model.forms import (
+    Attention,
     Combo,
     GridReduction,
     LookBackScan,
@@ -32,6 +33,7 @@ from ferrite_triton.analysis.accesses import (
     is_noncoalesced,
     narrow_conditions,
 )
+from ferrite_triton.analysis.attention_space import attention_space
 from ferrite_triton.analysis.contraction_space import contraction_space
 from ferrite_triton.analysis.flat import FlatKernel, flatten
 from ferrite_triton.analysis.lane_groups import needed_multiple
@@ -172,6 +174,9 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
             f"{kernel.name} holds a contraction that is not of half types or f32 with its rows on y, its columns on x; "
             "write it as a reduction of products"
         )
+    if isinstance(kernel.form, Attention):
+        flat = flatten(kernel, attention_space(kernel))
+        return flat, find_accesses(flat)
     if isinstance(kernel.form, TiledContraction):
         flat = flatten(kernel, contraction_space(kernel))
         return flat, find_accesses(flat)
@@ -210,7 +215,7 @@ def _write(form: _Form, params: SizeParams) -> KernelSpec:
         form=kernel.form.name,
         params=(*describe_params(flat), *_describe_sizes(params, width)),
         axes=tuple(describe_axis(axis, params, space.least if axis.is_reduction else 0) for axis in space.axes),
-        blocks={axis.constant: axis.block for axis in space.axes if axis.block is not None},
+        blocks={axis.constant: axis.block for axis in _with_constants(space) if axis.block is not None},
         grid=grid_expression(space),
         mutated=mutated_params(flat),
         index_width=width,
@@ -245,13 +250,18 @@ def tile_program(flat: FlatKernel, width: int) -> TileProgram:
     KernelBody(flat, width, builder).write()
     sizes = (Variable(name, TileType(dtype)) for name in flat.space.params.names.values())
     parameters = (*_tensor_variables(flat), *sizes)
-    constants = tuple(axis.constant for axis in flat.space.axes)
+    constants = tuple(axis.constant for axis in _with_constants(flat.space))
     program = TileProgram(flat.kernel.form.name, parameters, constants, builder.finished(), tuple(builder.functions))
     if isinstance(flat.kernel.form, Pointwise | Combo) and not overwrites_operands(flat):
         program = delay_stores(program, LOWERING.most_waiting)
     for tile_pass in TILE_PASSES:
         program = tile_pass(program)
     return program
+
+
+def _with_constants(space: Space) -> tuple[KernelAxis, ...]:
+    """Returns the axes that have a block constant."""
+    return (*space.axes, *(axis for axis in space.inner if axis.tiled))
 
 
 def _tensor_variables(flat: FlatKernel) -> tuple[Variable, ...]:
@@ -276,6 +286,7 @@ def main_operations(flat: FlatKernel) -> list[str]:
     combines = [
         combine_name(definition.combine) for definition in flat.definitions if isinstance(definition, (Reduction, Scan))
     ]
+    combines += [definition.kind for definition in flat.definitions if isinstance(definition, Attend)]
     combines += ["product" for definition in flat.definitions if isinstance(definition, Contract)]
     updates = [definition.mode for definition in flat.definitions if isinstance(definition, Update)]
     nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))

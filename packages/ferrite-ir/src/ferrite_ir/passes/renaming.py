@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ferrite_ir.language.graph import Computed, Contract, Definition, Loop, Reduction, Scan, Sort, Update, Value
+from ferrite_ir.language.graph import Attend, Computed, Contract, Definition, Loop, Reduction, Scan, Sort, Update, Value
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar, load, replace_in_index, replace_loads
 
@@ -64,6 +64,9 @@ class Renaming:
                 return replace(changed, result=results[0], target=self.name(changed.target))
             case Contract():
                 return replace(changed, result=results[0])
+            case Attend():
+                products = tuple(replace(product, name=self.name(product.name)) for product in changed.products)
+                return replace(changed, results=results, products=products)
             case Loop() | Reduction() | Scan() | Sort():
                 return replace(changed, results=results)
         raise AssertionError(f"not computed at points: {type(definition).__name__}")

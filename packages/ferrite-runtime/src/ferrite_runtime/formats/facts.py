@@ -154,6 +154,26 @@ class TiledContractionFacts(ReductionFacts):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionFacts(ReductionFacts):
+    """Of attention: programs have rows of scores, which they make block by block along the reduction axis.
+
+    Attributes:
+        sums: tiles of ``y`` and ``x`` that a program adds up.
+        products: tiles of ``y`` and ``r`` that it makes in each round. No block may be less than 16; stages are
+            software-pipelined.
+        depth: lanes of the axes that these products are summed over, together.
+        factor_bytes: bytes of an element of what is multiplied.
+        softmax: whether the weights of a row are normalised, so that sums are scaled in each round.
+    """
+
+    sums: int = 1
+    products: int = 1
+    depth: int = 64
+    factor_bytes: int = 2
+    softmax: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SplitFacts(ReductionFacts):
     """Of kernels whose programs share a line of the reduction axis, and wait for each other.
 
@@ -200,6 +220,7 @@ KINDS: dict[str, type[Facts]] = {
     "looped": ReductionFacts,
     "contraction": ContractionFacts,
     "tiled_contraction": TiledContractionFacts,
+    "attention": AttentionFacts,
     "grid_reduction": SplitFacts,
     "register_norm": RegisterNormFacts,
     "scan": ReductionFacts,

@@ -8,6 +8,7 @@ from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import TemplateFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.policies.attention import attention_configs
 from ferrite_runtime.policies.blocks import next_power_of_two, previous_power_of_two
 from ferrite_runtime.policies.interpreted import interpreter_config
 from ferrite_runtime.policies.pointwise import pointwise_configs
@@ -64,6 +65,7 @@ _FORMS: dict[str, Callable[[Shape], tuple[Config, ...]]] = {
     "look_back": look_back_configs,
     "sort": sort_configs,
     "tiled_contraction": tiled_contraction_configs,
+    "attention": attention_configs,
     "template": template_configs,
     "user": user_configs,
 }

@@ -25,7 +25,7 @@ def interpreter_config(spec: KernelSpec, sizes: Mapping[str, int]) -> Config:
     budget = max(1, MAX_TILE // fixed_tile(spec, sizes))
     blocks: dict[str, int] = {}
     for axis in free_axes(spec, "reduction"):
-        whole = spec.form not in ("looped", "contraction", "tiled_contraction", "scan")
+        whole = spec.form not in ("looped", "contraction", "tiled_contraction", "attention", "scan")
         limit = block_limit(axis, sizes[axis.name])
         blocks[axis.block] = limit if whole else min(limit, MAX_REDUCTION, budget)
         budget = max(1, budget // blocks[axis.block])

@@ -14,7 +14,13 @@ from dataclasses import dataclass
 
 from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.formats.config import Config
-from ferrite_runtime.formats.facts import ContractionFacts, ReductionFacts, TiledContractionFacts, facts_as
+from ferrite_runtime.formats.facts import (
+    AttentionFacts,
+    ContractionFacts,
+    ReductionFacts,
+    TiledContractionFacts,
+    facts_as,
+)
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.candidates import configs
 
@@ -99,10 +105,19 @@ def _multiplications(spec: KernelSpec, facts: TiledContractionFacts, device: Dev
     return 2.0 * points * facts.product / (device.multiprocessors * device.tensor_operations)
 
 
+def _attention(spec: KernelSpec, facts: AttentionFacts, device: DeviceFacts) -> float:
+    """Returns the seconds that tensor cores take for all blocks of scores: how many are masked nobody knows yet."""
+    scores = math.prod(max(1, size) for name, size in spec.hint_sizes().items() if name != "x")
+    lanes = facts.depth + facts.sums * spec.blocks.get("XBLOCK", 1)
+    return 2.0 * scores * lanes / (device.multiprocessors * TENSOR_OPERATIONS)
+
+
 def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:
     facts = spec.facts
     if isinstance(facts, TiledContractionFacts):
         return _multiplications(spec, facts, device)
+    if isinstance(facts, AttentionFacts):
+        return _attention(spec, facts, device)
     points = math.prod(max(1, size) for size in spec.hint_sizes().values())
     buffers = facts.loads + facts.stores
     operations = float(facts.flops) + points * buffers * ACCESS_OPERATIONS

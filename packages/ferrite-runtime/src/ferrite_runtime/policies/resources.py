@@ -11,6 +11,7 @@ from ferrite_runtime.formats.binary import Binary
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import ContractionFacts
 from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.policies.attention import attention_problem
 from ferrite_runtime.policies.blocks import block_limit
 from ferrite_runtime.policies.shape import MAX_TILE
 from ferrite_runtime.policies.tiled_contractions import tile_problem
@@ -44,6 +45,8 @@ def foresee_problem(spec: KernelSpec, config: Config, device: DeviceFacts, sizes
         return None
     if spec.form == "tiled_contraction":
         return tile_problem(spec, config, device)
+    if spec.form == "attention":
+        return attention_problem(spec, config, device)
     tile, blocks = 1, {}
     for axis in spec.axes:
         block = spec.blocks.get(axis.block) or config.block(axis.block)

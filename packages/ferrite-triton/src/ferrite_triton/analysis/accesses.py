@@ -159,7 +159,7 @@ def percent_apart(flat: FlatKernel, accesses: tuple[Access, ...]) -> int:
 def touched_elements(flat: FlatKernel, access: Access) -> int:
     """Returns how many elements an access touches at most: one per point of its axes, no more than there are."""
     points = 1
-    for axis in flat.space.axes:
+    for axis in (*flat.space.axes, *flat.space.inner):
         if axis.name in access.axes:
             points *= hint(axis.size)
     return min(points, max(access.param.elements, 0))
@@ -178,7 +178,7 @@ def contiguous_axis(flat: FlatKernel, accesses: tuple[Access, ...]) -> str | Non
     counted = accesses if flat.space.reduction is None else tuple(access for access in accesses if not access.writes)
     votes = _unit_stride_bytes(flat, counted) or _unit_stride_bytes(flat, accesses)
     # Of equals the innermost grid axis wins.
-    return max(votes, key=lambda name: (votes[name], "zyrx".index(name))) if votes else None
+    return max(votes, key=lambda name: (votes[name], "dezyrx".find(name))) if votes else None
 
 
 def is_transposed(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:

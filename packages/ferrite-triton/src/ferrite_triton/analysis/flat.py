@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from ferrite_ir.language import index as ix
 from ferrite_ir.language.dtypes import DType
-from ferrite_ir.language.graph import Computed, Contract, Loop, Reduction, Scan, Sort, Update, bodies_of
+from ferrite_ir.language.graph import Attend, Computed, Contract, Loop, Reduction, Scan, Sort, Update, bodies_of
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar, postorder, substitute_dims
 from ferrite_ir.language.sizes import Size, hint
 from ferrite_scheduler.model.schedule import Kernel, Param
+from ferrite_triton.analysis.attention_space import over_flat_positions
 from ferrite_triton.analysis.rows import varies_along_reduction
 from ferrite_triton.analysis.space import Space
 from ferrite_triton.errors import ScheduleMismatch
@@ -62,7 +63,7 @@ class FlatKernel:
 
     def is_reduction_level(self, definition: Computed) -> bool:
         """Returns whether the definition is evaluated at every point of the reduction axis."""
-        if isinstance(definition, (Reduction, Contract)):
+        if isinstance(definition, (Reduction, Contract, Attend)):
             return True
         reduction = self.kernel.reduction
         return reduction is not None and any(dim in reduction.dims for dim in definition.dims)
@@ -145,6 +146,8 @@ def flatten(kernel: Kernel, space: Space) -> FlatKernel:
                 )
             case Sort():
                 definitions.append(replace(definition, body=scalar(definition.body)))
+            case Attend():
+                definitions.append(over_flat_positions(definition, space, memo))
             case Contract():
                 definitions.append(replace(definition, left=scalar(definition.left), right=scalar(definition.right)))
     producers = {
@@ -153,6 +156,10 @@ def flatten(kernel: Kernel, space: Space) -> FlatKernel:
         for position, result in enumerate(definition.results)
     }
     homes = {name: tuple(map(index, point)) for name, point in kernel.homes.items()}
+    for definition in definitions:
+        if isinstance(definition, Attend):  # products lie in registers, at every point where weights are made of them
+            producers |= {product.name: (definition, -1) for product in definition.products}
+            homes |= {product.name: () for product in definition.products}
     return FlatKernel(kernel, space, tuple(definitions), producers, homes, name_params(kernel))
 
 

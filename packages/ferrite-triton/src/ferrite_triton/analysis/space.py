@@ -125,6 +125,7 @@ class Space:
         multiple: what divides it there.
         misalignment: by how much blocks of the reduction axis begin before rows, None where they begin with them.
         row_per_thread: whether each thread goes through a row of its own; see `ferrite_triton.analysis.row_per_thread`.
+        inner: axes that no program has its part of, along which tiles lie that are no results; see `attention_space`.
         params: the params for symbolic sizes, as far as the text needs them yet.
     """
 
@@ -140,11 +141,12 @@ class Space:
     multiple: int = 1
     misalignment: Misalignment | None = None
     row_per_thread: bool = False
+    inner: tuple[KernelAxis, ...] = ()
     params: SizeParams = field(default_factory=SizeParams)
 
     def axis(self, name: str) -> KernelAxis | None:
         """Returns the axis with this name, or None."""
-        return next((axis for axis in self.axes if axis.name == name), None)
+        return next((axis for axis in (*self.axes, *self.inner) if axis.name == name), None)
 
     @property
     def parts(self) -> int:

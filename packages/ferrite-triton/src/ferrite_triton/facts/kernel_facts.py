@@ -11,6 +11,7 @@ from ferrite_ir.language.sizes import hint
 from ferrite_scheduler.model.annotations import SortedScatter
 from ferrite_scheduler.model.contractions import uses_tensor_cores
 from ferrite_scheduler.model.forms import (
+    Attention,
     Contraction,
     GridReduction,
     LookBackScan,
@@ -27,6 +28,7 @@ from ferrite_triton.analysis.accesses import (
     shortest_run,
     touched_elements,
 )
+from ferrite_triton.analysis.attention_space import attend_of
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.lane_groups import rows_together
 from ferrite_triton.analysis.lowering_policy import LOWERING
@@ -34,6 +36,7 @@ from ferrite_triton.analysis.space import REDUCTION_AXES, Space
 from ferrite_triton.analysis.update_targets import needs_atomics
 from ferrite_triton.facts.liveness import live_tiles
 from ferrite_triton.facts.records import (
+    AttentionFacts,
     CommonFacts,
     ContractionFacts,
     FormFacts,
@@ -145,11 +148,26 @@ def form_facts(flat: FlatKernel, threads: int) -> FormFacts | None:
         case TiledContraction():
             left, right = factor_bytes(flat)
             return TiledContractionFacts(product=count_products(flat), left_bytes=left, right_bytes=right)
+        case Attention():
+            return attention_facts(flat)
         case RegisterNorm():
             return RegisterNormFacts(splits=space.splits, register_tiles=tiles, threads=threads)
         case GridReduction() | LookBackScan():
             return SplitFacts(splits=space.splits, register_tiles=tiles)
     return None
+
+
+def attention_facts(flat: FlatKernel) -> AttentionFacts:
+    """Returns the facts about the products and sums of attention."""
+    attend = attend_of(flat.kernel)
+    factors = [*attend.factors, *(product.left for product in attend.products)]
+    return AttentionFacts(
+        sums=len(attend.weights),
+        products=len(attend.products),
+        depth=sum(axis.block or 0 for axis in flat.space.inner if axis.tiled),
+        factor_bytes=max(factor.dtype.bytes for factor in factors),
+        softmax=attend.is_softmax,
+    )
 
 
 def count_products(flat: FlatKernel) -> int:

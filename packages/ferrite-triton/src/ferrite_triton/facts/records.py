@@ -77,6 +77,17 @@ class TiledContractionFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionFacts:
+    """Of attention."""
+
+    sums: int
+    products: int
+    depth: int
+    factor_bytes: int
+    softmax: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SplitFacts:
     """Of kernels whose programs share a line of the reduction axis, and wait for each other."""
 
@@ -93,7 +104,9 @@ class RegisterNormFacts:
     threads: int
 
 
-FormFacts: TypeAlias = RowColumnFacts | ContractionFacts | TiledContractionFacts | SplitFacts | RegisterNormFacts
+FormFacts: TypeAlias = (
+    RowColumnFacts | ContractionFacts | TiledContractionFacts | AttentionFacts | SplitFacts | RegisterNormFacts
+)
 
 
 @dataclass(frozen=True, slots=True)

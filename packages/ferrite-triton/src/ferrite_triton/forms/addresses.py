@@ -246,7 +246,7 @@ class Addresses:
     ) -> tuple[Expression | None, Axes]:
         """Returns the mask of positions along axes under conditions, and all axes that it is for."""
         axes = axes.union(*(condition.axes for condition in conditions))
-        names = [axis.name for axis in self._space.axes if axis.name in axes and axis.masked]
+        names = [axis.name for axis in (*self._space.axes, *self._space.inner) if axis.name in axes and axis.masked]
         masks = [row_mask if name == "r" and row_mask is not None else self._builder.mask(name) for name in names]
         masks += [condition.expression for condition in conditions]
         return all_of(mask for mask in masks if mask is not None), axes

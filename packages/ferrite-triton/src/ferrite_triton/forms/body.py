@@ -11,6 +11,7 @@ from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, is_provably_at_most, is_static
 from ferrite_scheduler.model.annotations import ColumnReduction
 from ferrite_scheduler.model.forms import (
+    Attention,
     Combo,
     GridReduction,
     LookBackScan,
@@ -30,6 +31,7 @@ from ferrite_triton.analysis.loop_plan import (
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.row_per_thread import in_order
 from ferrite_triton.analysis.space import NO_AXES, REDUCTION_AXES, KernelAxis, Space
+from ferrite_triton.forms.attention import AttentionRows
 from ferrite_triton.forms.builder import Builder, Place, Tile
 from ferrite_triton.forms.contractions import open_product
 from ferrite_triton.forms.grid_reductions import GridReductions
@@ -80,6 +82,8 @@ class KernelBody:
         match self._flat.kernel.form:
             case TiledContraction():
                 self._write_tiles()
+            case Attention():
+                self._write_attention()
             case RowColumnReduction():
                 self._write_chunk()
             case RegisterNorm():
@@ -205,6 +209,12 @@ class KernelBody:
             self._evaluator.publish(contraction, (tile,))
         self._write_grid_level(self._flat.definitions)
 
+    def _write_attention(self) -> None:
+        """Writes the loops in which rows of scores are made and summed up, then what reads their results."""
+        attend, tiles = AttentionRows(self._flat, self._builder, self._width).write()
+        self._evaluator.publish(attend, tiles)
+        self._write_grid_level(self._flat.definitions)
+
     def _write_images(self) -> None:
         stores = self._store_results, self._flush
         RegisterNorms(self._flat, self._builder, self._evaluator, *stores).write()
@@ -327,7 +337,7 @@ class KernelBody:
             first = mul(program, chunk)
             end = builder.let("xend", apply("lesser", add(first, chunk), size), NO_AXES).expression
             counted, bound = dtype, sub(end, first)
-        counter = builder.open_loop("xstart", TileType(counted), "x")
+        counter = builder.open_loop("xstart", TileType(counted), frozenset("x"))
         start = converted(counter, counted, dtype)
         place_axis(builder, space, rows, add(add(first, start), converted(lanes("XBLOCK"), I32, dtype)), end)
         finishers: list[tuple[ColumnReduction, Callable[[], tuple[Tile, ...]]]] = []

@@ -78,9 +78,9 @@ class Scope:
 
 @dataclass(slots=True)
 class _Loop(Scope):
-    """The body of a loop: along which axis it runs, and what it carries, by name."""
+    """The body of a loop: along which axes values vary from round to round, and what it carries, by name."""
 
-    along: str = "r"
+    along: Axes = frozenset("r")
     carried: dict[str, Carried] = field(default_factory=dict)
 
 
@@ -142,7 +142,7 @@ class Builder:
 
     def scope_for(self, axes: Axes) -> Scope:
         """Returns where a value that varies along these axes is computed."""
-        return self.loop if self.loop is not None and self.loop.along in axes else self.function
+        return self.loop if self.loop is not None and self.loop.along & axes else self.function
 
     def find(self, key: Hashable) -> Tile | None:
         """Returns the value known under a key here, or None."""
@@ -209,8 +209,8 @@ class Builder:
 
     # --- loops ------------------------------------------------------------------------------------------------------
 
-    def open_loop(self, counter: str, type_: TileType, along: str = "r") -> Name:
-        """Begins the body of a loop along an axis; returns its counter."""
+    def open_loop(self, counter: str, type_: TileType, along: Axes = frozenset("r")) -> Name:
+        """Begins the body of a loop along some axes; returns its counter."""
         self.loop = _Loop(along=along)
         return self.declare(Variable(counter, type_))
 

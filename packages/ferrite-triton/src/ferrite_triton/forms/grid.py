@@ -7,6 +7,7 @@ import math
 from ferrite_ir.language.dtypes import I32, DType
 from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.model.forms import (
+    Attention,
     GridReduction,
     LookBackScan,
     RegisterNorm,
@@ -16,6 +17,7 @@ from ferrite_scheduler.model.forms import (
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.packed_residency import holds_only_halves
 from ferrite_triton.analysis.space import NO_AXES, POSITION, KernelAxis, Space
+from ferrite_triton.forms.attention import place_rows
 from ferrite_triton.forms.body import part_axis
 from ferrite_triton.forms.builder import Builder, Place
 from ferrite_triton.forms.positions import QUARTET, block_of_line, number_quartets, place_axis, positions_from
@@ -41,6 +43,8 @@ def place_program(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
     """Writes where a program is in the grid, the x blocks run fastest; ``dtype`` is that of addresses."""
     space = flat.space
     match flat.kernel.form:
+        case Attention():
+            place_rows(builder, flat, dtype)
         case TiledContraction():
             place_tile(builder, flat, dtype)
         case RegisterNorm(workspace=workspace):

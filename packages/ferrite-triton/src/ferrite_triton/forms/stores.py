@@ -31,8 +31,11 @@ class Stores:
         """
         param = self._flat.param_of(name)
         place = self._evaluator.place(param, home)
-        if not tile.axes <= place.axes:
-            lost = ", ".join(sorted(tile.axes - place.axes))
+        # Of an axis of one point that a tile has more lanes for, the mask says which lane is stored.
+        found = tile.axes - place.axes
+        found -= {axis.name for axis in self._flat.space.axes if axis.size == 1 and axis.masked}
+        if found:
+            lost = ", ".join(sorted(found))
             raise ScheduleMismatch(
                 f"kernel {self._flat.kernel.name} stores {name} in one place for all of {lost}, along which it varies"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ferrite_ir.language.graph import Computed, Update
+from ferrite_ir.language.graph import Attend, Computed, Update
 from ferrite_ir.passes.renaming import Renaming
 from ferrite_scheduler.model.annotations import LookBackScan
 from ferrite_scheduler.model.forms import Form, GridReduction, RegisterNorm
@@ -20,6 +20,7 @@ def without_names(kernel: Kernel) -> Kernel:
     met = [param.name for param in kernel.params]
     for definition in kernel.body:
         met += [result.name for result in definition.results]
+        met += [product.name for product in definition.products] if isinstance(definition, Attend) else []
         met += [definition.target] if isinstance(definition, Update) else []  # the params have its result's name
     # No value of a graph is called so. What the kernel does not define, though it should, keeps its name.
     renaming = Renaming({name: f"%{number}" for number, name in enumerate(dict.fromkeys(met))})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ferrite_ir.language.dtypes import F64
+from ferrite_ir.language.dtypes import F32, F64
 from ferrite_triton.tile.language import (
     Bitcast,
     BlockSize,
@@ -196,7 +196,9 @@ def _gather(part: Gather, operands: Sequence[Printed], _: Hold) -> Made:
 
 
 def _dot(_: Dot, operands: Sequence[Printed], __: Hold) -> Made:
-    return f"tl.dot({', '.join(operand.text for operand in operands)})"
+    # By default Triton rounds factors of f32 to TF32.
+    exact = ', input_precision="ieee"' if operands[0].type.dtype is F32 else ""
+    return f"tl.dot({', '.join(operand.text for operand in operands)}{exact})"
 
 
 def _call(part: Call, operands: Sequence[Printed], _: Hold) -> Made:

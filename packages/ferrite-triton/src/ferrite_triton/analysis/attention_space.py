@@ -1,0 +1,132 @@
+"""The axes of a kernel of attention, and of the tiles that its programs make.
+
+The axes of the kernel are those of its results and of the loop: ``y`` (rows of scores), ``x`` (columns of the result,
+all of them in one tile) and ``r`` (columns of scores, block by block). Inside, products are summed over axes of their
+own, all of each in one tile: ``d``, ``e``, …; lists of blocks have positions, ``j`` and ``k``, of which a program has
+one at a time.
+
+    left factor [y, d]   right factor [d, r]   weights [y, r]   factor of weights [r, x]   result [y, x]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ferrite_ir.language.attend import Attend
+from ferrite_ir.language.index import Dim, Index, constant
+from ferrite_ir.language.scalar import Scalar, substitute_dims
+from ferrite_ir.language.sizes import Size, is_static
+from ferrite_scheduler.model.schedule import Kernel
+from ferrite_triton.analysis.space import KernelAxis, Space, dim_mapping, flat_dim, next_power_of_two
+from ferrite_triton.errors import UnsupportedDefinition
+
+LEAST = 16
+"""Fewest rows, columns and points that tensor cores multiply: shorter axes have a mask."""
+LARGEST = 256
+"""Largest block of rows, or of columns of scores."""
+SURE = 64
+"""Blocks up to which a config is content: where they divide an axis it has no mask, and no larger ones."""
+DEPTHS, SLOTS = "defghi", "jkl"
+"""Names of axes inside: what products are summed over, and positions in lists."""
+FIRST_ROW = "yfirst"
+"""The first row of a program, on which lists of blocks depend; an axis along which a program has one position."""
+
+
+def attend_of(kernel: Kernel) -> Attend:
+    """Returns the attention of a kernel of this form.
+
+    Raises:
+        UnsupportedDefinition: there are several.
+    """
+    found = [definition for definition in kernel.body if isinstance(definition, Attend)]
+    if len(found) != 1:
+        raise UnsupportedDefinition(
+            f"{kernel.name} holds {len(found)} definitions of attention; write a kernel for each"
+        )
+    return found[0]
+
+
+def attention_space(kernel: Kernel) -> Space:
+    """Returns the space of a kernel of attention.
+
+    Raises:
+        UnsupportedDefinition: what is in one tile is too long, or of symbolic length; blocks are no multiples of 16.
+    """
+    attend = attend_of(kernel)
+    sizes = {axis.name: axis.size for axis in kernel.axes}
+    blocks = attend.blocks
+    axes = [KernelAxis("z", sizes["z"], tiled=False, masked=False, block=1, max_block=1)] if "z" in sizes else []
+    axes.append(_rows(sizes.get("y", 1), None if blocks is None else blocks.rows))
+    axes.append(_whole("x", sizes["x"]))
+    axes.append(_cut("r", sizes["r"], None if blocks is None else blocks.columns))
+    named = inner_names(attend)
+    inner = [(_whole if name in DEPTHS else _single)(name, dim.size) for dim, name in named.items()]
+    if blocks is not None:
+        inner.append(_single(FIRST_ROW, sizes.get("y", 1)))
+    mapping = dim_mapping(kernel.axes)
+    places = (flat_dim(axis).index if axis.size != 1 else constant(0) for axis in inner)
+    mapping |= dict(zip(named, places, strict=False))
+    return Space(tuple(axes), ("y", "x"), mapping, kernel.form, loops=True, inner=tuple(inner))
+
+
+def over_flat_positions(attend: Attend, space: Space, memo: dict[Scalar, Scalar]) -> Attend:
+    """Returns an attention over the flat positions of a space; its lists of blocks are those of the first row."""
+    mapped = attend.with_bodies(tuple(substitute_dims(body, space.mapping, memo) for body in attend.bodies))
+    rows, first = space.axis("y"), space.axis(FIRST_ROW)
+    if mapped.blocks is None or rows is None or first is None:
+        return mapped
+    at_first: dict[Dim, Index] = {flat_dim(rows): flat_dim(first).index}
+    found: dict[Scalar, Scalar] = {}
+    lists = [
+        replace(
+            each, count=substitute_dims(each.count, at_first, found), place=substitute_dims(each.place, at_first, found)
+        )
+        for each in mapped.blocks.lists
+    ]
+    masked, whole = lists[0], lists[1] if len(lists) > 1 else None
+    return replace(mapped, blocks=replace(mapped.blocks, masked=masked, whole=whole))
+
+
+def inner_names(attend: Attend) -> dict[Dim, str]:
+    """Returns the axis of each dim that only the inside of an attention knows."""
+    depths = tuple(dict.fromkeys(product.depth for product in attend.products))
+    slots = tuple(dict.fromkeys(each.slot for each in (() if attend.blocks is None else attend.blocks.lists)))
+    if len(depths) > len(DEPTHS):
+        raise UnsupportedDefinition(f"attention made of {len(depths)} products; there are kernels of {len(DEPTHS)}")
+    return dict(zip((*depths, *slots), (*DEPTHS[: len(depths)], *SLOTS[: len(slots)]), strict=True))
+
+
+def _whole(name: str, size: Size) -> KernelAxis:
+    """Returns an axis all of which is in a tile."""
+    if not is_static(size):
+        raise UnsupportedDefinition(
+            f"attention over heads of symbolic length {size}; lengths of heads have to be numbers"
+        )
+    block = max(LEAST, next_power_of_two(int(size)))
+    return KernelAxis(name, size, tiled=True, masked=size != block, block=block, max_block=block)
+
+
+def _single(name: str, size: Size) -> KernelAxis:
+    return KernelAxis(name, size, tiled=False, masked=False, block=1, max_block=1)
+
+
+def _rows(size: Size, multiple: int | None) -> KernelAxis:
+    """Returns the axis of rows, all of them in a tile where they are few; ``multiple`` is what a block divides."""
+    if multiple is not None and is_static(size) and size <= multiple:
+        multiple = None  # all rows are in one block
+    if is_static(size) and size <= LEAST and multiple is None:
+        return KernelAxis("y", size, tiled=True, masked=size != LEAST, block=LEAST, max_block=LEAST)
+    return _cut("y", size, multiple)
+
+
+def _cut(name: str, size: Size, multiple: int | None) -> KernelAxis:
+    """Returns an axis whose block the config chooses, without a mask where all that it may choose divide it."""
+    largest = LARGEST if multiple is None else min(LARGEST, multiple & -multiple)
+    if largest < LEAST:
+        raise UnsupportedDefinition(f"attention in sparse blocks of {multiple}; they have to be multiples of {LEAST}")
+    known = int(size) if is_static(size) else 0
+    divisor = known & -known
+    if multiple is None and divisor >= SURE:
+        largest = min(largest, divisor)
+    masked = known == 0 or known % largest != 0
+    return KernelAxis(name, size, tiled=True, masked=masked, block=None, max_block=largest)

@@ -1,0 +1,312 @@
+"""Attention: a program has a block of rows of scores, and makes the columns of these scores block by block.
+
+    along r:   scores = left [y, d] x right [d, r]      weights [y, r]      result [y, x] += weights x factor [r, x]
+
+Of a softmax it keeps the maximum of each row so far and the sum of powers relative to it; where the maximum grows, what
+was summed up before is scaled down (Dao and others, "FlashAttention", 2022). Powers are those of two, and the constant
+that weights are multiplied by, ``log2(e)`` and the scale of scores, is multiplied with where they become powers.
+
+Where there are lists of blocks, a program goes through its own: first those in which the mask has a say, then those in
+which everything counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ferrite_ir.language.attend import Attend, BlockList
+from ferrite_ir.language.dtypes import F32, I32, DType
+from ferrite_ir.language.scalar import Scalar, load
+from ferrite_ir.language.sizes import is_static
+from ferrite_triton.analysis.attention_space import FIRST_ROW, attend_of, inner_names
+from ferrite_triton.analysis.flat import FlatKernel
+from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis
+from ferrite_triton.forms.builder import Builder, Place, Tile
+from ferrite_triton.forms.indices import index_dtype
+from ferrite_triton.forms.positions import place_axis, positions_from
+from ferrite_triton.forms.scalar_values import ScalarValues
+from ferrite_triton.tile.build import (
+    add,
+    all_of,
+    apply,
+    block_size,
+    converted,
+    full,
+    lanes,
+    literal,
+    mul,
+    quotient,
+    remainder,
+    sub,
+    where,
+)
+from ferrite_triton.tile.language import (
+    Block,
+    Broadcast,
+    Cast,
+    Dot,
+    Expression,
+    Literal,
+    ProgramId,
+    Reduce,
+    TileType,
+)
+
+RESULT: Axes = frozenset("yx")
+ROWS: Axes = frozenset("y")
+INSIDE: Axes = frozenset("r")
+"""What is another value in each round of a loop, though it be one number, is computed there."""
+LOG2_E = math.log2(math.e)
+
+
+def place_rows(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
+    """Writes which rows of which point of the batch a program has; ``dtype`` is that of addresses."""
+    space = flat.space
+    rows, columns, batch = space.axis("y"), space.axis("x"), space.axis("z")
+    assert rows is not None, "attention has rows"
+    assert columns is not None, "attention has columns"
+    program: Expression = converted(ProgramId(0), I32, dtype)
+    number: Expression = literal(0, dtype)
+    if not rows.is_whole:
+        block = block_size(rows.constant, dtype)
+        count = quotient(sub(add(space.params.value(rows.size, dtype), block), Literal(1, dtype)), block)
+        number = program
+        if batch is not None:
+            program = builder.let("program", program, NO_AXES).expression
+            blocks = builder.let("yblocks", count, NO_AXES).expression
+            number, program = remainder(program, blocks), quotient(program, blocks)
+    if batch is not None:
+        builder.places["z"] = Place(builder.let("z", program, NO_AXES).expression)
+    first = builder.let(FIRST_ROW, mul(number, block_size(rows.constant, dtype)), NO_AXES).expression
+    builder.places[FIRST_ROW] = Place(first)
+    place_axis(builder, space, rows, positions_from(first, rows.constant, dtype))
+    place_axis(builder, space, columns, converted(lanes(columns.constant), I32, dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What a loop carries: sums, and of a softmax the maximum of each row and the sum of powers relative to it."""
+
+    sums: tuple[Tile, ...]
+    highest: Tile | None = None
+    total: Tile | None = None
+
+
+class AttentionRows:
+    """Writes the loops of a program of attention."""
+
+    def __init__(self, flat: FlatKernel, builder: Builder, width: int) -> None:
+        self._flat, self._builder, self._width, self._dtype = flat, builder, width, index_dtype(width)
+        self._attend = next(d for d in flat.definitions if isinstance(d, Attend))
+        self._names = inner_names(attend_of(flat.kernel))
+        self._depths = tuple(dict.fromkeys(self._names[product.depth] for product in self._attend.products))
+        self._weights = self._over(("y", "r"))
+        self._factors = self._over(("r", "x"), self._attend.factors)
+        self._lists = self._over(())
+        # Of a softmax, weights without the constant that all of them are multiplied by, in units of powers of two.
+        self._weighed, self._unit = self._attend.weights, 1.0
+        if self._attend.is_softmax:
+            weight, self._unit = _without_unit(self._attend.weights[0])
+            self._weighed = (weight,)
+
+    def _over(self, order: tuple[str, ...], zeroed: Sequence[Scalar] = ()) -> ScalarValues:
+        """Returns what evaluates expressions with tiles of these axes; ``zeroed`` ones give zero past their ends."""
+        flat = replace(self._flat, space=replace(self._flat.space, order=order))
+        return ScalarValues(flat, self._builder, self._width, frozenset(root for root in zeroed if root.op == "load"))
+
+    def write(self) -> tuple[Attend, tuple[Tile, ...]]:
+        """Writes everything up to the results; returns what they are results of, and their tiles, in f32."""
+        attend, builder = self._attend, self._builder
+        lefts = [self._left(number) for number in range(len(attend.products))]
+        builder.forget(frozenset(self._depths))  # along the other axis of a tile the same positions are other values
+        for name in self._depths:
+            self._place_depth(name, (name, "r"))
+        state = self._initial()
+        if attend.blocks is None:
+            state = self._loop_over_all(lefts, state)
+        else:
+            for number, each in enumerate(attend.blocks.lists):
+                state = self._loop_over_list(each, lefts, state, mask=attend.mask if number == 0 else None)
+        return attend, self._results(state)
+
+    # --- factors ----------------------------------------------------------------------------------------------------
+
+    def _left(self, number: int) -> Expression:
+        product = self._attend.products[number]
+        name = self._names[product.depth]
+        self._place_depth(name, ("y", name))
+        return self._tile(self._over(("y", name), (product.left,)), product.left, ("y", name), NO_AXES)
+
+    def _right(self, number: int) -> Expression:
+        product = self._attend.products[number]
+        name = self._names[product.depth]
+        return self._tile(self._over((name, "r"), (product.right,)), product.right, (name, "r"), INSIDE)
+
+    def _place_depth(self, name: str, order: tuple[str, str]) -> None:
+        space = replace(self._flat.space, order=order)
+        axis = space.axis(name)
+        assert axis is not None, "products are summed over axes of the kernel"
+        place_axis(self._builder, space, axis, converted(lanes(axis.constant), I32, self._dtype))
+
+    def _tile(self, values: ScalarValues, root: Scalar, order: tuple[str, str], level: Axes) -> Expression:
+        """Writes the whole tile of a factor, with zeros past the ends of its axes."""
+        builder, space = self._builder, self._flat.space
+        tile, axes = values.tile(root), frozenset(order)
+        made: Expression = tile.expression
+        if tile.axes & axes != axes:
+            shape = tuple(Block(f"{name.upper()}BLOCK") for name in order)
+            made = Broadcast(made, shape) if tile.axes & axes else full(shape, 0.0, root.dtype)
+            made = made if tile.axes & axes else add(made, tile.expression)
+        if root.op != "load" or tile.axes & axes != axes:
+            masks = [builder.mask(name) for name in order if (axis := space.axis(name)) is not None and axis.masked]
+            inside = all_of(mask for mask in masks if mask is not None)
+            made = made if inside is None else where(inside, made, literal(0.0, root.dtype))
+        return made if made == tile.expression else builder.hold("factor", made, axes | level).expression
+
+    # --- loops ------------------------------------------------------------------------------------------------------
+
+    def _initial(self) -> _State:
+        rows, tile = (Block("YBLOCK"), 1), (Block("YBLOCK"), Block("XBLOCK"))
+        sums = tuple(self._builder.hold("none", full(tile, 0.0, F32), RESULT) for _ in self._attend.factors)
+        if not self._attend.is_softmax:
+            return _State(sums)
+        highest = self._builder.hold("lowest", full(rows, -math.inf, F32), ROWS)
+        return _State(sums, highest, self._builder.hold("none", full(rows, 0.0, F32), ROWS))
+
+    def _loop_over_all(self, lefts: Sequence[Expression], state: _State) -> _State:
+        axis = self._points()
+        counted = I32 if is_static(axis.size) else self._dtype
+        bound = self._flat.space.params.value(axis.size, counted)
+        counter = self._builder.open_loop("rstart", TileType(counted))
+        carried = self._carried(state)
+        self._round(lefts, carried, converted(counter, counted, self._dtype), self._attend.mask)
+        self._builder.close_loop(counter, (literal(0, counted), bound, block_size("RBLOCK", counted)))
+        return carried
+
+    def _loop_over_list(
+        self, listed: BlockList, lefts: Sequence[Expression], state: _State, mask: Scalar | None
+    ) -> _State:
+        builder, dtype, blocks, slot = self._builder, self._dtype, self._attend.blocks, self._names[listed.slot]
+        assert blocks is not None, "lists are of blocks"
+        count = self._lists.tile(listed.count)
+        each = quotient(literal(blocks.columns, I32), block_size("RBLOCK", I32))
+        number = converted(count.expression, count.dtype, I32)
+        bound = builder.hold("rounds", mul(number, each), NO_AXES).expression
+        counter = builder.open_loop("round", TileType(I32), frozenset(("r", slot)))
+        carried = self._carried(state)
+        at = builder.hold("slot", converted(quotient(counter, each), I32, dtype), INSIDE)
+        builder.places[slot] = Place(at.expression)
+        place = self._lists.tile(listed.place)
+        inside = mul(remainder(counter, each), block_size("RBLOCK", I32))
+        start = add(
+            mul(converted(place.expression, place.dtype, dtype), literal(blocks.columns, dtype)),
+            converted(inside, I32, dtype),
+        )
+        self._round(lefts, carried, builder.hold("rstart", start, INSIDE).expression, mask)
+        builder.close_loop(counter, (literal(0, I32), bound, literal(1, I32)))
+        return carried
+
+    def _carried(self, state: _State) -> _State:
+        """Returns what a loop carries, which begins as it was before."""
+
+        def carry(tile: Tile | None, prefix: str) -> Tile | None:
+            return None if tile is None else self._builder.carry(prefix, tile.expression, tile.axes)
+
+        sums = tuple(self._builder.carry("sum", tile.expression, RESULT) for tile in state.sums)
+        return _State(sums, carry(state.highest, "highest"), carry(state.total, "total"))
+
+    def _points(self) -> KernelAxis:
+        axis = self._flat.space.reduction
+        assert axis is not None, "attention goes along an axis"
+        return axis
+
+    def _round(self, lefts: Sequence[Expression], carried: _State, start: Expression, mask: Scalar | None) -> None:
+        """Writes one round of a loop: the scores from ``start`` on, and what they add."""
+        builder, axis = self._builder, self._points()
+        vector = positions_from(start, "RBLOCK", self._dtype)
+        place_axis(builder, replace(self._flat.space, order=("y", "r")), axis, vector)
+        shape = (Block("YBLOCK"), Block("RBLOCK"))
+        axes = frozenset("yr")
+        for number, product in enumerate(self._attend.products):
+            sums = Dot(lefts[number], self._right(number), full(shape, 0.0, F32))
+            tile = builder.hold(product.name, sums, axes)
+            self._weights.know(load(product.name, (), F32), tile)
+        found = [self._weight(weight, mask, axis) for weight in self._weighed]
+        # Along the other axis of a tile the same positions are other values.
+        builder.forget_inside(frozenset("r"))
+        place_axis(builder, replace(self._flat.space, order=("r", "x")), axis, vector)
+        factors = [self._tile(self._factors, factor, ("r", "x"), INSIDE) for factor in self._attend.factors]
+        if carried.highest is None or carried.total is None:
+            for total, weight, factor, body in zip(carried.sums, found, factors, self._attend.factors, strict=True):
+                builder.follow(total, Dot(_narrowed(weight, body.dtype), factor, total.expression))
+            return
+        self._add_powers(carried, carried.highest, carried.total, found[0], factors[0])
+
+    def _weight(self, root: Scalar, mask: Scalar | None, axis: KernelAxis) -> Expression:
+        """Writes a tile of weights: where they do not count, what changes nothing."""
+        builder, axes = self._builder, frozenset("yr")
+        tile = self._weights.tile(root)
+        conditions = [] if mask is None else [self._weights.tile(mask).expression]
+        inside = builder.mask("r") if axis.masked else None
+        conditions += [] if inside is None else [inside]
+        allowed = all_of(conditions)
+        made: Expression = tile.expression
+        if tile.axes & axes != axes:
+            made = add(made, full((Block("YBLOCK"), Block("RBLOCK")), 0.0, F32))
+        if allowed is not None:
+            made = where(allowed, made, literal(-math.inf if self._attend.is_softmax else 0.0, F32))
+        return made if made == tile.expression else builder.hold("weight", made, axes).expression
+
+    def _add_powers(self, carried: _State, highest: Tile, total: Tile, weight: Expression, factor: Expression) -> None:
+        """Writes how a round changes the state of a softmax.
+
+        The maximum of a row is that of its weights without their unit, so that a power takes one multiply-add.
+        """
+        builder, axes, unit = self._builder, frozenset("yr"), literal(self._unit, F32)
+        row = ROWS | INSIDE
+        top = builder.hold("top", Reduce((weight,), "max", 1, keep=True), row).expression
+        new = builder.hold("highest", apply("maximum", highest.expression, top), row).expression
+        is_empty = apply("eq", new, literal(-math.inf, F32))
+        base = builder.hold("base", where(is_empty, literal(0.0, F32), new), row).expression
+        base = builder.hold("base", mul(base, unit), row).expression
+        power = builder.hold("power", apply("exp2", sub(mul(weight, unit), base)), axes).expression
+        scale = builder.hold("scale", apply("exp2", sub(mul(highest.expression, unit), base)), row).expression
+        added = builder.hold("added", Reduce((power,), "sum", 1, keep=True), row).expression
+        scaled = builder.hold("scaled", mul(carried.sums[0].expression, scale), RESULT | INSIDE).expression
+        narrow = _narrowed(power, self._attend.factors[0].dtype)
+        builder.follow(carried.sums[0], Dot(narrow, factor, scaled))
+        builder.follow(total, add(mul(total.expression, scale), added))
+        builder.follow(highest, new)
+
+    def _results(self, state: _State) -> tuple[Tile, ...]:
+        builder = self._builder
+        if state.highest is None or state.total is None:
+            return state.sums
+        total, highest = state.total.expression, state.highest.expression
+        is_empty = apply("eq", total, literal(0.0, F32))
+        safe = builder.hold("safe", where(is_empty, literal(1.0, F32), total), ROWS).expression
+        inverse = builder.hold("inverse", apply("div", literal(1.0, F32), safe), ROWS).expression
+        made = builder.hold("share", mul(state.sums[0].expression, inverse), RESULT)
+        found = [made]
+        highest = builder.hold("highest", mul(highest, literal(self._unit, F32)), ROWS).expression
+        if len(self._attend.results) > 1:
+            found.append(builder.hold("power", add(highest, apply("log2", safe)), ROWS))
+        if len(self._attend.results) > 2:
+            found.append(Tile(highest, ROWS, F32))
+        return tuple(found)
+
+
+def _narrowed(value: Expression, dtype: DType) -> Expression:
+    return value if dtype is F32 else Cast(value, dtype)
+
+
+def _without_unit(weight: Scalar) -> tuple[Scalar, float]:
+    """Returns a weight times ``log2(e)`` as the product of what is left of it and a positive number."""
+    if weight.op == "mul":
+        for place in range(2):
+            factor, other = weight.args[place], weight.args[1 - place]
+            if factor.op == "const" and 0 < factor.value < math.inf:
+                return other, factor.value * LOG2_E
+    return weight, LOG2_E
