@@ -83,10 +83,24 @@ def _flat(call: HigherOrderCall, attributes: Mapping[torch.fx.Node, Any]) -> Fla
         result = call.op(*args, **kwargs)
         if call.has_token and not isinstance(result, tuple):
             result = (result,)
-        leaves = [leaf for leaf, wanted in zip(leaves_of(result), returned, strict=True) if wanted]
+        leaves = [
+            _absent(fake) if leaf is None else leaf
+            for leaf, fake, wanted in zip(leaves_of(result), fakes, returned, strict=True)
+            if wanted
+        ]
         return tuple(_apart(leaves, values))
 
     return run
+
+
+def _absent(fake: Any) -> torch.Tensor:
+    """Returns zeros where an op gives nothing though its fake results have a tensor, as gradients that nobody asks for.
+
+    What has no gradient has one of zeros.
+    """
+    if not all(isinstance(size, int) for size in (*fake.shape, *fake.stride())):
+        return torch.zeros((), dtype=fake.dtype, device=fake.device)
+    return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device).zero_()
 
 
 def _apart(results: Sequence[Any], values: Sequence[Any]) -> list[Any]:

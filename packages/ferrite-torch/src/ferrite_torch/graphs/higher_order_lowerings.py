@@ -12,9 +12,14 @@ from typing import Any
 import torch
 
 from ferrite_torch.graphs.combine_graphs import lower_associative_scan
+from ferrite_torch.graphs.flex_attention import BlockMask, Inputs, lower_attention
+from ferrite_torch.graphs.flex_attention_gradients import Outer, lower_gradients
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.torch_private.operators import TAKEN_APART
+
+CAPTURED_GRADIENTS = 3
+"""Place among the gradients of attention of those of captured tensors, which torch announces for all of them."""
 
 Lowering = Callable[[Builder, torch.fx.GraphModule, torch.fx.Node, Sequence[Any]], Any]
 """Takes the graph that is made, the module that a node stands in, the node, and its arguments as they were lowered."""
@@ -36,7 +41,60 @@ def _associative_scan(
     return lower_associative_scan(b, functions[0], args[1], args[2])
 
 
-HIGHER_ORDER: dict[str, Lowering] = {"associative_scan": _associative_scan}
+def _flex_attention(
+    b: Builder, module: torch.fx.GraphModule, node: torch.fx.Node, args: Sequence[Any]
+) -> tuple[Tensor, ...]:
+    score, blocks = node.args[3:5]
+    return lower_attention(b, _attended(module, score, blocks, args))
+
+
+def _flex_attention_backward(
+    b: Builder, module: torch.fx.GraphModule, node: torch.fx.Node, args: Sequence[Any]
+) -> tuple[Any, ...]:
+    out, power, grad_out, grad_power = args[3:7]
+    score, derivative, blocks = node.args[7:10]
+    if grad_out is None:
+        raise Unlowered("its result has no gradient")
+    if any(user.args[1] == CAPTURED_GRADIENTS and user.users for user in node.users):
+        raise Unlowered("a tensor that its score modification has captured has a gradient")
+    given = _attended(module, score, blocks, (*args[:3], None, *args[9:]))
+    return lower_gradients(b, given, Outer(out, power, grad_out, grad_power, _function(module, derivative)))
+
+
+def _attended(module: torch.fx.GraphModule, score: Any, blocks: Any, args: Sequence[Any]) -> Inputs:
+    """Returns what scores are made of.
+
+    Args:
+        module: that the call stands in.
+        score: the node of the score modification.
+        blocks: the tuple of the block mask, its function as a node.
+        args: queries, keys, values, something, the block mask, the scale, options, and what functions have captured.
+    """
+    query, key, value, _, lists, scale, _, *captured = args
+    scores, masks = (*captured, (), ())[:2]
+    mask = BlockMask.of(lists, _function(module, blocks[-1]), masks)
+    return Inputs(query, key, value, scale, _function(module, score), scores, mask)
+
+
+def _function(module: torch.fx.GraphModule, arg: Any) -> torch.fx.GraphModule:
+    """Returns the graph that an argument of a node names.
+
+    Raises:
+        Unlowered: it names none.
+    """
+    found = None
+    if isinstance(arg, torch.fx.Node) and arg.op == "get_attr":
+        found = operator.attrgetter(str(arg.target))(module)
+    if not isinstance(found, torch.fx.GraphModule):
+        raise Unlowered("a function that it takes is no graph of the module")
+    return found
+
+
+HIGHER_ORDER: dict[str, Lowering] = {
+    "associative_scan": _associative_scan,
+    "flex_attention": _flex_attention,
+    "flex_attention_backward": _flex_attention_backward,
+}
 """By name of the op, one for each of `TAKEN_APART`: the functions of those are part of the keys of stored graphs."""
 
 assert HIGHER_ORDER.keys() == TAKEN_APART, "what is read of a graph is in its key"

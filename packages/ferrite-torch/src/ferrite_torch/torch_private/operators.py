@@ -14,7 +14,7 @@ Packet = torch._ops.OpOverloadPacket
 """All overloads of an op under one name; no public name either."""
 
 HigherOrderOp = torch._ops.HigherOrderOperator
-TAKEN_APART = frozenset(("associative_scan",))
+TAKEN_APART = frozenset(("associative_scan", "flex_attention", "flex_attention_backward"))
 """Higher-order ops whose functions become part of the graphs that they stand in, where these are compiled."""
 """An op that takes functions, such as ``cond``; no public name either."""
 
