@@ -1,0 +1,308 @@
+"""Measures `flex_attention` in kernels of ours beside Inductor's, and the library's attention where that has a form.
+
+    python benchmarks/kernels/attention.py [--variants causal,alibi] [--lengths 1024,4096] [--timed 4096] [--head 128]
+    python benchmarks/kernels/attention.py --backends ferrite-max,inductor-max --forward
+
+Eight variants, each in a process of its own: these compile at the same time, and measure one after the other once all
+have compiled. Results and gradients at each length are checked against torch's unfused attention in float32 for the
+first of the batch, with the error of that in the type that is measured beside it. Prints milliseconds of the forward
+and of the backward alone, operations per second of blocks that are not masked altogether, and how many times as fast we
+are as Inductor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from benchmarks.kernels.results import geomean
+from benchmarks.tools.backends import compile_with
+from benchmarks.tools.timing import machine_name, time_launches
+from benchmarks.tools.tree import add_packages_to_path, caches_in, results_folder
+
+LAUNCHES = 8
+ERROR_BAR, FLOOR = 2.0, 4e-3  # times the unfused error; of the largest element, in bf16 a rounding
+GROUP = 4
+WINDOW, PREFIX, CAP, DOCUMENTS = 512, 256, 20.0, 6
+LIBRARY, OTHER = "library", "inductor"
+PATIENCE = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A function of queries, keys and values, the library's form of it, and the blocks that it computes of all."""
+
+    call: Callable[..., Tensor]
+    library: Callable[..., Tensor] | None = None
+    density: float = 1.0
+    group: int = 1
+
+
+def causal(_batch: Tensor, _head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    return q >= k
+
+
+def _masked(function: Any, length: int, device: str) -> BlockMask:
+    return create_block_mask(function, None, None, length, length, device)
+
+
+def _density(mask: BlockMask) -> float:
+    return 1.0 - mask.sparsity() / 100
+
+
+def variants(length: int, heads: int, device: str) -> dict[str, Variant]:
+    """Returns all variants at a length, by name."""
+    slopes = torch.exp2(-8.0 * torch.arange(1, heads + 1, device=device) / heads)
+    number = torch.arange(length, device=device) * DOCUMENTS // length
+    masks = {
+        "causal": _masked(causal, length, device),
+        "window": _masked(lambda b, h, q, k: (q >= k) & (q - k <= WINDOW), length, device),
+        "document": _masked(lambda b, h, q, k: (number[q] == number[k]) & (q >= k), length, device),
+        "prefix": _masked(lambda b, h, q, k: (k < PREFIX) | (q >= k), length, device),
+    }
+
+    def masked(name: str, score: Any = None, **library: Any) -> Variant:
+        mask = masks[name]
+        call = lambda q, k, v: flex_attention(q, k, v, score_mod=score, block_mask=mask)  # noqa: E731
+        form = (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **library)) if library else None
+        return Variant(call, form, _density(mask))
+
+    grouped = Variant(
+        lambda q, k, v: flex_attention(q, k, v, block_mask=masks["causal"], enable_gqa=True),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),
+        _density(masks["causal"]),
+        GROUP,
+    )
+    return {
+        "plain": Variant(flex_attention, F.scaled_dot_product_attention),
+        "causal": masked("causal", is_causal=True),
+        "window": masked("window"),
+        "alibi": masked("causal", lambda s, b, h, q, k: s + slopes[h] * (k - q)),
+        "soft cap": masked("causal", lambda s, b, h, q, k: CAP * torch.tanh(s / CAP)),
+        "document": masked("document"),
+        "grouped": grouped,
+        "prefix": masked("prefix"),
+    }
+
+
+NAMES = ("plain", "causal", "window", "alibi", "soft cap", "document", "grouped", "prefix")
+
+
+@dataclass(slots=True)
+class Row:
+    """One variant at one length: milliseconds by backend and direction, errors over unfused ones, what failed."""
+
+    variant: str
+    length: int
+    flops: float = 0.0
+    ms: dict[str, dict[str, float]] = field(default_factory=dict)
+    errors: dict[str, list[float]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def times(self, backend: str, other: str, way: str) -> float | None:
+        """Returns how many times as fast one backend is as another, None where either has no time."""
+        mine, others = (self.ms.get(name, {}).get(way) for name in (backend, other))
+        return others / mine if mine and others else None
+
+
+def inputs_of(plan: argparse.Namespace, length: int, group: int) -> tuple[list[Tensor], Tensor]:
+    """Returns queries, keys and values, and a gradient of the result."""
+    generator = torch.Generator(plan.device).manual_seed(0)
+    dtype = getattr(torch, plan.dtype)
+
+    def drawn(heads: int) -> Tensor:
+        shape = (plan.batch, heads, length, plan.head)
+        return torch.randn(shape, generator=generator, device=plan.device, dtype=dtype)
+
+    tensors = [drawn(plan.heads), drawn(plan.heads // group), drawn(plan.heads // group)]
+    return [tensor.requires_grad_(not plan.forward) for tensor in tensors], drawn(plan.heads)
+
+
+def results_of(
+    call: Callable[..., Tensor], inputs: Sequence[Tensor], gradient: Tensor, *, forward: bool
+) -> list[Tensor]:
+    """Returns a result, and the gradients of what it is made of."""
+    out = call(*inputs)
+    return [out.detach()] if forward else [out.detach(), *torch.autograd.grad(out, inputs, gradient)]
+
+
+def errors_of(found: Sequence[Tensor], expected: Sequence[Tensor]) -> list[float]:
+    """Returns the largest errors in the first of the batch, over the largest elements."""
+    pairs = zip(found, expected, strict=True)
+    return [((a[:1].float() - b[:1]).abs().max() / b[:1].abs().max()).item() for a, b in pairs]
+
+
+def reference(variant: Variant, inputs: Sequence[Tensor], gradient: Tensor, *, forward: bool) -> tuple[Any, Any]:
+    """Returns what unfused attention of the first of the batch gives in float32, and its errors in the inputs' type."""
+    first = [tensor[:1].detach().requires_grad_(not forward) for tensor in inputs]
+    wide = [tensor.float().detach().requires_grad_(not forward) for tensor in first]
+    expected = results_of(variant.call, wide, gradient[:1].float(), forward=forward)
+    own = errors_of(results_of(variant.call, first, gradient[:1], forward=forward), expected)
+    return expected, own
+
+
+def measure_variant(name: str, plan: argparse.Namespace, ready: Any, turn: Any, found: Any) -> None:
+    """Compiles and checks a variant at all lengths, waits for the others, and times it; puts rows into a queue."""
+    rows: list[tuple[Row, dict[str, Callable[[], Any]], list[Any]]] = []
+    try:
+        torch._dynamo.config.cache_size_limit = 64
+        torch._functorch.config.donated_buffer = False  # a backward is timed many times
+        rows += [_prepared(name, length, plan, turn) for length in plan.lengths]
+    except Exception:  # noqa: BLE001 - reported in the table
+        rows.append((Row(name, 0, failed={"all": traceback.format_exc()[-600:]}), {}, []))
+    ready.wait(PATIENCE)
+    with turn:
+        for row, calls, _ in rows:
+            for key, call in calls.items():
+                backend, _, way = key.rpartition(" ")
+                times = [time_launches(call, LAUNCHES, plan.device) for _ in range(plan.reps)]
+                row.ms.setdefault(backend, {})[way] = statistics.median(times)
+            found.put(asdict(row))
+    found.put(None)
+
+
+def _prepared(name: str, length: int, plan: argparse.Namespace, turn: Any) -> tuple[Row, dict[str, Any], list[Any]]:
+    """Returns a row without times, what is to be timed, and what that needs alive."""
+    variant = variants(length, plan.heads, plan.device)[name]
+    inputs, gradient = inputs_of(plan, length, variant.group)
+    row = Row(name, length, 4.0 * plan.batch * plan.heads * length**2 * plan.head * variant.density)
+    with turn:
+        expected, own = reference(variant, inputs, gradient, forward=plan.forward)
+        _free(plan.device)
+    calls: dict[str, Callable[[], Any]] = {}
+    functions: dict[str, Callable[..., Tensor]] = {}
+    for backend in plan.backends:
+        if backend.startswith(OTHER) and length not in plan.timed:
+            continue
+        try:
+            os.environ.update(caches_in(plan.caches / backend))
+            started = time.perf_counter()
+            compiled = compile_with(backend, variant.call, fullgraph=True, dynamic=False)
+            results = results_of(compiled, inputs, gradient, forward=plan.forward)
+            row.seconds[backend] = time.perf_counter() - started
+            errors = errors_of(results, expected)
+            row.errors[backend] = [
+                mine / max(theirs, FLOOR / ERROR_BAR) for mine, theirs in zip(errors, own, strict=True)
+            ]
+            if not all(error <= ERROR_BAR for error in row.errors[backend]):
+                raise ArithmeticError(f"wrong results: errors {errors}, unfused ones {own}")  # noqa: TRY301 - in a cell
+            functions[backend] = compiled
+        except Exception as error:  # noqa: BLE001 - reported in the backend's cell
+            row.failed[backend] = f"{type(error).__name__}: {str(error).strip()[:300]}"
+    if variant.library is not None:
+        functions[LIBRARY] = variant.library
+    for backend, function in functions.items() if length in plan.timed else ():
+        calls |= _calls(backend, function, inputs, gradient, forward=plan.forward)
+    return row, calls, [inputs, gradient]
+
+
+def _calls(
+    backend: str, function: Callable[..., Tensor], inputs: Sequence[Tensor], gradient: Tensor, *, forward: bool
+) -> dict[str, Callable[[], Any]]:
+    plain = [tensor.detach() for tensor in inputs]
+    found: dict[str, Callable[[], Any]] = {f"{backend} forward": lambda: function(*plain)}
+    if not forward:
+        out = function(*inputs)
+        found[f"{backend} backward"] = lambda: torch.autograd.grad(out, inputs, gradient, retain_graph=True)
+    for call in found.values():
+        call()  # what is compiled is compiled now
+    return found
+
+
+def _free(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def lines(rows: Sequence[Row], plan: argparse.Namespace) -> Iterator[str]:
+    """Yields a line for each variant and length that was timed, geometric means, and what failed."""
+    names = [*plan.backends, LIBRARY]
+    ways = ["forward"] if plan.forward else ["forward", "backward"]
+    yield f"{'milliseconds':10} {'length':>6} " + " ".join(
+        f"{name[:9] + ' ' + way[:3]:>13}" for way in ways for name in names
+    )
+    for row in rows:
+        if row.ms:
+            cells = (row.ms.get(name, {}).get(way) for way in ways for name in names)
+            rate = row.ms.get(plan.backends[0], {}).get("forward")
+            text = " ".join(f"{cell:13.3f}" if cell else f"{'-':>13}" for cell in cells)
+            yield f"{row.variant:10} {row.length:6} {text}" + (f" {row.flops / rate * 1e-9:5.0f} TF/s" if rate else "")
+    mine = plan.backends[0]
+    for other in [name for name in names[1:] if any(name in row.ms for row in rows)]:
+        for way in ways:
+            ratios = [ratio for row in rows if (ratio := row.times(mine, other, way))]
+            if ratios:
+                yield f"{mine} / {other} {way}: {geomean(ratios):.3f} (worst {min(ratios):.3f}, {len(ratios)} rows)"
+    checked = [max(errors) for row in rows for name, errors in row.errors.items() if name == mine]
+    yield f"{len(checked)} rows of {mine} checked, largest error {max(checked, default=0.0):.2f} of the unfused one"
+    for row in rows:
+        yield from (f"FAILED {row.variant} {row.length} {name}: {why}" for name, why in row.failed.items())
+
+
+def plan_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--variants", default=",".join(NAMES))
+    parser.add_argument("--lengths", default="1024,4096", help="at which results are checked")
+    parser.add_argument("--timed", default="4096", help="those of them at which all backends are compiled and timed")
+    parser.add_argument("--head", type=int, default=128)
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--backends", default="ferrite,inductor", help="ours first")
+    parser.add_argument("--forward", action="store_true", help="no gradients")
+    parser.add_argument("--reps", type=int, default=3)
+    parser.add_argument("--caches", type=Path, default=results_folder() / "attention-caches")
+    parser.add_argument("--out", type=Path, default=results_folder() / "attention.json")
+    plan = parser.parse_args(arguments)
+    plan.device = "cuda" if torch.cuda.is_available() else "cpu"
+    plan.forward = plan.forward or plan.device == "cpu"  # torch has no gradients of flex_attention there
+    plan.variants, plan.backends = plan.variants.split(","), plan.backends.split(",")
+    plan.lengths, plan.timed = ([int(word) for word in words.split(",")] for words in (plan.lengths, plan.timed))
+    return plan
+
+
+def main() -> int:
+    plan = plan_of()
+    add_packages_to_path()
+    context = multiprocessing.get_context("spawn")
+    ready, turn, found = context.Barrier(len(plan.variants)), context.Lock(), context.Queue()
+    workers = [context.Process(target=measure_variant, args=(name, plan, ready, turn, found)) for name in plan.variants]
+    for worker in workers:
+        worker.start()
+    rows: list[Row] = []
+    left = len(workers)
+    while left:
+        row = found.get(timeout=PATIENCE)
+        left -= row is None
+        rows += [] if row is None else [Row(**row)]
+    for worker in workers:
+        worker.join()
+    rows.sort(key=lambda row: (plan.variants.index(row.variant), row.length))
+    print(machine_name(plan.device))
+    print("\n".join(lines(rows, plan)))
+    plan.out.parent.mkdir(parents=True, exist_ok=True)
+    plan.out.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    return 1 if any(row.failed for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
