@@ -27,8 +27,8 @@ from .rewriting import with_definitions
 class Dce:
     """Dead-code elimination: keeps what outputs, mutations and effects need.
 
-    A loop with several results loses the dead ones, a softmax of attention those at the end of its list, and the extreme
-    of a row, or the extreme so far, its position.
+    A loop with several results loses the dead ones, a softmax of attention those at the end of its list, the extreme of
+    a row, or the extreme so far, its position.
     """
 
     name: ClassVar[str] = "dce"

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ferrite_ir.language import sizes
-from ferrite_ir.language.attend import KINDS, BlockList, BlockSparsity, ScoreProduct
+from ferrite_ir.language.attend import KINDS
 from ferrite_ir.language.combine_functions import LEFT, RIGHT, CombineFunction
 from ferrite_ir.language.combines import COMBINES
-from ferrite_ir.language.dtypes import F32, DType
+from ferrite_ir.language.dtypes import DType
 from ferrite_ir.language.graph import (
     UPDATE_MODES,
     Attend,
@@ -41,6 +41,7 @@ from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size
 
+from .attention_parser import read_dim, read_weights
 from .expression_parser import (
     Scope,
     parse_index,
@@ -403,16 +404,7 @@ class _GraphReader:
 
     def _read_along(self, dims: tuple[Dim, ...]) -> Dim:
         self.words.expect("along")
-        return self._read_dim(dims)
-
-    def _read_dim(self, dims: tuple[Dim, ...]) -> Dim:
-        words = self.words
-        token = words.next
-        name = words.name("a dim")
-        for dim in dims:
-            if dim.name == name:
-                return dim
-        raise words.error(f"unknown dim {name!r}; known here: {', '.join(dim.name for dim in dims)}", token)
+        return read_dim(self.words, dims)
 
     def _read_combine(self) -> str:
         token = self.words.take()
@@ -488,73 +480,14 @@ class _GraphReader:
         token = words.take()
         if token.text not in KINDS:
             raise words.error(f"unknown kind of attention {token.text!r}; known: {', '.join(KINDS)}", token)
-        names = self._read_new_names()
-        dims, (along,), inner = self._read_domains()
-        scope = self._scope((*dims, along, *inner))
-        scope.values = {**scope.values, **{name: Value(name, TensorType(F32, ())) for name in names}}
-        read_bindings(words, scope)
-        products = tuple(self._read_product(name, inner, scope, is_last=name == names[-1]) for name in names)
-        words.expect("weigh")
-        weights = self._read_scalars(scope)
-        words.expect("times")
-        factors = self._read_scalars(scope)
-        mask = read_scalar(words, scope) if words.accept("if") else None
-        blocks = self._read_blocks(inner, scope) if words.accept("in") else None
-        named = self._named(results)
-        return Attend(named, token.text, dims, along, products, weights, factors, mask, blocks)
-
-    def _read_new_names(self) -> list[str]:
-        self.words.expect("(")
-        return list(read_listed(self.words, ")", lambda: self.words.name("the name of a product")))
-
-    def _read_domains(self) -> tuple[tuple[Dim, ...], tuple[Dim, ...], tuple[Dim, ...]]:
-        """Returns the dims of an attention: of its results, the one that weights are summed along, and others."""
-        token = self.words.next
+        words.expect("(")
+        names = list(read_listed(words, ")", lambda: words.name("the name of a product")))
+        place = words.next
         dims, behind, inner = self._read_parts()
         if len(dims) < 2 or len(behind) != 1:
-            raise self.words.error(
-                "an attention has a row and a column, one dim behind '|', and others behind it", token
-            )
-        return dims, behind, inner
-
-    def _read_product(self, name: str, inner: tuple[Dim, ...], scope: Scope, *, is_last: bool) -> ScoreProduct:
-        words = self.words
-        left = read_scalar(words, scope)
-        words.expect("*")
-        right = read_scalar(words, scope)
-        depth = self._read_along(inner)
-        if not is_last:
-            words.expect(",")
-        return ScoreProduct(name, left, right, depth)
-
-    def _read_scalars(self, scope: Scope) -> tuple[Scalar, ...]:
-        found = [read_scalar(self.words, scope)]
-        while self.words.accept(","):
-            found.append(read_scalar(self.words, scope))
-        return tuple(found)
-
-    def _read_blocks(self, inner: tuple[Dim, ...], scope: Scope) -> BlockSparsity:
-        words = self.words
-        words.expect("blocks")
-        rows = self._read_number_of_points()
-        words.expect("by")
-        columns = self._read_number_of_points()
-        masked = self._read_block_list(inner, scope)
-        whole = self._read_block_list(inner, scope) if words.accept("whole") else None
-        return BlockSparsity(rows, columns, masked, whole)
-
-    def _read_number_of_points(self) -> int:
-        token = self.words.take()
-        if not token.text.isdecimal() or int(token.text) < 1:
-            raise self.words.error(f"expected the points of a block, found {token.text!r}", token)
-        return int(token.text)
-
-    def _read_block_list(self, inner: tuple[Dim, ...], scope: Scope) -> BlockList:
-        slot = self._read_dim(inner)
-        self.words.expect("<")
-        count = read_scalar(self.words, scope)
-        self.words.expect("at")
-        return BlockList(slot, count, read_scalar(self.words, scope))
+            raise words.error("an attention has a row and a column, one dim behind '|', and others behind it", place)
+        scope = self._scope((*dims, *behind, *inner))
+        return Attend(self._named(results), token.text, dims, behind[0], *read_weights(words, names, inner, scope))
 
     def read_extern(self, results: Results) -> Extern:
         """Returns the rest of a library call."""
