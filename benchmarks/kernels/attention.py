@@ -42,7 +42,8 @@ ERROR_BAR, FLOOR = 2.0, 4e-3  # times the unfused error; of the largest element,
 GROUP = 4
 WINDOW, PREFIX, CAP, DOCUMENTS = 512, 256, 20.0, 6
 LIBRARY, OTHER = "library", "inductor"
-PATIENCE = 600.0
+PATIENCE = 240.0
+"""Seconds after which a process no longer waits for the others to compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,7 @@ def measure_variant(name: str, plan: argparse.Namespace, ready: Any, turn: Any, 
     try:
         torch._dynamo.config.cache_size_limit = 64
         torch._functorch.config.donated_buffer = False  # a backward is timed many times
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # there are as many processes as variants
         rows += [_prepared(name, length, plan, turn) for length in plan.lengths]
     except Exception:  # noqa: BLE001 - reported in the table
         rows.append((Row(name, 0, failed={"all": traceback.format_exc()[-600:]}), {}, []))
