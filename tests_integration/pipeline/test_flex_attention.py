@@ -186,6 +186,13 @@ def test_gradients_of_shared_keys(batch: int, device: str) -> None:
     check_gradients(attend, (query, key[:batch], value[:batch]))
 
 
+def test_functions_that_differ_in_a_number_are_different_programs() -> None:
+    query, key, value = given("cpu", 40)
+    for factor in (0.5, 0.25):
+        torch._dynamo.reset()
+        check(lambda q, k, v: flex_attention(q, k, v, lambda s, b, h, i, j: s * factor), (query, key, value))  # noqa: B023
+
+
 # --- what stays a step of its own -------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ import torch
 from ferrite_torch.calls.higher_order import CONTROL_FLOW, USER_KERNELS, call_of_node
 from ferrite_torch.calls.user_constants import NotWritten, fixed_launch
 from ferrite_torch.rewrites.returned_halves import RETURNED
-from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
+from ferrite_torch.torch_private.fake_tensors import is_fake, number_in, storage_key
 from ferrite_torch.torch_private.operators import TAKEN_APART, HigherOrderOp, Overload, Packet, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import size_text
 
@@ -73,8 +73,8 @@ def constant_paths(module: torch.fx.GraphModule) -> tuple[str, ...]:
 class _Describer:
     """Writes a line per node; ``numbers`` are the nodes' places, ``storages`` numbers in order of appearance."""
 
-    def __init__(self, module: torch.fx.GraphModule) -> None:
-        self.module = module
+    def __init__(self, module: torch.fx.GraphModule, *, is_function: bool = False) -> None:
+        self.module, self.is_function = module, is_function
         self.numbers: dict[torch.fx.Node, int] = {}
         self.storages: dict[int, int] = {}
         self.functions: dict[torch.fx.GraphModule, str] = {}
@@ -153,7 +153,9 @@ class _Describer:
     def constant(self, node: torch.fx.Node) -> str:
         value = operator.attrgetter(str(node.target))(self.module)
         if isinstance(value, torch.Tensor):
-            return self.value(value)
+            # A number that a function holds becomes part of the program; what the graph itself holds is handed over.
+            is_number = self.is_function and value.numel() == 1 and not is_fake(value)
+            return f"{self.value(value)} {number_in(value)}" if is_number else self.value(value)
         if isinstance(value, (int, float, str)):
             return repr(value)
         if isinstance(value, torch.fx.GraphModule):
@@ -165,7 +167,7 @@ class _Describer:
     def function(self, module: torch.fx.GraphModule) -> str:
         """Returns the digest of a graph that the graph holds; many nodes may hold the same one."""
         if module not in self.functions:
-            text = "\n".join(_Describer(module).lines())
+            text = "\n".join(_Describer(module, is_function=True).lines())
             self.functions[module] = hashlib.sha256(text.encode()).hexdigest()
         return self.functions[module]
 

@@ -18,10 +18,13 @@ from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.dtypes import DType
 from ferrite_ir.language.graph import Loop, row_major
 from ferrite_ir.language.scalar import Scalar, replace_loads
+from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.diagnostics.origins import origins_of
 from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.lowering.builder import Builder, Unlowered
+from ferrite_torch.lowering.elementwise import refuse_opaque
 from ferrite_torch.lowering.tensors import Point, Shape, Tensor
+from ferrite_torch.torch_private.fake_tensors import is_fake, number_in
 from ferrite_torch.torch_private.operators import Overload
 
 
@@ -100,9 +103,20 @@ class ScalarGraph:
                     known[node] = args[0][args[1]]
                 case "call_function":
                     known[node] = self._called(node, args, kwargs)
+                case "get_attr":
+                    self._scratch.begin(node, origins_of(node))
+                    known[node] = self._constant(operator.attrgetter(str(node.target))(graph))
                 case _:
                     raise Unlowered(f"its {self._what} holds {node.name}, which is no op")
         raise Unlowered(f"its {self._what} returns nothing")
+
+    def _constant(self, value: Any) -> Tensor:
+        """Returns a number that the graph holds as a tensor; the keys of stored graphs have it, too."""
+        if not isinstance(value, torch.Tensor) or value.numel() != 1 or is_fake(value):
+            raise Unlowered(f"its {self._what} holds a tensor of its own")
+        kind, number = dtype_of(value.dtype), number_in(value)
+        refuse_opaque(kind)
+        return self._scratch.loop(tuple(value.shape), kind, lambda _: sc.const(number, kind))
 
     def _called(self, node: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         lowering = LOWERINGS.get(str(node.target)) if isinstance(node.target, Overload) else None

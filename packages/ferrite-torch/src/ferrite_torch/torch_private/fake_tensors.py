@@ -63,3 +63,12 @@ def mode_of(graph: torch.fx.Graph) -> AbstractContextManager[Any]:
     """Returns the mode in which ops make fake tensors that belong with those of a graph."""
     fakes = (node.meta.get("val") for node in graph.nodes)
     return next((fake.fake_mode for fake in fakes if is_fake(fake)), nullcontext())
+
+
+def number_in(tensor: torch.Tensor) -> bool | int | float:
+    """Returns the number that a real tensor of one element holds, even under a fake mode, which forbids to read it.
+
+    Graphs that torch traces hold such tensors as constants.
+    """
+    with without_modes():
+        return tensor.item()  # type: ignore[no-any-return]
