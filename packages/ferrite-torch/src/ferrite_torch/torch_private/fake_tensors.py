@@ -71,4 +71,4 @@ def number_in(tensor: torch.Tensor) -> bool | int | float:
     Graphs that torch traces hold such tensors as constants.
     """
     with without_modes():
-        return tensor.item()  # type: ignore[no-any-return]
+        return tensor.item()
