@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.graphs.combine_graphs import lower_associative_scan
-from ferrite_torch.graphs.flex_attention import BlockMask, Inputs, lower_attention
-from ferrite_torch.graphs.flex_attention_gradients import Outer, lower_gradients
+from ferrite_torch.graphs.functions.combine_graphs import lower_associative_scan
+from ferrite_torch.graphs.functions.flex_attention import BlockMask, Inputs, lower_attention
+from ferrite_torch.graphs.functions.flex_attention_gradients import Outer, lower_gradients
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.torch_private.operators import TAKEN_APART

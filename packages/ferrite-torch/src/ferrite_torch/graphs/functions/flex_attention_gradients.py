@@ -28,7 +28,7 @@ from ferrite_ir.language.graph import TensorType
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, is_static
-from ferrite_torch.graphs.flex_attention import (
+from ferrite_torch.graphs.functions.flex_attention import (
     Inputs,
     Scores,
     blocks_of,

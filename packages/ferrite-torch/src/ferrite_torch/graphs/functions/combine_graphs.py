@@ -17,7 +17,7 @@ from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.combine_functions import LEFT, RIGHT, CombineFunction, component
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.scalar import Scalar, rewrite
-from ferrite_torch.graphs.scalar_graphs import ScalarGraph
+from ferrite_torch.graphs.functions.scalar_graphs import ScalarGraph
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import packed_strides, refuse_opaque
 from ferrite_torch.lowering.tensors import Point, Shape, Tensor, grid_dims, grid_point

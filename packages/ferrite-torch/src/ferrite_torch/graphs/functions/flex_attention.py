@@ -21,7 +21,7 @@ from ferrite_ir.language.graph import TensorType
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.scalar import Scalar, is_constant, replace_loads
 from ferrite_ir.language.sizes import Size, is_static
-from ferrite_torch.graphs.scalar_graphs import ScalarGraph
+from ferrite_torch.graphs.functions.scalar_graphs import ScalarGraph
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import packed_strides
 from ferrite_torch.lowering.tensors import Tensor, grid_dims, whole_tensor
