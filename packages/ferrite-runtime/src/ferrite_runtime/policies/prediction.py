@@ -109,7 +109,7 @@ def _attention(spec: KernelSpec, facts: AttentionFacts, device: DeviceFacts) -> 
     """Returns the seconds that tensor cores take for all blocks of scores: how many are masked nobody knows yet."""
     scores = math.prod(max(1, size) for name, size in spec.hint_sizes().items() if name != "x")
     lanes = facts.depth + facts.sums * spec.blocks.get("XBLOCK", 1)
-    return 2.0 * scores * lanes / (device.multiprocessors * TENSOR_OPERATIONS)
+    return 2.0 * scores * lanes / (device.multiprocessors * device.tensor_operations)
 
 
 def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:

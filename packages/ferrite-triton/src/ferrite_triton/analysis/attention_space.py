@@ -14,10 +14,11 @@ from dataclasses import replace
 
 from ferrite_ir.language.attend import Attend
 from ferrite_ir.language.index import Dim, Index, constant
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.scalar import Scalar, substitute_dims
 from ferrite_ir.language.sizes import Size, is_static
 from ferrite_scheduler.model.schedule import Kernel
-from ferrite_triton.analysis.space import KernelAxis, Space, dim_mapping, flat_dim, next_power_of_two
+from ferrite_triton.analysis.space import KernelAxis, Space, dim_mapping, flat_dim
 from ferrite_triton.errors import UnsupportedDefinition
 
 LEAST = 16
