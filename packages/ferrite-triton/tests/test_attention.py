@@ -164,10 +164,10 @@ def test_blocks_of_programs_divide_those_of_the_mask() -> None:
 def test_facts() -> None:
     spec = emit_kernel(schedule(attention(CAUSAL, dtype="bf16")).kernels[0])
     wanted = {"sums": 1, "products": 1, "depth": 16, "factor_bytes": 2, "softmax": True}
-    assert {name: spec.facts[name] for name in wanted} == wanted
+    assert {name: spec.facts.to_mapping()[name] for name in wanted} == wanted
     assert spec.blocks == {"ZBLOCK": 1, "XBLOCK": 16, "DBLOCK": 16}
     both = emit_kernel(schedule(parse_graph(GRADIENTS.format("f32"))).kernels[0])
-    assert {name: both.facts[name] for name in wanted} == {
+    assert {name: both.facts.to_mapping()[name] for name in wanted} == {
         "sums": 2,
         "products": 2,
         "depth": 32,
