@@ -27,6 +27,9 @@ from ferrite_torch.lowering.tensors import Point, Shape, Tensor
 from ferrite_torch.torch_private.fake_tensors import is_fake, number_in
 from ferrite_torch.torch_private.operators import Overload
 
+DETACHED = "aten.detach_.default"
+"""What torch says of a constant that it has just made: it changes no number."""
+
 
 class ScalarGraph:
     """Reads one graph of ops.
@@ -119,6 +122,8 @@ class ScalarGraph:
         return self._scratch.loop(tuple(value.shape), kind, lambda _: sc.const(number, kind))
 
     def _called(self, node: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if str(node.target) == DETACHED:
+            return args[0]
         lowering = LOWERINGS.get(str(node.target)) if isinstance(node.target, Overload) else None
         if lowering is None:
             raise Unlowered(f"its {self._what} calls {node.target}, which is not compiled")
