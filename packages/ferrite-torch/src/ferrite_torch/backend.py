@@ -16,6 +16,7 @@ from ferrite_torch.calls.higher_order import is_captured_call
 from ferrite_torch.calls.transformed_calls import by_slices, keeping_tangents
 from ferrite_torch.capture.garbage import rare_collections
 from ferrite_torch.capture.joint_graphs import prepare_joint
+from ferrite_torch.capture.repeated_blocks import is_asked, is_wanted
 from ferrite_torch.diagnostics.announcements import announce_eager
 from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.diagnostics.statistics import observed, observer
@@ -28,6 +29,7 @@ from ferrite_torch.rewrites.copied_storages import counts_from_storage
 from ferrite_torch.rewrites.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.rewrites.masked_writes import choose_by_masks
 from ferrite_torch.rewrites.number_indices import index_by_tensors
+from ferrite_torch.rewrites.repeated_blocks import outline_blocks
 from ferrite_torch.rewrites.symbolic_floats import float_rules, multiply_out
 from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot, undisturbed
 from ferrite_torch.torch_private.aot_metadata import drop_dynamic_marks
@@ -111,13 +113,15 @@ def _compiled(
         choose_by_masks(captured)
         index_by_tensors(captured)
         multiply_out(captured)
+        blocks = outline_blocks(captured, is_wanted(chosen)) if module is captured and is_asked(chosen) else captured
         is_kept = module is captured and stores_graphs(chosen) and not has_guarded_floats() and observer() is None
         tensors = list(_tensors(module, inputs))
         plan = plan_storage(captured, _traced(captured, inputs), tensors, chosen) if is_kept else None
         if (plan is None or not plan.is_completed()) and observer() is None:
             _warm_up(module, inputs, chosen)
         note = partial(announce_eager, module=captured) if chosen.fallback else _refuse
-        call = keeping_tangents(_compile(module, inputs, chosen, plan), eager, captured, note)
+        call = keeping_tangents(
+            _compile(blocks if module is captured else module, inputs, chosen, plan), eager, captured, note)
         return undisturbed(keeping_places(call, eager, together, captured, note) if together else call)
     except Refused as refused:
         return _refused(eager, refused, chosen, captured)
