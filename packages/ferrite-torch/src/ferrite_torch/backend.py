@@ -11,8 +11,8 @@ import torch
 from ferrite_runtime import warm_up
 from ferrite_torch.cache.artifact_loading import mark_boxed, run_eagerly, runtime_options
 from ferrite_torch.cache.environment import check_environment, stores_graphs
+from ferrite_torch.cache.graph_key import constant_paths
 from ferrite_torch.cache.stored_graphs import Plan, mark_storable, plan_storage
-from ferrite_torch.calls.higher_order import is_captured_call
 from ferrite_torch.calls.transformed_calls import by_slices, keeping_tangents
 from ferrite_torch.capture.garbage import rare_collections
 from ferrite_torch.capture.joint_graphs import prepare_joint
@@ -192,9 +192,9 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
             call = mark_boxed(by_slices(call)) if kind == "backward" else call
             return mark_storable(call, None, options, plan) if plan else call
         # The tensors that a module holds are not part of what is stored, nor is what the value of a float decided, nor
-        # are the functions that its higher-order ops take. What AOTAutograd's cache loads gets no tokens.
-        is_whole = not module.graph.find_nodes(op="get_attr") and not has_guarded_floats() and not has_effects(module)
-        is_whole = is_whole and not any(map(is_captured_call, module.graph.nodes))
+        # are the functions that its steps call as they were captured. What AOTAutograd's cache loads gets no tokens.
+        is_whole = not constant_paths(module) and not has_guarded_floats() and not has_effects(module)
+        is_whole = is_whole and not compiled.captured  # type: ignore[attr-defined]  # set there too
         key = compiled.key if is_whole else None  # type: ignore[attr-defined]
         call = _guarded(compiled, module) if options.fallback else compiled
         return mark_storable(call, key, options, plan) if plan else call

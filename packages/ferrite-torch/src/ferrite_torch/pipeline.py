@@ -57,7 +57,7 @@ def compile_graph(
     ``kind`` is ``forward``, ``backward`` or ``inference``, and names the program. Kernels compile in the background
     after this returns. Fake ``inputs`` tell how tensors lie that a forward saved for a backward graph. The function's
     ``wait`` waits for the kernels, ``eager`` is the graph run op by op, and ``key`` its identity in the store, None
-    where it is not stored. ``any_sizes`` stores a graph with symbolic sizes, which only its key finds again.
+    where it is not stored, ``captured`` whether it calls functions of the captured graph. ``any_sizes`` stores a graph with symbolic sizes, which only its key finds again.
 
     Raises:
         FerriteError: some layer refused or failed; the message names ops and source lines where it can.
@@ -108,6 +108,7 @@ def compile_graph(
     eager = run_eagerly(module, traced, artifact.changed)
     compiled.eager = mark_boxed(by_slices(eager)) if kind == "backward" else eager  # type: ignore[attr-defined]
     compiled.key = key  # type: ignore[attr-defined]
+    compiled.captured = bool(artifact.captured)  # type: ignore[attr-defined]
     return compiled
 
 
@@ -121,7 +122,7 @@ def _choose_layouts(module: torch.fx.GraphModule) -> None:
 def _only_eager(module: torch.fx.GraphModule, traced: Layouts, changed: Layouts) -> Callable[[list[Any]], Any]:
     """Returns a graph that somebody observes: no kernel of it is compiled, it runs op by op."""
     call: Any = run_eagerly(module, traced, changed)
-    call.wait, call.eager, call.key = (lambda: None), call, None
+    call.wait, call.eager, call.key, call.captured = (lambda: None), call, None, False
     return call  # type: ignore[no-any-return]
 
 

@@ -16,7 +16,7 @@ import logging
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -79,10 +79,11 @@ def _chosen(nodes: Sequence[torch.fx.Node], is_wanted: Callable[[int], bool]) ->
     """Returns the runs that become calls of one region each, by region: the largest blocks that repeat."""
     plain = _under_plain_modes(nodes)
     alike: defaultdict[Hashable, list[_Call]] = defaultdict(list)
-    for call in _calls(nodes):
-        if call.length >= LEAST_NODES and is_wanted(call.identity) and plain[call.first]:
-            targets = tuple(target_name(node) for node in nodes[call.first : call.last + 1])
-            alike[call.kind, targets].append(call)
+    names = [target_name(node) for node in nodes]
+    for calls in _calls(nodes):
+        for call in _apart(calls, names):
+            if call.length >= LEAST_NODES and is_wanted(call.identity) and plain[call.first]:
+                alike[call.kind, tuple(names[call.first : call.last + 1])].append(call)
     taken = [False] * len(nodes)
     chosen: list[list[Run]] = []
     for calls in sorted(alike.values(), key=lambda calls: (-calls[0].length, calls[0].first)):
@@ -138,6 +139,16 @@ def _calls(nodes: Sequence[torch.fx.Node]) -> Iterator[_Call]:
             yield _Call(first, last, identity, kind)
         open_calls += [(*entry, place) for entry in around[depth:]]
         last = place
+
+
+def _apart(call: _Call, names: Sequence[str]) -> Iterator[_Call]:
+    """Yields the calls that one is: several of the same module in a row look like one, with what repeats inside."""
+    own = names[call.first : call.last + 1]
+    period = next(
+        (p for p in range(LEAST_NODES, call.length) if call.length % p == 0 and own[p:] == own[:-p]), call.length
+    )
+    for first in range(call.first, call.last + 1, period):
+        yield replace(call, first=first, last=first + period - 1)
 
 
 def _under_plain_modes(nodes: Sequence[torch.fx.Node]) -> list[bool]:

@@ -21,6 +21,11 @@ def region_call() -> HigherOrderOp:
     return invoke_subgraph
 
 
+def region_names(module: torch.fx.GraphModule) -> list[str]:
+    """Returns the names of the regions that a captured graph calls, one for each call."""
+    return [str(node.args[1]) for node in module.graph.find_nodes(op="call_function", target=region_call())]
+
+
 def modules_around(node: torch.fx.Node) -> tuple[tuple[str, int, str], ...]:
     """Returns the modules whose calls a node of a captured graph stands in, the outermost first.
 
