@@ -65,8 +65,5 @@ STEPS: dict[str, tuple[int, ...]] = {
 }
 """By program, of its graph without gradients, then of its forward and backward graph together, where it has these."""
 
-NOT_EXPORTED = frozenset(("checkpoint of a region", "while that counts", "associative scan: of what is captured"))
+NOT_EXPORTED = frozenset(("checkpoint of a region", "associative scan: of what is captured"))
 """Programs whose calls an export cannot take into a graph yet, beside those with steps, which no bundle holds."""
-
-NOT_STORED = frozenset(("while that counts",))
-"""Programs that every process compiles anew: a graph that binds an integer while it runs has no key."""

@@ -181,8 +181,7 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
         if kind == "forward":
             drop_dynamic_marks()
         try:
-            any_sizes = plan is not None and plan.sizes is not None
-            compiled = compile_graph(module, kind, options, inputs, any_sizes=any_sizes)
+            compiled = compile_graph(module, kind, options, inputs, any_sizes=plan is not None)
         except FerriteError as error:
             if not options.fallback or isinstance(error, _NEVER_EAGER):
                 raise
