@@ -187,7 +187,6 @@ def regions() -> list[list[int]]:
     """Returns of each program that was compiled how often it calls each of its graphs, the most first."""
     programs = ferrite_torch.compiled_programs()
     calls = [Counter(step["graph"] for step in program["steps"] if step["do"] == "call") for program in programs]
-    assert all(set(count) <= {graph["name"] for graph in program.get("graphs", ())} for count, program in zip(calls, programs))
     return [sorted(count.values(), reverse=True) for count in calls]
 
 
@@ -246,7 +245,7 @@ def test_inference(name: str) -> None:
 def test_layers_in_another_mode_are_apart() -> None:
     model, twin = twice(evaluated)
     run = compiled(model)
-    run(drawn())
+    run(drawn()).sum().backward()
     assert regions() == [[4], [4]]
     run = compiled(model.eval())
     with torch.no_grad():
@@ -259,7 +258,7 @@ def test_each_call_draws_numbers_of_its_own() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x + F.dropout(x.detach().sin().cos().tanh().exp().abs() + 1, 0.5, self.training)
 
-    model = Calling(layers(lambda number: Dropped()), lambda layer, x: x + (layer(x) - x > 0) * 2.0 ** layer.number)
+    model = Calling(layers(lambda number: Dropped()), lambda layer, x: x + (layer(x) - x > 0) * 2.0**layer.number)
     for number, layer in enumerate(model.layers):
         layer.number = number
     model.first = nn.Identity()  # type: ignore[assignment]
@@ -279,20 +278,20 @@ def test_masks_of_forward_and_backward_are_one() -> None:
     x = drawn()
     torch.manual_seed(5)
     run(x).sum().backward()
-    step = 1e-2 * torch.randn_like(x)
+    assert x.grad is not None
+    step = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
 
     def at(shift: float) -> Tensor:
         torch.manual_seed(5)
-        with torch.enable_grad():
-            found: Tensor = run((x.detach() + shift * step).requires_grad_()).sum()
+        found: Tensor = run((x.detach() + shift * step).requires_grad_()).double().sum()
         return found.detach()
 
-    assert x.grad is not None
-    torch.testing.assert_close((at(1.0) - at(-1.0)) / 2, (x.grad * step).sum(), rtol=2e-2, atol=1e-3)
+    slope = (at(1e-2) - at(-1e-2)) / 2e-2
+    torch.testing.assert_close(slope, (x.grad * step).double().sum(), rtol=1e-2, atol=1e-3)
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_autocast(inside: bool) -> None:
+def test_autocast(*, inside: bool) -> None:
     model, twin = twice(lambda: Calling(layers(), autocast) if inside else Stack(layers()))
     run, x, again = compiled(model), drawn(), drawn()
     with torch.autocast("cpu", torch.bfloat16, enabled=not inside):
@@ -341,12 +340,12 @@ def test_a_model_by_name_and_back() -> None:
 
 
 def test_what_is_no_module_is_refused() -> None:
-    with pytest.raises(ferrite_torch.OptionError, match="repeat_blocks takes a torch.nn.Module, not function"):
+    with pytest.raises(ferrite_torch.OptionError, match=r"repeat_blocks takes a torch\.nn\.Module, not function"):
         ferrite_torch.repeat_blocks(drawn)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_stored(dynamic: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_stored(*, dynamic: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FERRITE_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torch"))
     for recalled in (0, 2):

@@ -121,7 +121,8 @@ def _compiled(
             _warm_up(module, inputs, chosen)
         note = partial(announce_eager, module=captured) if chosen.fallback else _refuse
         call = keeping_tangents(
-            _compile(blocks if module is captured else module, inputs, chosen, plan), eager, captured, note)
+            _compile(blocks if module is captured else module, inputs, chosen, plan), eager, captured, note
+        )
         return undisturbed(keeping_places(call, eager, together, captured, note) if together else call)
     except Refused as refused:
         return _refused(eager, refused, chosen, captured)

@@ -59,7 +59,9 @@ class Plan:
         try:
             described = module if self.captured is None else self.captured
             regions = region_names(module)
-            return captured_key(described, inputs, self.facts, asked, regions, *(self.sizes.ranges() if self.sizes else ()))
+            return captured_key(
+                described, inputs, self.facts, asked, regions, *(self.sizes.ranges() if self.sizes else ())
+            )
         except NoKey as reason:
             return refuse_to_store(str(reason))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -37,7 +37,7 @@ class RepeatedBlocks:
             if not _models[model]:
                 del _models[model]
 
-    def __enter__(self) -> RepeatedBlocks:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -65,7 +65,10 @@ def has_unbacked(module: torch.fx.GraphModule) -> bool:
 def tells_sizes_of_data(module: torch.fx.GraphModule) -> bool:
     """Returns whether some size or number of a graph comes of data: other than what its loops count to."""
     counted = {
-        symbol for node in module.graph.nodes if str(node.target) == "while_loop" for symbol, _ in unbacked_bindings(node)
+        symbol
+        for node in module.graph.nodes
+        if str(node.target) == "while_loop"
+        for symbol, _ in unbacked_bindings(node)
     }
     numbers = (number for node in module.graph.nodes for number in _numbers(node.meta.get("val")))
     return any(is_unbacked_number(each) and not symbolic_value(each)[0].free_symbols <= counted for each in numbers)

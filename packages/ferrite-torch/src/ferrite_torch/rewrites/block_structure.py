@@ -25,7 +25,7 @@ _AMBIENT_NAMES = """
     _saved_tensors_hooks_disable _saved_tensors_hooks_enable
 """
 AMBIENT = frozenset(_AMBIENT_NAMES.split())
-"""Functions that change how all later ops run: a run with one of them would do so where it was traced, and only there."""
+"""Functions that change how all later ops run: a run with one of them would do so only where it was traced."""
 
 
 class NoStructure(Exception):

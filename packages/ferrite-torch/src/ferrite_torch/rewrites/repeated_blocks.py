@@ -80,8 +80,8 @@ def _chosen(nodes: Sequence[torch.fx.Node], is_wanted: Callable[[int], bool]) ->
     plain = _under_plain_modes(nodes)
     alike: defaultdict[Hashable, list[_Call]] = defaultdict(list)
     names = [target_name(node) for node in nodes]
-    for calls in _calls(nodes):
-        for call in _apart(calls, names):
+    for found in _calls(nodes):
+        for call in _apart(found, names):
             if call.length >= LEAST_NODES and is_wanted(call.identity) and plain[call.first]:
                 alike[call.kind, tuple(names[call.first : call.last + 1])].append(call)
     taken = [False] * len(nodes)

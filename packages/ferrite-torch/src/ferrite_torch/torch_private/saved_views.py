@@ -27,7 +27,8 @@ def save_bases(
     A view stays where its sizes are symbols that the backward does not know, and where the forward writes to the input.
 
     Args:
-        forward, backward: the two parts of a joint graph.
+        forward: one part of a joint graph.
+        backward: the other.
         seen: how many results of the forward are the caller's.
         is_region: the two are called by other graphs. What a region returns are tensors of their own, so what its
             backward wants several views of (query, key and value of one product) is saved in their place.
