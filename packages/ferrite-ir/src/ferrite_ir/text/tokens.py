@@ -23,6 +23,7 @@ KEYWORDS = frozenset(
         "else",
         "extern",
         "false",
+        "for",
         "graph",
         "if",
         "in",

@@ -3,6 +3,11 @@
     z, = (_graph1 if c else _graph2)([a, y])            an ``if``
     while _graph1([z, y])[0]: z, = _graph2([z, y])      a ``while`` that carries z
 
+    for _turn in range(3):                              a ``for`` that carries z and makes the rows of y
+        _row0 = y[_turn]
+        z, _made0 = _graph1([z, x[_turn]])
+        if _made0 is not _row0: _row0.copy_(_made0)
+
 A loop that keeps two buffers for what it carries gives the body, for its next result, what was carried a turn before
 the present one:
 
@@ -17,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ferrite_runtime.formats.call_steps import Call, CallStep, If, While
+from ferrite_runtime.formats.call_steps import Call, CallStep, For, If, While
 
 
 def graph_name(position: int) -> str:
@@ -26,16 +31,22 @@ def graph_name(position: int) -> str:
 
 
 def write_graph_call(
-    step: CallStep, positions: dict[str, int], condition: str, tensors: Sequence[str], integers: Sequence[str]
+    step: CallStep,
+    positions: dict[str, int],
+    condition: str,
+    tensors: Sequence[str],
+    integers: Sequence[str],
+    stacked: Sequence[str] = (),
 ) -> Iterator[str]:
     """Yields the lines of a step.
 
     Args:
         step: the step.
         positions: the graphs of the program, by name.
-        condition: the text of the tensor that chooses.
+        condition: the text of the tensor that chooses, or of the number of turns.
         tensors: the texts of the tensors that are given.
         integers: the texts of the integers behind them.
+        stacked: the texts of new tensors for results that are made row by row.
     """
     given = f"([{', '.join((*tensors, *integers))}])"
     match step:
@@ -46,6 +57,8 @@ def write_graph_call(
             yield from _with_results(step.results, f"({chosen}){given}")
         case While():
             yield from _loop(step, positions, tensors, integers)
+        case For(graph):
+            yield from _loop_over_rows(step, graph_name(positions[graph]), condition, (tensors, integers), stacked)
 
 
 def _with_results(results: Sequence[str | None], call: str) -> Iterator[str]:
@@ -76,6 +89,43 @@ def _loop(step: While, positions: dict[str, int], tensors: Sequence[str], intege
     if buffers:
         yield f"{' = '.join([*buffers, *(f'_before{place}' for place in range(len(values)))])} = None"
     for value, origin in zip(values, tensors, strict=False):
+        yield f"if {value} is {origin}: {value} = _restride({value}, {value}.stride())"
+    unused = [value for value, name in zip(values, step.results, strict=True) if name is None]
+    if unused:
+        yield f"del {', '.join(unused)}"
+
+
+def _loop_over_rows(
+    step: For, body: str, count: str, given: tuple[Sequence[str], Sequence[str]], stacked: Sequence[str]
+) -> Iterator[str]:
+    """Yields the lines of a loop over rows; what it carries is a copy of what it was given where it never turns."""
+    tensors, integers = given
+    values = [name or f"_carried{place}" for place, name in enumerate(step.results)]
+    carried, whole = values[: step.carried], values[step.carried :]
+    if carried:
+        yield f"{', '.join(carried)}, = {', '.join(tensors[: len(carried)])},"
+    for value, made in zip(whole, stacked, strict=True):
+        yield f"{value} = {made}"
+    for place, origin in enumerate(tensors[: len(carried)] if step.buffers else ()):
+        yield f"_before{place} = {origin}"
+    yield f"for _turn in range({count}):"
+    for place, (value, origin) in enumerate(zip(carried, tensors, strict=False) if step.buffers else ()):
+        yield f"    _buffer{place} = _like({origin}) if _before{place} is {origin} else _before{place}"
+        yield f"    _before{place} = {value}"
+    for place, value in enumerate(whole):
+        yield f"    _row{place} = {value}[_turn]"
+    rows = [f"{text}[_turn]" for text in tensors[len(carried) : len(carried) + step.rows]]
+    buffers = [*(f"_buffer{n}" for n in range(len(carried))), *(f"_row{n}" for n in range(len(whole)))]
+    names = [*carried, *(f"_made{place}" for place in range(len(whole)))]
+    taken = [*carried, *rows, *tensors[len(carried) + step.rows :], *(buffers if step.buffers else ()), *integers]
+    yield f"    {', '.join(names)}{',' if names else '_'} = {body}([{', '.join(taken)}])"
+    for place in range(len(whole)):
+        yield f"    if _made{place} is not _row{place}: _row{place}.copy_(_made{place})"
+    left = [f"_before{n}" for n in range(len(carried) if step.buffers else 0)]
+    left += [*(buffers if step.buffers else buffers[len(carried) :]), *names[len(carried) :]]
+    if left:
+        yield f"{' = '.join(left)} = None"
+    for value, origin in zip(carried, tensors, strict=False):
         yield f"if {value} is {origin}: {value} = _restride({value}, {value}.stride())"
     unused = [value for value, name in zip(values, step.results, strict=True) if name is None]
     if unused:

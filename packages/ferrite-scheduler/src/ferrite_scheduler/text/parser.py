@@ -12,12 +12,10 @@ from typing import Any, TypeVar, cast
 
 from ferrite_ir.language import sizes
 from ferrite_ir.language.graph import (
-    Call,
     Computed,
     ControlFlow,
     Definition,
     Extern,
-    If,
     Loop,
     Origin,
     Origins,
@@ -26,7 +24,6 @@ from ferrite_ir.language.graph import (
     Update,
     Value,
     View,
-    While,
 )
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.text.expression_parser import read_indices, read_integer, read_listed, read_number
@@ -249,7 +246,7 @@ class _ScheduleReader:
     def _read_computed(self, dims: tuple[Dim, ...]) -> tuple[Computed, tuple[Index, ...], list[str]]:
         words, token = self.words, self.words.next
         definition = self.reader.read_definition()
-        if isinstance(definition, Extern | Call | If | While):
+        if isinstance(definition, Extern | ControlFlow):
             raise words.error("a kernel computes: a library call is a step", token)
         if isinstance(definition, Update) and not words.sees("at"):
             home = definition.indices
@@ -305,7 +302,7 @@ class _ScheduleReader:
         definition = self.reader.read_definition()
         if isinstance(definition, Extern):
             return CallExtern(definition, self._read_host_names(definition))
-        if isinstance(definition, Call | If | While):
+        if isinstance(definition, ControlFlow):
             return CallGraph(definition, self._read_host_names(definition))
         raise words.error("a step calls: what is computed belongs into a kernel", token)
 
