@@ -353,8 +353,9 @@ def _while(loop: While, values: Mapping[str, Value]) -> str:
 
 
 def _for(loop: For, values: Mapping[str, Value]) -> str:
-    words = {"times": (loop.count,), "carries": (loop.carried,), "rows": (loop.sliced,), "sizes": loop.sizes}
-    return f"for @{spelled(loop.body)} {_names(loop.args)}{''.join(_sizes_text(*each) for each in words.items())}"
+    counts = {"carries": (loop.carried,) if loop.carried else (), "rows": (loop.sliced,) if loop.sliced else ()}
+    words = {"times": (loop.count,), **counts, "sizes": loop.sizes}
+    return f"for @{spelled(loop.body)}{_names(loop.args)}{''.join(_sizes_text(*each) for each in words.items())}"
 
 
 def _sizes_text(word: str, given: tuple[Size, ...]) -> str:
