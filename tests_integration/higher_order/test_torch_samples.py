@@ -16,7 +16,7 @@ from sample_verdicts import EAGER_REFUSES, NATIVE, STEP, TORCH_REFUSES, database
 pytestmark = own_only("it says what runs in kernels of ours")
 
 DTYPES = (torch.float32, torch.int64)
-NATIVE_OPS = frozenset(("auto_functionalize", "cond", "register_hook", "while_loop"))
+NATIVE_OPS = frozenset(("auto_functionalize", "cond", "map", "register_hook", "scan", "while_loop"))
 """Ops whose samples are kernels and library calls alone. All others are steps of their own."""
 EITHER = frozenset(("invoke_subgraph",))
 """Ops that torch writes out in some versions and calls in others."""

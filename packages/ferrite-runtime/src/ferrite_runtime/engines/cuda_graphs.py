@@ -75,9 +75,16 @@ def _obstacles_of(step: Step, position: int, program: Program) -> Iterator[str]:
             yield f"step {position} chooses what runs by what it reads from the device"
         case For(count=count) if not isinstance(count, int):
             yield f"step {position} turns as often as a size says, which may change"
-        case Call(graph) | For(graph):
-            callee = next(place for place, each in enumerate(program.graphs) if each.name == graph)
-            yield from (f"in the graph {graph}, {reason}" for reason in obstacles(program.callee(callee)))
+        case Call(graph):
+            yield from (f"in the graph {graph}, {reason}" for reason in obstacles(_callee(program, graph)))
+        case For(graph):  # what it returns in storage that it is given is its caller's
+            callee = _callee(program, graph)
+            reasons = (reason for n, each in enumerate(callee.steps) for reason in _obstacles_of(each, n, callee))
+            yield from (f"in the graph {graph}, {reason}" for reason in reasons)
+
+
+def _callee(program: Program, name: str) -> Program:
+    return program.callee(next(place for place, each in enumerate(program.graphs) if each.name == name))
 
 
 def _owners(program: Program) -> dict[str, str]:
