@@ -2,6 +2,7 @@
 
     z, = (_graph1 if c else _graph2)([a, y])            an ``if``
     while _graph1([z, y])[0]: z, = _graph2([z, y])      a ``while`` that carries z
+    while (u < 8): z, u = _graph2([z, y, u])            one whose condition is an integer of those it is given
 
     for _turn in range(3):                              a ``for`` that carries z and makes the rows of y
         _row0 = y[_turn]
@@ -23,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ferrite_runtime.formats.call_steps import Call, CallStep, For, If, While
+from ferrite_runtime.formats.expressions import print_expr
+from ferrite_runtime.formats.program import Subprogram
 
 
 def graph_name(position: int) -> str:
@@ -32,7 +35,7 @@ def graph_name(position: int) -> str:
 
 def write_graph_call(
     step: CallStep,
-    positions: dict[str, int],
+    graphs: Sequence[Subprogram],
     condition: str,
     tensors: Sequence[str],
     integers: Sequence[str],
@@ -42,13 +45,14 @@ def write_graph_call(
 
     Args:
         step: the step.
-        positions: the graphs of the program, by name.
+        graphs: the graphs of the program.
         condition: the text of the tensor that chooses, or of the number of turns.
         tensors: the texts of the tensors that are given.
         integers: the texts of the integers behind them.
         stacked: the texts of new tensors for results that are made row by row.
     """
     given = f"([{', '.join((*tensors, *integers))}])"
+    positions = {graph.name: place for place, graph in enumerate(graphs)}
     match step:
         case Call(graph):
             yield from _with_results(step.results, f"{graph_name(positions[graph])}{given}")
@@ -56,7 +60,7 @@ def write_graph_call(
             chosen = f"{graph_name(positions[then])} if {condition} else {graph_name(positions[otherwise])}"
             yield from _with_results(step.results, f"({chosen}){given}")
         case While():
-            yield from _loop(step, positions, tensors, integers)
+            yield from _loop(step, graphs[positions[step.condition]], positions, tensors, integers)
         case For(graph):
             yield from _loop_over_rows(step, graph_name(positions[graph]), condition, (tensors, integers), stacked)
 
@@ -68,7 +72,9 @@ def _with_results(results: Sequence[str | None], call: str) -> Iterator[str]:
         yield "del _"
 
 
-def _loop(step: While, positions: dict[str, int], tensors: Sequence[str], integers: Sequence[str]) -> Iterator[str]:
+def _loop(
+    step: While, test: Subprogram, positions: dict[str, int], tensors: Sequence[str], integers: Sequence[str]
+) -> Iterator[str]:
     """Yields the lines of a loop; one that never turns gives copies of what it was given."""
     values = [name or f"_carried{place}" for place, name in enumerate(step.results)]
     carried = [*values, *step.binds]
@@ -80,7 +86,9 @@ def _loop(step: While, positions: dict[str, int], tensors: Sequence[str], intege
     buffers = [f"_buffer{place}" for place in range(len(values))] if step.buffers else []
     for place, origin in enumerate(tensors[: len(buffers)]):
         yield f"_before{place} = {origin}"
-    yield f"while {condition}([{', '.join(given)}])[0]:"
+    number = _integer_of(test, given[len(given) - len(integers) :])
+    called = f"{condition}([{', '.join(given)}])[0]"
+    yield f"while {number or called}:"
     for place, (value, origin) in enumerate(zip(values, tensors, strict=False) if buffers else ()):
         yield f"    _buffer{place} = _like({origin}) if _before{place} is {origin} else _before{place}"
         yield f"    _before{place} = {value}"
@@ -93,6 +101,15 @@ def _loop(step: While, positions: dict[str, int], tensors: Sequence[str], intege
     unused = [value for value, name in zip(values, step.results, strict=True) if name is None]
     if unused:
         yield f"del {', '.join(unused)}"
+
+
+def _integer_of(graph: Subprogram, integers: Sequence[str]) -> str:
+    """Returns the text of the integer that a graph computes of those it is given and nothing else; "" of others."""
+    returned = graph.outputs[0]
+    if graph.steps or returned.value is not None or not isinstance(returned.scalar, int | str | tuple):
+        return ""
+    names = [value.name for value in graph.inputs if value.kind == "scalar"]
+    return print_expr(returned.scalar, dict(zip(names, integers, strict=True)))
 
 
 def _loop_over_rows(

@@ -260,14 +260,13 @@ class _Writer:
         condition = self.tensor(step.condition) if isinstance(step, If) else ""
         tensors, integers = [self.tensor(name) for name in step.args], [self.number(size) for size in step.sizes]
         self.flush()
-        positions = {graph.name: place for place, graph in enumerate(self.program.graphs)}
         stacked = step.stacked if isinstance(step, For) else ()
         buffers = [
             f"_empty({self.sizes(each.shape)}, {self.sizes(each.strides)}, {self.dtype(each.dtype)})"
             for each in stacked
         ]
         count = self.number(step.count) if isinstance(step, For) else ""
-        self.lines += write_graph_call(step, positions, condition or count, tensors, integers, buffers)
+        self.lines += write_graph_call(step, self.program.graphs, condition or count, tensors, integers, buffers)
         for name in (name for name in step.results if name is not None):
             self.own(name, None, trusted=False)
         for name in step.binds if isinstance(step, While) else ():

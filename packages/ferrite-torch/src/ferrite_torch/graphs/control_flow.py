@@ -1,4 +1,4 @@
-"""Lowering of control flow (`cond`, `while_loop`, `scan`, `map`, `invoke_subgraph`) to definitions that call regions."""
+"""Lowering of control flow (`cond`, `while_loop`, `scan`, `map`, `invoke_subgraph`) to calls of regions."""
 
 from __future__ import annotations
 
