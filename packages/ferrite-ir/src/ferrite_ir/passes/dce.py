@@ -9,6 +9,7 @@ from ferrite_ir.language.graph import (
     Call,
     Definition,
     Extern,
+    For,
     Graph,
     If,
     Loop,
@@ -18,7 +19,6 @@ from ferrite_ir.language.graph import (
     While,
     names_read,
 )
-from ferrite_ir.language.graph import Call, Definition, Extern, For, Graph, If, Loop, Update, While, names_read
 
 from .rewriting import with_definitions
 
