@@ -294,14 +294,28 @@ def demo(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["dev"])
 def integration(session: nox.Session) -> None:
-    """Runs the tests that need several packages at once (those for a GPU skip where there is none).
+    """Runs the tests that need several packages at once (those for a GPU skip where there is none), but the slow ones.
 
-    Then it compiles the kernels that any of them emitted for sm_90; of templates that differ in numbers alone, two.
+    Then it compiles one of four of the kernels that any of them emitted for sm_90; of templates that differ in numbers
+    alone, two.
     """
+    test_and_compile(session, "-m", "not slow", one_of=4)
+
+
+@nox.session(venv_backend="none", requires=["dev"])
+def thorough(session: nox.Session) -> None:
+    """Runs what `integration` leaves out: the slow tests too, and all kernels are compiled. It takes an hour."""
+    test_and_compile(session, one_of=1)
+
+
+def test_and_compile(session: nox.Session, *flags: str, one_of: int) -> None:
+    """Runs the integration tests, and compiles so many of the kernels that they emit."""
     emitted = session.cache_dir.resolve() / "emitted"
     shutil.rmtree(emitted, ignore_errors=True)
-    run_in_dev(session, "-m", "pytest", *PYTEST, "--emitted", str(emitted), "tests_integration", *session.posargs)
-    run_in_dev(session, "tests_integration/compile_emitted.py", str(emitted), "--target", "sm_90")
+    tests = ("--emitted", str(emitted), "tests_integration", *flags, *session.posargs)
+    run_in_dev(session, "-m", "pytest", *PYTEST, *tests)
+    compiled = (str(emitted), "--target", "sm_90", "--one-of", str(one_of))
+    run_in_dev(session, "tests_integration/compile_emitted.py", *compiled)
 
 
 @nox.session(venv_backend="none", requires=["dev"])

@@ -77,4 +77,9 @@ def test_a_worked_example_works(page: str, diff: str, commands: str, tmp_path: P
 
 
 def test_pages_that_say_how_to_add_something_have_an_example() -> None:
-    assert {page for page, _, _ in EXAMPLES} >= {"add-an-op", "add-a-target-printer", "change-what-fuses"}
+    assert {page for page, _, _ in EXAMPLES} >= {
+        "add-an-op",
+        "add-a-kernel-form",
+        "add-a-target-printer",
+        "change-what-fuses",
+    }

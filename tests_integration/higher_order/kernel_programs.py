@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
 import jitted_kernels as kernels
@@ -54,6 +55,46 @@ def _shifted(x: Tensor) -> Tensor:
     return out
 
 
+def _columns(x: Tensor) -> Tensor:
+    out, y = torch.empty_like(x), (x * 2).t()
+    rows, columns = x.shape
+    kernels.scaled_columns[(columns, 1)](y, out, columns, rows, y.stride(0), y.stride(1), BLOCK=64)
+    return (out.view(columns, rows).t() + 1).contiguous()
+
+
+def _tiles(x: Tensor) -> Tensor:
+    out, (rows, columns) = torch.empty_like(x), x.shape
+    grid = (triton.cdiv(rows, 4), triton.cdiv(columns, 16))
+    kernels.doubled_by_tiles[grid](x + 1, out, rows, columns, ROWS=4, COLUMNS=16)
+    return out.relu() + x
+
+
+def _helped(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    kernels.scaled_by_a_helper[(1,)](x * 2, out=out, n=x.numel(), KIND=tl.float32, BLOCK=128)
+    return out + x
+
+
+def _into_rows(x: Tensor) -> Tensor:
+    y = x * 2
+    kernels.add_in_place[(1,)](y[1:3], x[2:4], 2 * x.shape[1], BLOCK=128)
+    return y.sin()
+
+
+def _added_to_rows(x: Tensor) -> Tensor:
+    return torch.cat([x[:1] * 2, x[1:3] * 2 + x[2:4], x[3:] * 2]).sin()
+
+
+def _with_itself(x: Tensor) -> Tensor:
+    y = x * 2
+    kernels.add_in_place[(1,)](y, y, x.numel(), BLOCK=128)
+    return y.sin() + x
+
+
+def _chosen(x: Tensor) -> Tensor:
+    return torch.cond(x.sum() > 0, lambda x: plus(x, x), lambda x: x.sin(), (x,)) + 1
+
+
 class Plus(torch.autograd.Function):
     """A kernel with a derivative that is one."""
 
@@ -89,6 +130,12 @@ KERNELS: dict[str, tuple[Function, Function]] = {
     "kernel beside a scan": (lambda x: plus(x.cumsum(1), x).cumsum(0), lambda x: (3 * x.cumsum(1) + x).cumsum(0)),
     "kernel beside a softmax": (lambda x: plus(x.softmax(-1), x) * 2, lambda x: (3 * x.softmax(-1) + x) * 2),
     "kernel of halves": (lambda x: plus(x.half(), x.half()).float() + x, lambda x: (x.half() * 4).float() + x),
+    "kernel of columns": (_columns, lambda x: x * 2 * torch.arange(x.shape[0])[:, None] + 1),
+    "kernel of tiles": (_tiles, lambda x: ((x + 1) * 2).relu() + x),
+    "kernel that calls another": (_helped, lambda x: x * 6),
+    "kernel into a view": (_into_rows, _added_to_rows),
+    "kernel of a tensor twice": (_with_itself, lambda x: (x * 4).sin() + x),
+    "kernel in a choice": (_chosen, lambda x: torch.where(x.sum() > 0, x * 4, x.sin()) + 1),
     "kernel as an op": (lambda x: plus_op(x * 2, x).relu() + x, lambda x: (x * 7).relu() + x),
 }
 DIFFERENTIABLE: dict[str, tuple[Function, Function]] = {

@@ -103,7 +103,7 @@ def test_what_was_stored(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert counts.recalled == 1
 
 
-@pytest.mark.parametrize("name", listed(lambda program: not program.draws and program.meaning is None))
+@pytest.mark.parametrize("name", listed(lambda program: not program.draws))
 def test_out_of_a_bundle(name: str, tmp_path: Path) -> None:
     if inference_steps(name) or name in NOT_EXPORTED:
         with pytest.raises(FerriteError):

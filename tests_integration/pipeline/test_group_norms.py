@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import ferrite_scheduler.rewrites.split_reductions
 import ferrite_torch
 from against_eager import assert_all_close, compiled, devices, gradients, own_only, widened
 
@@ -41,16 +40,15 @@ def test_values_and_gradients(layout: torch.memory_format, dtype: torch.dtype, d
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize(("images", "size", "points"), [(1, 8, 4), (2, 8, 4), (3, 16, 4), (2, 6, 9)])
 def test_parts_of_images_and_channels_of_groups_are_reduced_at_once(
-    images: int, size: int, points: int, device: str, monkeypatch: pytest.MonkeyPatch
+    images: int, size: int, points: int, device: str
 ) -> None:
-    monkeypatch.setattr(ferrite_scheduler.rewrites.split_reductions, "LAUNCH_SECONDS", 0.0)
-    monkeypatch.setattr(ferrite_scheduler.rewrites.split_reductions, "SHORTEST_CHUNK", 4)
     torch.manual_seed(0)
     shapes = ((images, 40, size, size), (40,), (40,))
     x, w, b = (torch.randn(shape, device=device) for shape in shapes)
     # Means far from zero, and from each other.
     x = (x + 100 * torch.arange(40, device=device).view(-1, 1, 1)).to(memory_format=torch.channels_last)
-    options = {**OPTIONS, "use_cache": False, "policy": {"small_kernel_bytes": 1 << 10, "split_minimum": 8}}
+    policy = {"small_kernel_bytes": 1 << 10, "split_minimum": 8, "split_chunk": 4}
+    options = {**OPTIONS, "use_cache": False, "policy": policy, "target": {"launch_seconds": 0.0}}
     mine = compiled(normalise, fullgraph=True, dynamic=False, options=options)(x, w, b)
     assert_all_close([mine], [normalise(x, w, b)], [normalise(*map(widened, (x, w, b)))])
     _, middle, _ = ferrite_torch.compiled_programs()[-1]["kernels"]

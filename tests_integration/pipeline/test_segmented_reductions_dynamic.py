@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import ferrite_triton.host.segment_shapes
 import ferrite_triton.host.segmented_reductions
 from against_eager import assert_all_close, devices, gradients, own_only, widened
 from ferrite_runtime import CheckFailed, IndexOutOfBounds
+from ferrite_triton.host.segment_shapes import SEGMENTS
 from row_cases import PLACES, added, largest, looked_up, padded, places, put, scaled, smallest, summed
 
 pytestmark = own_only("it looks at its kernels")
@@ -27,17 +29,15 @@ COUNTS = (37, 2, 255, 3, 257, 256)
 @pytest.fixture
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has kernels for at most 64 and 256 rows, and for more than were expected."""
-    monkeypatch.setattr(ferrite_triton.host.segment_shapes, "LEAST_CLASS", 64)
-    monkeypatch.setattr(ferrite_triton.host.segment_shapes, "MOST_ROWS", 256)
-    monkeypatch.setattr(ferrite_triton.host.segment_shapes, "LEAST_SHARE", 16)
-    monkeypatch.setattr(ferrite_triton.host.segment_shapes, "SHARES", 8)
-    monkeypatch.setattr(ferrite_triton.host.segment_shapes, "MANY_SHARES", 8)
+    fewer = replace(SEGMENTS, least_class=64, most_rows=256, least_share=16, shares=8, many_shares=8)
+    monkeypatch.setattr(ferrite_triton.host.segment_shapes, "SEGMENTS", fewer)
 
 
 @pytest.fixture
 def few_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has no kernels for numbers of rows that a test does not call them with: all of them are compiled for a GPU."""
-    monkeypatch.setattr(ferrite_triton.host.segment_shapes, "MOST_ROWS", ferrite_triton.host.segment_shapes.LEAST_CLASS)
+    fewer = replace(SEGMENTS, most_rows=SEGMENTS.least_class)
+    monkeypatch.setattr(ferrite_triton.host.segment_shapes, "SEGMENTS", fewer)
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 import ferrite_torch
 from against_eager import assert_all_close, compiled, devices, gradients, own_only, widened
 from ferrite_triton.analysis import row_per_thread
+from ferrite_triton.analysis.lowering_policy import LOWERING
 
 OPTIONS = {"fallback": False, "verify": True}
 
@@ -19,7 +21,7 @@ OPTIONS = {"fallback": False, "verify": True}
 @pytest.fixture(autouse=True)
 def few_rows_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gives threads rows of their own although a test has few."""
-    monkeypatch.setattr(row_per_thread, "LEAST_ROWS", 1)
+    monkeypatch.setattr(row_per_thread, "LOWERING", replace(LOWERING, least_thread_rows=1))
 
 
 Function = Callable[[Tensor], Any]

@@ -230,7 +230,7 @@ def test_sums_of_columns_stay_in_registers(compile_sm90: Compile, dtype: str) ->
     }}""")
     program = emit_program(schedule(graph))
     first = program.kernels[0]
-    assert first.facts["chunk"] == 64
+    assert first.facts.to_mapping()["chunk"] == 64
     binary = compile_sm90(program)[0]
     assert binary.num_warps == 8
     assert binary.registers <= 128

@@ -62,3 +62,42 @@ def scaled_columns(x, out, rows, columns, row_step, column_step, BLOCK: tl.const
     row = tl.program_id(0)
     value = tl.load(x + row * row_step + at * column_step, at < columns)
     tl.store(out + row * columns + at, value * (tl.program_id(1) + at), at < columns)
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 64}, maxnreg=64), triton.Config({"BLOCK": 128})], key=["n"])
+@triton.jit
+def doubled_with_few_registers(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, at < n) * 2, at < n)
+
+
+SCALE = tl.constexpr(2.5)
+
+
+@triton.jit
+def scaled(value, KIND: tl.constexpr):
+    return value.to(KIND) * SCALE
+
+
+@triton.jit
+def scaled_by_a_helper(x, KIND: tl.constexpr, out, n, BLOCK: tl.constexpr):
+    """Has a constant between its other parameters, and one that is a type."""
+    at = tl.arange(0, BLOCK)
+    value = tl.load(x + at, at < n)
+    tl.store(out + at, scaled(value, KIND), at < n)
+
+
+@triton.jit
+def doubled_by_tiles(x, out, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    inside = (row < rows) & (column < columns)
+    at = row * columns + column
+    tl.store(out + at, tl.load(x + at, inside) * 2, inside)
+
+
+@triton.jit
+def doubled_aloud(x, out, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.static_print("compiled for blocks of", BLOCK)
+    tl.store(out + at, tl.load(x + at, at < n) * 2, at < n)

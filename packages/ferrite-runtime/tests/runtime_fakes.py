@@ -95,7 +95,8 @@ class FakeDriver:
         assert [ctypes.c_uint64.from_address(pointer).value for pointer in pointers[-2:]] == [0, 0]
         self.launches.append((spec.name, chosen, record["aligned"], launch.grid_x, launch.stream or 0))
         fn = load_function(spec)
-        interpret(spec, fn, choose_constants(spec, fn, dict(chosen.blocks)), arguments, launch.grid_x)
+        constants, depths = choose_constants(spec, fn, dict(chosen.blocks)), (launch.grid_y, launch.grid_z)
+        interpret(spec, fn, constants, arguments, launch.grid_x, depths)
         return 0
 
     def entry_points(self) -> tuple[int, int]:

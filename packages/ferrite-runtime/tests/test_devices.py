@@ -41,6 +41,14 @@ def test_descriptor_reads_back() -> None:
         assert DeviceFacts.from_mapping(json.loads(json.dumps(facts.to_mapping()))) == facts
 
 
+def test_rates_may_be_left_out() -> None:
+    facts = DeviceFacts.from_mapping(L40S)
+    described = DeviceFacts.from_mapping({**L40S, "launch_nanoseconds": 3000, "tensor_operations": 10**12})
+    assert (described.launch_nanoseconds, described.tensor_operations) == (3000, 10**12)
+    assert (facts.launch_nanoseconds, facts.tensor_operations) == (2000, 5 * 10**12)
+    assert described.lane_operations == facts.lane_operations
+
+
 def test_added_descriptor_is_known_and_used(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "l40s.json").write_text(json.dumps(L40S))
     (folder / "notes.txt").write_text("not a descriptor")
@@ -55,7 +63,7 @@ def test_added_descriptor_is_known_and_used(folder: Path, capsys: pytest.Capture
     assert "l40s" in listed
     assert "NVIDIA L40S" in listed
     assert main(["devices", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["described"]["l40s"] == L40S
+    assert json.loads(capsys.readouterr().out)["described"]["l40s"] == added.to_mapping()
 
 
 def test_added_descriptor_goes_before_the_packages_own(folder: Path) -> None:

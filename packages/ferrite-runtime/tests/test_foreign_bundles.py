@@ -438,10 +438,11 @@ LIBERTIES = {
     "import inside": "import os",
     "assignment to an attribute": "n.x = 3",
     "assignment in an expression": "x = (y := 3)",
-    "tuples that are taken apart": "x, y = n, n",
+    "tuples that are taken apart, in others": "(x, y), z = (n, n), n",
+    "a tuple that is taken apart into an element": "n[0], y = n, n",
     "arguments that are taken apart": "x = tl.full(*n)",
     "second meaning of a module": "tl = n",
-    "a number that grows": "for i in range(3):\n    i *= i",
+    "an element that grows": "n[0] += 1",
     "slice": "x = n[1:2]",
     "delete": "del n",
     "global": "global tl",
@@ -480,6 +481,21 @@ return
 def test_text_of_kernels_needs_no_trust() -> None:
     text = PLAIN.replace("value, place = tl.max(low[None, :], 1, return_indices=True), 1\n", "")
     SOURCES["sized"].call(loaded(with_text(text), "sized"))
+
+
+TAKEN_APART = """\
+x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
+low, high = pair(x, n)
+low, high = low, high + 0
+out_ptr += 0
+n -= 0
+tl.store(out_ptr + x, low * 1.0, x < n)
+"""
+
+
+def test_pairs_are_taken_apart_and_names_count_up_without_trust() -> None:
+    change = with_functions(("pair", "a, b", "return a, b"), body=TAKEN_APART)
+    SOURCES["sized"].call(loaded(change, "sized"))
 
 
 def test_with_trust_text_is_run_as_it_is(capsys) -> None:
@@ -562,6 +578,10 @@ GROWTH = {
     "a row many times": with_text("t = (1, 2) * 10000000000"),
     "a row and itself": with_text("t = [1]\n" + "t = t + t\n" * 40),
     "a row and itself, in place": with_functions(("f", "", "return 1, 2"), body="t = f()\n" + "t += t\n" * 40),
+    "a number and itself, in place": with_functions(
+        ("f", "d", "for i in range(40):\n    d *= d"), body="f(9223372036854775807)"
+    ),
+    "rows of rows, taken apart": with_functions(("f", "", "return 1, 2"), body="x, y = f(), f()"),
     "a shape many times": with_text("t = tl.arange(0, 64).shape * 10000000000"),
     "a shape a constant of times": with_text("t = tl.arange(0, 64).shape * tl.constexpr(10000000000)"),
     "a text many times": with_functions(("f", "s", "x = s * 10000000000"), body="f('aaaa')"),

@@ -8,7 +8,7 @@ import pytest
 
 from ferrite_runtime.devices.descriptors import known_devices
 from ferrite_runtime.formats.kernel_spec import KernelSpec
-from ferrite_runtime.policies.prediction import LAUNCH_SECONDS, predict
+from ferrite_runtime.policies.prediction import predict
 from runtime_kernels import pointwise, row_softmax, spec
 
 H200 = known_devices()["h200"]
@@ -28,7 +28,7 @@ def test_a_kernel_that_only_moves_memory_takes_what_its_bytes_take() -> None:
 
 
 def test_nothing_takes_less_than_its_launch() -> None:
-    assert predict(with_facts(pointwise("a", size=64), bytes=256), H200).seconds >= LAUNCH_SECONDS
+    assert predict(with_facts(pointwise("a", size=64), bytes=256), H200).seconds >= H200.launch_nanoseconds / 1e9
 
 
 def test_arithmetic_counts_once_it_takes_longer() -> None:
@@ -58,3 +58,12 @@ def test_programs_of_a_scan_wait_for_each_other() -> None:
     waits = predict(together, H200).seconds - predict(alone, H200).seconds
     assert waits == pytest.approx(27e-6, rel=0.1)
     assert predict(together, H200).memory == predict(alone, H200).memory
+
+
+def test_rates_of_the_device_count() -> None:
+    small = with_facts(pointwise("a", size=64), bytes=256)
+    late = replace(H200, launch_nanoseconds=H200.launch_nanoseconds + 1000)
+    assert predict(small, late).seconds - predict(small, H200).seconds == pytest.approx(1e-6)
+    dear = with_facts(pointwise("a", size=1 << 20), bytes=256, flops=1 << 30)
+    slow = replace(H200, lane_operations=H200.lane_operations // 2)
+    assert predict(dear, slow).arithmetic == 2 * predict(dear, H200).arithmetic

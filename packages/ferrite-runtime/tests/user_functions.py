@@ -109,3 +109,12 @@ def undefined(x, BLOCK: tl.constexpr):
 @triton.jit
 def autotuned(x, BLOCK: tl.constexpr):
     tl.store(x, 1)
+
+
+@triton.jit
+def tiled(x, ROWS: tl.constexpr, out, rows, columns, COLUMNS: tl.constexpr, KIND: tl.constexpr = tl.float32):
+    """Doubles tiles; constants stand between other parameters."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    at, inside = row * columns + column, (row < rows) & (column < columns)
+    tl.store(out + at, tl.load(x + at, inside).to(KIND) * 2, inside)

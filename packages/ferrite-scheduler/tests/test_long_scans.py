@@ -10,7 +10,7 @@ from ferrite_ir.language.graph import Reduction, Scan
 from ferrite_scheduler import Policy, schedule
 from ferrite_scheduler.rewrites import long_scans
 
-POLICY = Policy(split_minimum=4, look_back=False)
+POLICY = Policy(split_minimum=4, scan_part=2, look_back=False)
 SCANS = {
     "sum": "s: f32[{n}, 3] = scan sum [r < {n}, c < 3] along r x[r, c]",
     "prod": "s: f32[{n}, 3] = scan prod [r < {n}, c < 3] along r add(x[r, c], f32(1.0))",
@@ -22,11 +22,6 @@ SCANS = {
     " (round(mul(x[r, c], f32(4.0))), index.i64(r))",
     "cummin": "s: f32[{n}, 3], v: i64[{n}, 3] = scan cummin [r < {n}, c < 3] along r (x[r, c], index.i64(r))",
 }
-
-
-@pytest.fixture(autouse=True)
-def _short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_scans, "SHORTEST_PART", 2)
 
 
 @pytest.mark.parametrize("length", [32, 29])

@@ -245,3 +245,52 @@ def test_an_earlier_loop_does_not():
     (kernel,) = found.kernels
     assert kernel.form.name == "looped"
     assert not steps(found, Reuse)
+
+
+EMPTY = """
+graph @f(x: f32[64]) -> (c) {
+  a: f32[64] = loop [i < 64] neg(x[i])
+  p: f32[64] = extern test.reads(a) effects
+  b: f32[64] = extern aten.empty_strided.default([64], [1], dtype=tag(dtype, "f32"), device=tag(device, "cuda"))
+  extern test.writes(p, b) mutates (b) effects
+  c: f32[64] = loop [i < 64] add(b[i], p[i])
+}"""
+
+
+def test_a_tensor_without_contents_is_a_buffer_that_takes_the_place_of_a_dead_one():
+    found = schedule(parse_graph(EMPTY))
+    first = steps(found, Reuse)[0]
+    assert (first.name, first.source) == ("b", "a")
+    assert [step.definition.target for step in steps(found, CallExtern)] == ["test.reads", "test.writes"]
+    apart = schedule(parse_graph(EMPTY), policy=Policy(reuse=False))
+    assert [step.name for step in steps(apart, Allocate)][:2] == ["a", "b"]
+
+
+def test_a_tensor_without_contents_that_nobody_reads_is_not_made():
+    text = EMPTY.replace("extern test.writes(p, b) mutates (b) effects", "").replace("b[i]", "p[i]")
+    found = schedule(parse_graph(text))
+    assert "b" not in {step.name for step in (*steps(found, Allocate), *steps(found, Reuse))}
+
+
+COPIED = """
+graph @f(x: f32[64]) -> (d) {
+  a: f32[64] = extern test.makes(x) effects
+  b: f32[64] = loop [i < 64] a[BODY]
+  extern test.writes(b) mutates (b) effects
+  d: f32[64] = loop [i < 64] neg(b[i])
+}"""
+
+
+def test_a_copy_onto_itself_is_not_launched():
+    found = schedule(parse_graph(COPIED.replace("BODY", "i")))
+    assert len(steps(found, Launch)) == 1
+    first = steps(found, Reuse)[0]
+    assert (first.name, first.source) == ("b", "a")
+
+
+def test_a_copy_of_what_is_read_later_or_in_another_order_is_launched():
+    assert len(steps(schedule(parse_graph(COPIED.replace("BODY", "-i + 63"))), Launch)) == 2
+    later = COPIED.replace("BODY", "i").replace("neg(b[i])", "add(b[i], a[i])")
+    assert len(steps(schedule(parse_graph(later)), Launch)) == 2
+    cast = COPIED.replace("a[BODY]", "neg(a[i])")
+    assert len(steps(schedule(parse_graph(cast)), Launch)) == 2

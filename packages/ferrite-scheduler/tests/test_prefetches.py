@@ -6,7 +6,7 @@ import pytest
 
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, Target, schedule
-from ferrite_scheduler.refinements.prefetches import HELD, SCANNED
+from ferrite_scheduler.model.target import DEFAULT_POLICY
 
 SCAN = """graph @f(x: {dtype}[{lines}, {n}]) -> (s) {{
   s: f32[{lines}, {n}] = scan sum [i < {lines}, r < {n}] along r {body}
@@ -32,7 +32,7 @@ def scan(lines: int, parts: int, dtype: str = "f32", body: str = "x[i, r]") -> s
 
 @pytest.mark.parametrize(("lines", "processors"), [(1, 4), (1, 6), (2, 6), (4, 8)])
 def test_scans_are_ahead_by_bytes_whatever_the_lines(lines: int, processors: int) -> None:
-    wanted = SCANNED * processors // (1024 * 4 * lines)
+    wanted = DEFAULT_POLICY.prefetch_scanned * processors // (1024 * 4 * lines)
     assert distance_of(scan(lines, 400), processors) == wanted
 
 
@@ -44,14 +44,14 @@ def test_all_that_is_read_of_a_part_counts() -> None:
 
 
 def test_nobody_asks_for_what_nobody_reads_later() -> None:
-    wanted = 4 * SCANNED // (1024 * 4)
+    wanted = 4 * DEFAULT_POLICY.prefetch_scanned // (1024 * 4)
     assert distance_of(scan(1, wanted), 4) == 0
     assert distance_of(scan(1, wanted + 1), 4) == wanted
 
 
 @pytest.mark.parametrize(("count", "processors"), [(8, 2), (8, 4), (3, 2), (2, 2)])
 def test_images_are_ahead_by_images(count: int, processors: int) -> None:
-    wanted = HELD * processors // (16384 * 4)
+    wanted = DEFAULT_POLICY.prefetch_held * processors // (16384 * 4)
     assert distance_of(IMAGES.format(n=count), processors) == (wanted if wanted < count else 0)
 
 
@@ -66,7 +66,7 @@ def test_scans_do_not_ask_where_memory_is_slow() -> None:
     prefetch_distance = [
         schedule(parse_graph(text), target, policy).kernels[0].form.prefetch_distance for target in (fast, slow)
     ]
-    assert prefetch_distance == [132 * SCANNED // 256, 0]
+    assert prefetch_distance == [132 * DEFAULT_POLICY.prefetch_scanned // 256, 0]
 
 
 def test_others_wait_for_nobody() -> None:

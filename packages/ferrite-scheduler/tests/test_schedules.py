@@ -10,7 +10,6 @@ from checks import EAGER_TO_SPLIT, check, generated_inputs
 from ferrite_ir.language.graph import Update
 from ferrite_scheduler import Policy, Target, schedule
 from ferrite_scheduler.model.schedule import Allocate, CallExtern, Free, Launch, MakeView, Reuse
-from ferrite_scheduler.rewrites import split_reductions
 from generated_graphs import generated_graph
 
 POLICIES = {
@@ -18,7 +17,7 @@ POLICIES = {
     "looped": (Target(), Policy(persistent_elements=2, persistent_elements_outer=2, persistent_elements_again=2)),
     "eager to fuse": (Target(), Policy(uncoalesced_factor=1, small_kernel_bytes=1 << 30)),
     "reluctant": (Target(), Policy(small_kernel_bytes=0, horizontal=False, reuse=False, inplace=False)),
-    "splitting": (EAGER_TO_SPLIT, Policy(split_minimum=4)),
+    "splitting": (EAGER_TO_SPLIT, Policy(split_minimum=4, split_chunk=2)),
 }
 
 
@@ -29,9 +28,7 @@ POLICIES = {
 def test_schedule_means_what_the_graph_means(name, seed, length):
     target, policy = POLICIES[name]
     graph = generated_graph(seed, length)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(split_reductions, "SHORTEST_CHUNK", 2)
-        check(graph, target, policy, generated_inputs(graph, seed))
+    check(graph, target, policy, generated_inputs(graph, seed))
 
 
 @settings(max_examples=60, deadline=None)

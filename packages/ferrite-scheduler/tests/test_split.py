@@ -12,12 +12,11 @@ from ferrite_ir.language.graph import Loop, Reduction
 from ferrite_ir.reference.evaluator import evaluate
 from ferrite_scheduler import Policy, Target, schedule
 from ferrite_scheduler.model.forms import LoopedReduction, PersistentReduction
-from ferrite_scheduler.rewrites import merged_partials, split_reductions
 from ferrite_scheduler.rewrites.row_partials import find_row_partials
 from ferrite_scheduler.simulation.simulator import simulate
 
-POLICY = Policy(split_minimum=4)
-IN_EIGHT = replace(EAGER_TO_SPLIT, processors=4), Policy(split_minimum=4, programs_per_processor=2)
+POLICY = Policy(split_minimum=4, split_chunk=2)
+IN_EIGHT = replace(EAGER_TO_SPLIT, processors=4), Policy(split_minimum=4, split_chunk=2, programs_per_processor=2)
 """A machine and a policy that split reductions of few columns in eight."""
 REDUCTIONS = {
     "sum": "s: f32[3] = reduce sum [c < 3 | r < {n}] x[r, c]",
@@ -34,11 +33,6 @@ REDUCTIONS = {
     "welford": "m: f32[3], s: f32[3], w: f32[3] = reduce welford [c < 3 | r < {n}] x[r, c]",
     "online_softmax": "m: f32[3], s: f32[3] = reduce online_softmax [c < 3 | r < {n}] x[r, c]",
 }
-
-
-@pytest.fixture(autouse=True)
-def short_chunks(monkeypatch):
-    monkeypatch.setattr(split_reductions, "SHORTEST_CHUNK", 2)
 
 
 @pytest.mark.parametrize("length", [32, 29])
@@ -85,10 +79,10 @@ def test_states_that_are_wanted_otherwise_are_combined_first(combine, state, bet
     assert [dim.size for dim in found.graph.definitions[1].reduction_dims] == [found.graph.definitions[0].dims[0].size]
 
 
-def test_more_states_than_a_program_combines_are_combined_first(monkeypatch):
+def test_more_states_than_a_program_combines_are_combined_first():
     text = "s: f32[3] = " + STATES.format(combine="sum", state="s[c]", between="")
-    monkeypatch.setattr(merged_partials, "MOST_STATES", 3 * 8 - 1)
-    found = check(f"graph @f(x: f32[32, 3]) -> (t) {{\n{text}\n}}", *IN_EIGHT)
+    target, policy = IN_EIGHT
+    found = check(f"graph @f(x: f32[32, 3]) -> (t) {{\n{text}\n}}", target, replace(policy, merged_states=3 * 8 - 1))
     assert len(found.graph.definitions) == 3
 
 
@@ -252,7 +246,7 @@ MOMENTS = """graph @moments(x: bf16[n, {channels}, h, h]{{{channels}*h**2, 1, {c
 def test_columns_of_any_length_are_split_as_if_they_were_long():
     graph = parse_graph(MOMENTS.format(channels=64, hint=3, edge=7))
     first = schedule(graph).kernels[0]
-    assert [dim.size for dim in first.grid[0].dims] == [split_reductions.MOST_PARTS]
+    assert [dim.size for dim in first.grid[0].dims] == [Policy().split_parts]
     assert first.form == LoopedReduction(Policy().persistent_elements_outer), "channels are what lies innermost"
 
 
@@ -266,10 +260,9 @@ def test_few_rows_of_any_length_stay_whole():
 
 
 @pytest.mark.parametrize(("n", "h"), [(2, 2), (3, 7), (5, 8), (13, 5)])
-def test_parts_of_columns_of_any_length_are_right(n, h, monkeypatch):
-    monkeypatch.setattr(split_reductions, "MOST_PARTS", 8)
+def test_parts_of_columns_of_any_length_are_right(n, h):
     graph = parse_graph(MOMENTS.format(channels=3, hint=3, edge=7))
-    found = schedule(graph, EAGER_TO_SPLIT)
+    found = schedule(graph, EAGER_TO_SPLIT, Policy(split_parts=8))
     assert any("_part" in name for kernel in found.kernels for name in kernel.homes)
     given = [
         [

@@ -16,7 +16,7 @@ from torch._higher_order_ops.map import map as map_rows
 import ferrite_torch
 from ferrite_runtime import Bundle, GuardFailed, IndexOutOfBounds, Options, PackageInvalid, load
 from ferrite_runtime.errors import FileUnwritable
-from ferrite_runtime.kernel_source.allowed_text import find_liberties
+from ferrite_runtime.kernel_source.allowed_text import find_liberty
 from ferrite_torch.__main__ import main
 from ferrite_torch.demo.models import GPT, TextSizes
 from ferrite_torch.errors import OptionError, Unsupported
@@ -362,9 +362,7 @@ def test_what_the_compiler_writes_needs_no_trust(name: str) -> None:
     """Its kernel texts are plainly kernels', its library calls on the list, and its views surely in their buffers."""
     written = exported(KINDS[name], (torch.randn(8, 16),))
     bundle = Bundle.from_bytes(written.to_bytes())
-    assert {
-        spec.name: find_liberties(spec.source) for spec in bundle.kernels.values() if find_liberties(spec.source)
-    } == {}
+    assert {spec.name: find_liberty(spec.source) for spec in bundle.kernels.values() if find_liberty(spec.source)} == {}
     load(bundle, options=INTERPRET)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -251,3 +254,56 @@ def test_functions_that_are_compiled_count_and_those_of_steps_do_not() -> None:
     assert scan(aten.add.Tensor) == scan(aten.add.Tensor) != scan(aten.mul.Tensor)
     assert choice(torch.sin) == choice(torch.sin) != choice(torch.exp)
     assert mapped(torch.sin) == mapped(torch.exp) is not None
+
+
+@triton.jit
+def added(x, out, n, AMOUNT: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, at < n) + AMOUNT, at < n)
+
+
+@triton.jit
+def subtracted(x, out, n, AMOUNT: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, at < n) - AMOUNT, at < n)
+
+
+def launching(kernel: Any, constants: dict[str, Any], grid: int = 1, unused: int = 0) -> str | None:
+    """Returns the key of a graph that launches a kernel; torch numbers kernels and constants as they come."""
+    from torch._higher_order_ops import triton_kernel_wrap
+
+    table = triton_kernel_wrap.kernel_side_table
+    for _ in range(unused):
+        table.add_constant_args({})
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    numbers = {"kernel_idx": table.add_kernel(kernel), "constant_args_idx": table.add_constant_args(constants)}
+    arguments = {"grid": [(grid, 1, 1)], "tma_descriptor_metadata": {}, "kwargs": {"x": x, "out": x}}
+    named = {**numbers, **arguments, "tensors_to_clone": ["out"]}
+    launch = graph.call_function(triton_kernel_wrap.triton_kernel_wrapper_functional, (), named)
+    graph.output((graph.call_function(operator.getitem, (launch, "out")),))
+    with FakeTensorMode() as mode:
+        x.meta["val"] = mode.from_tensor(X)
+        launch.meta["val"] = {"out": torch.empty_like(x.meta["val"])}
+    return graph_key(torch.fx.GraphModule({}, graph))
+
+
+FIXED = {"n": 24, "AMOUNT": 3, "BLOCK": 32}
+
+
+def test_a_users_kernel_counts_by_its_text_and_constants_and_not_by_torchs_numbers() -> None:
+    key = launching(added, FIXED)
+    assert key is not None
+    assert key == launching(added, dict(FIXED), unused=3)
+    assert key != launching(subtracted, FIXED)
+    assert key != launching(added, {**FIXED, "AMOUNT": 4})
+    assert key != launching(added, FIXED, grid=2)
+    configs = [triton.Config({}, num_warps=8)]
+    assert key != launching(triton.autotune(configs=configs, key=[])(added), FIXED)
+
+
+def test_a_kernel_that_a_program_cannot_hold_is_the_one_at_hand() -> None:
+    limited = [triton.autotune(configs=[triton.Config({}, maxnreg=n)], key=[])(added) for n in (32, 64)]
+    assert launching(limited[0], FIXED) != launching(limited[1], FIXED)
+    unwritten = [{**FIXED, "AMOUNT": object()} for _ in range(2)]
+    assert launching(added, unwritten[0]) == launching(added, unwritten[1]) is not None

@@ -7,7 +7,7 @@ import pytest
 
 from ferrite_torch.diagnostics.statistics import (
     KEPT_PROGRAMS,
-    CompiledGraph,
+    GraphRecord,
     Stopwatch,
     compiled_programs,
     record_fallback,
@@ -25,9 +25,9 @@ def _fresh() -> Iterator[None]:
     reset_statistics()
 
 
-def graph(*steps: dict[str, Any], externs: tuple[tuple[str, str], ...] = (), name: str = "g") -> CompiledGraph:
+def graph(*steps: dict[str, Any], externs: tuple[tuple[str, str], ...] = (), name: str = "g") -> GraphRecord:
     kernels = [{"name": "k", "id": "a", "form": "pointwise", "origin": ["aten.add (m.py:3)"]}]
-    return CompiledGraph("forward", {"name": name, "steps": list(steps), "kernels": kernels}, externs, {"lower": 0.5})
+    return GraphRecord("forward", {"name": name, "steps": list(steps), "kernels": kernels}, externs, {"lower": 0.5})
 
 
 LAUNCH = {"do": "launch", "kernel": "a"}

@@ -34,7 +34,11 @@ def test_a_tile_has_an_axis_of_blocks() -> None:
         ("r", "reduction", 32, "RBLOCK"),
     ]
     assert spec.blocks == {"BBLOCK": 4, "RBLOCK": 32}
-    assert (spec.facts["reduction_size"], spec.facts["contiguous_axis"], spec.facts["numel"]) == (128, "r", 64)
+    assert (
+        spec.facts.to_mapping()["reduction_size"],
+        spec.facts.to_mapping()["contiguous_axis"],
+        spec.facts.to_mapping()["numel"],
+    ) == (128, "r", 64)
     text = lines(spec)
     assert "i_1 = x * 128 + b * 32 + r" in text
     assert "sum_3 = tl.sum(tl.sum(load_2, 2, keep_dims=True), 1, keep_dims=True)" in text

@@ -17,7 +17,7 @@ def emit(text: str, form: str = "pointwise", **placed: str) -> KernelSpec:
 
 
 def facts_of(text: str, form: str = "pointwise") -> dict[str, Any]:
-    return emit(text, form).facts
+    return emit(text, form).facts.to_mapping()
 
 
 def test_pointwise() -> None:
@@ -61,10 +61,10 @@ ROWS_OF_SEVEN = (
 def test_columns_of_which_few_lie_beside_each_other() -> None:
     """They share tiles with the next ones; a warp takes all rows of some of them, and of more, rows one by one."""
     (few,) = emit_program(schedule(parse_graph(ROWS_OF_SEVEN.format("sum", "d0, r0, d1")))).kernels
-    assert few.facts["neighbours"] == 7
+    assert few.facts.to_mapping()["neighbours"] == 7
     assert "r = tl.arange(0, RBLOCK)[None, :]" in few.source
     (many,) = emit_program(schedule(parse_graph(ROWS_OF_SEVEN.replace("7", "24").format("sum", "d0, r0, d1")))).kernels
-    assert many.facts["neighbours"] == 24
+    assert many.facts.to_mapping()["neighbours"] == 24
     assert "r = tl.arange(0, RBLOCK)[:, None]" in many.source
 
 
@@ -157,7 +157,7 @@ def test_access_of_an_updated_param(mode: str, index: str, access: str, *, mutat
     (param,) = (param for param in spec.params if param["name"].startswith("inout"))
     assert param["access"] == access
     assert (param["name"] in spec.mutated) == mutated
-    assert spec.facts["atomics"] == (access == "atomic")
+    assert spec.facts.to_mapping()["atomics"] == (access == "atomic")
 
 
 def test_params_axes_and_grid() -> None:

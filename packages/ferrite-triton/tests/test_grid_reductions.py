@@ -51,9 +51,9 @@ def test_spec_tells_how_a_row_is_shared() -> None:
     assert spec.blocks == {"XBLOCK": 1, "RBLOCK": 8}, "a program holds a part of one row"
     assert emitted(MATRICES).blocks == {"YBLOCK": 1, "RBLOCK": 4}
     assert spec.grid == ["mul", ["ceildiv", "x", "XBLOCK"], ["ceildiv", "r", "RBLOCK"]]
-    assert spec.facts["splits"] == 3
-    assert spec.facts["registers"] == 128
-    assert "passes" not in spec.facts
+    assert spec.facts.to_mapping()["splits"] == 3
+    assert spec.facts.to_mapping()["registers"] == 128
+    assert "passes" not in spec.facts.to_mapping()
     (workspace,) = (param for param in spec.params if param["dtype"] == "i64")
     assert workspace["access"] == "atomic"
     assert spec.mutated == (workspace["name"],)
@@ -134,7 +134,7 @@ def test_halves_wait_as_they_came() -> None:
     assert (before.count(again), after.count(again)) == (1, 1)
     assert "term_" not in source
     assert source.count("tl.load(") == 1, "what a program holds it reads once"
-    assert spec.facts["registers"] == 72
+    assert spec.facts.to_mapping()["registers"] == 72
 
 
 def test_halves_of_the_other_kind_are_converted_by_the_compiler() -> None:
@@ -169,7 +169,7 @@ def test_halves_that_are_not_reduced_do_not_wait() -> None:
     spec = emitted(SCALED)
     assert "_came" not in spec.source
     assert "term_" in spec.source
-    assert spec.facts["registers"] == 128
+    assert spec.facts.to_mapping()["registers"] == 128
 
 
 WEIGHTED = """graph @f(x: f32[3, 20], w: bf16[20]) -> (y) {
@@ -182,4 +182,4 @@ def test_floats_that_wait_beside_halves_keep_their_registers() -> None:
     spec = emitted(WEIGHTED)
     assert spec.form == "grid_reduction"
     assert "opaque_floats" in spec.source
-    assert spec.facts["registers"] == 128
+    assert spec.facts.to_mapping()["registers"] == 128

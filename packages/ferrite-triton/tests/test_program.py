@@ -34,6 +34,7 @@ from ferrite_triton import (
     emit_kernel,
     emit_program,
 )
+from ferrite_triton.facts.records import TemplateFacts
 from ferrite_triton.host.arguments import encode_argument
 from hand_written import make_kernel, make_schedule, schedule_text
 
@@ -207,7 +208,7 @@ def test_identity_leaves_out_the_origin_and_nothing_else() -> None:
     spec = emit_program(schedule_text(DOUBLE, "pointwise")).kernels[0]
     assert replace(spec, origin=("elsewhere",)).id == spec.id
     assert replace(spec, index_width=64).id != spec.id
-    assert replace(spec, facts={}).id != spec.id
+    assert replace(spec, facts=TemplateFacts(num_warps=4)).id != spec.id
 
 
 SCRIPT = """
@@ -297,3 +298,24 @@ def test_sizes_of_a_run_are_bound_read_computed_and_checked() -> None:
             "names": [["k", "u1"]],
         },
     ]
+
+
+def test_a_kernel_that_is_given_is_launched_in_place_of_the_call_that_stands_for_it() -> None:
+    graph = parse_graph("""
+    graph @f(x: f32[n]) -> (c) where n: size >= 1 {
+      a: f32[n] = loop [i < n] neg(x[i])
+      extern kernel.scaled.k1(size((n + 63) // 64), x, a, size(n), 2.5, true, 16) mutates (a) effects
+      extern kernel.scaled.k1(1, a as f32[4] at 8, a, 4, inf, false, 16) mutates (a) effects
+      c: f32[n] = loop [i < n] add(a[i], x[i])
+    }""")
+    spec = {"id": "1" * 64, "name": "scaled", "source": "def scaled(): ...", "origin": ["scaled (mine.py:3)"]}
+    program = emit_program(schedule(graph), given={"kernel.scaled.k1": spec})
+    launched = [step["args"] for step in program.steps if step.get("kernel") == spec["id"]]
+    assert launched == [
+        [["floordiv", ["add", "n", 63], 64], "x", "a", "n", 2.5, True, 16],
+        [1, "a_view", "a", 4, {"float": "inf"}, False, 16],
+    ]
+    assert not [step for step in program.steps if step["do"] == "extern"]
+    (kernel,) = (kernel for kernel in program.to_mapping()["kernels"] if kernel["name"] == "scaled")
+    assert kernel == spec
+    assert "def scaled" in program.source

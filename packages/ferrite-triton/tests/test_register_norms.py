@@ -62,16 +62,22 @@ def test_spec_tells_how_images_are_shared() -> None:
     spec = emitted()
     assert spec.form == "register_norm"
     assert spec.blocks == {"YBLOCK": 1, "XBLOCK": 32, "RBLOCK": 32}
-    assert (spec.facts["splits"], spec.facts["register_tiles"], spec.facts["registers"]) == (2, 4, 96)
-    assert spec.facts["threads"] == 128
+    assert (
+        spec.facts.to_mapping()["splits"],
+        spec.facts.to_mapping()["register_tiles"],
+        spec.facts.to_mapping()["registers"],
+    ) == (2, 4, 96)
+    assert spec.facts.to_mapping()["threads"] == 128
     images, blocks = ["ceildiv", "y", "YBLOCK"], ["ceildiv", "x", "XBLOCK"]
     assert spec.grid == ["mul", images, blocks, ["ceildiv", "r", ["mul", "RBLOCK", 4]]]
     (workspace,) = (param for param in spec.params if param["dtype"] == "i64")
     assert workspace["access"] == "atomic"
     halves = emitted(dtype="bf16")
     assert halves.blocks == {"YBLOCK": 1, "XBLOCK": 32, "RBLOCK": 32}
-    assert (halves.facts["register_tiles"], halves.facts["registers"]) == (4, 56)
-    assert emitted(target=Target()).facts["register_tiles"] == 2, "the fewest places of a block are two tiles"
+    assert (halves.facts.to_mapping()["register_tiles"], halves.facts.to_mapping()["registers"]) == (4, 56)
+    assert emitted(target=Target()).facts.to_mapping()["register_tiles"] == 2, (
+        "the fewest places of a block are two tiles"
+    )
 
 
 def test_threads_have_two_channels() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from ferrite_triton import KernelSpec, emit_program
 from ferrite_triton.analysis import row_per_thread
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from hand_written import schedule_text
 
 SOFTMAX = """graph @f(x: {type}[{shape}]) -> (y) {{
@@ -19,13 +21,13 @@ SOFTMAX = """graph @f(x: {type}[{shape}]) -> (y) {{
 
 @pytest.fixture(autouse=True)
 def few_rows_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_per_thread, "LEAST_ROWS", 100)
+    monkeypatch.setattr(row_per_thread, "LOWERING", replace(LOWERING, least_thread_rows=100))
 
 
 def test_few_rows_are_shared_by_the_threads_of_warps(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert softmax("bf16", 33).facts["row_per_thread"]
-    monkeypatch.setattr(row_per_thread, "LEAST_ROWS", 778)
-    assert "row_per_thread" not in softmax("bf16", 33).facts
+    assert softmax("bf16", 33).facts.to_mapping()["row_per_thread"]
+    monkeypatch.setattr(row_per_thread, "LOWERING", replace(LOWERING, least_thread_rows=778))
+    assert "row_per_thread" not in softmax("bf16", 33).facts.to_mapping()
 
 
 def softmax(element: str, points: int, shape: str = "777, {}", place: str = "d0, r0") -> KernelSpec:
@@ -49,7 +51,7 @@ def test_what_is_read_hides_its_neighbours_and_what_is_stored_shows_them() -> No
 def test_without_a_store_along_the_row_there_is_one_name_for_its_positions() -> None:
     text = "graph @f(x: f32[777, 7]) -> (y) {\n  y: f32[777] = reduce sum [d0 < 777 | r0 < 7] x[d0, r0]\n}"
     spec = emit_program(schedule_text(text, "persistent")).kernels[0]
-    assert spec.facts["row_per_thread"]
+    assert spec.facts.to_mapping()["row_per_thread"]
     assert "position" not in spec.source
 
 
@@ -73,14 +75,14 @@ def test_without_a_store_along_the_row_there_is_one_name_for_its_positions() -> 
 def test_sizes(element: str, points: int, *, row_per_thread: bool) -> None:
     """No power of two, no multiple of eight bytes, 64 elements and 88 bytes at most."""
     spec = softmax(element, points)
-    assert spec.facts.get("row_per_thread", False) is row_per_thread
+    assert spec.facts.to_mapping().get("row_per_thread", False) is row_per_thread
     assert ("fmath.opaque_indices" in spec.source) is row_per_thread
 
 
 def test_rows_that_do_not_follow_each_other_are_not_walked() -> None:
-    assert not softmax("bf16", 7, shape="777, 64").facts.get("row_per_thread")
-    assert not softmax("bf16", 7, shape="{}, 777", place="r0, d0").facts.get("row_per_thread")
-    assert softmax("bf16", 7, shape="778, {}", place="d0 + 1, r0").facts["row_per_thread"]
+    assert not softmax("bf16", 7, shape="777, 64").facts.to_mapping().get("row_per_thread")
+    assert not softmax("bf16", 7, shape="{}, 777", place="r0, d0").facts.to_mapping().get("row_per_thread")
+    assert softmax("bf16", 7, shape="778, {}", place="d0 + 1, r0").facts.to_mapping()["row_per_thread"]
 
 
 @pytest.mark.parametrize(("operands", "row_per_thread"), [(3, True), (4, False)])
@@ -92,7 +94,7 @@ def test_a_thread_holds_no_more_than_it_has_registers_for(operands: int, *, row_
     inputs = ", ".join(f"{name}: bf16[777, 41]" for name in names)
     text = f"graph @f({inputs}) -> (y) {{\n  y: f32[777] = reduce sum [d0 < 777 | r0 < 41] cast.f32({total})\n}}"
     spec = emit_program(schedule_text(text, "persistent")).kernels[0]
-    assert spec.facts.get("row_per_thread", False) is row_per_thread
+    assert spec.facts.to_mapping().get("row_per_thread", False) is row_per_thread
 
 
 def test_a_program_may_have_hundreds_of_rows_whatever_divides_their_number() -> None:

@@ -13,7 +13,7 @@ from ferrite_ir.language.sizes import evaluate, symbol
 from ferrite_scheduler import Policy, schedule
 from ferrite_scheduler.model.target import DEFAULT_POLICY
 from ferrite_triton import emit_program
-from ferrite_triton.host.segment_shapes import MOST_SPREAD, RowsShape, most_rows, scratch_of, shapes_for, sorts_all
+from ferrite_triton.host.segment_shapes import SEGMENTS, RowsShape, most_rows, scratch_of, shapes_for, sorts_all
 
 POLICY = {"segment_bytes": 0, "segment_row": 1}
 GRAPH = """graph @f(i: i64[600], x: bf16[600, 64], t: bf16[{rows}, 64]{more}) -> (y{returned}) {{
@@ -133,7 +133,7 @@ def test_numbers_have_32_bits(rows: int) -> None:
 
 @pytest.mark.parametrize(("count", "spread"), [(600, 4), (100_000, 128), (1 << 18, 256), (1 << 22, 256)])
 def test_chunks_look_at_some_shares_at_once(count: int, spread: int) -> None:
-    assert RowsShape(count, 60, 64, 16, 64).spread == spread <= MOST_SPREAD
+    assert RowsShape(count, 60, 64, 16, 64).spread == spread <= SEGMENTS.most_spread
 
 
 @pytest.mark.parametrize(("rows", "halves"), [(4, False), (60, True), (300, True), (2, False)])

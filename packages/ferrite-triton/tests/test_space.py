@@ -62,9 +62,9 @@ def test_the_contiguous_axis_is_the_fast_one_of_the_tile() -> None:
         emit(text.format("r0, d0"), "persistent"),
         emit(text.replace("90, 70", "70, 90").format("d0, r0"), "persistent"),
     )
-    assert columns.facts["contiguous_axis"] == "x"
+    assert columns.facts.to_mapping()["contiguous_axis"] == "x"
     assert "tl.sum(tl.where(rmask, load_2, 0.0), 0, keep_dims=True)" in columns.source
-    assert rows.facts["contiguous_axis"] == "r"
+    assert rows.facts.to_mapping()["contiguous_axis"] == "r"
     assert "tl.sum(tl.where(rmask, load_2, 0.0), 1, keep_dims=True)" in rows.source
 
 
@@ -128,7 +128,7 @@ def test_texts_for_long_rows_expect_long_rows() -> None:
     (_, held), (_, whole), (_, other) = softmax_forms("bf16", "m").alternatives
     lengths = [axis["hint"] for spec in (held, whole, other) for axis in spec.axes if axis["kind"] == "reduction"]
     assert lengths == [2, 8193, 8193]
-    assert whole.facts["bytes"] > 8192 * held.facts["bytes"] // 4
+    assert whole.facts.to_mapping()["bytes"] > 8192 * held.facts.to_mapping()["bytes"] // 4
 
 
 def test_rows_of_known_vectors_need_no_other_text() -> None:

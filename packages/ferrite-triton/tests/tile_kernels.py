@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +47,20 @@ def grid_size(expression: Any, names: dict[str, int]) -> int:
     raise ValueError(f"no grid: {expression}")
 
 
-def run_kernel(schedule: Schedule, memory: dict[str, list[Number]], blocks: int = 8) -> None:
-    """Runs the only kernel of a schedule of known sizes; ``memory`` holds what each of its parameters points to."""
+def run_kernel(
+    schedule: Schedule, memory: dict[str, list[Number]], blocks: int = 8, run: Callable[..., None] = run_program
+) -> None:
+    """Runs the only kernel of a schedule of known sizes, by a function that takes what `run_program` does.
+
+    ``memory`` holds what each of the kernel's parameters points to.
+    """
     (kernel,) = schedule.kernels
     spec = emit_kernel(kernel)
     program = tile_programs(kernel)[-1]
     names = {axis["name"]: int(axis["size"]) for axis in spec.axes}
     chosen = {axis["block"]: min(blocks, axis.get("max_block", blocks)) for axis in spec.axes} | spec.blocks
     arguments = dict(zip((param["name"] for param in spec.params), memory.values(), strict=True))
-    run_program(program, arguments, chosen, (grid_size(spec.grid, names | chosen),))
+    run(program, arguments, chosen, (grid_size(spec.grid, names | chosen),))
 
 
 def draw(generator: random.Random, count: int, dtype: DType) -> list[Number]:

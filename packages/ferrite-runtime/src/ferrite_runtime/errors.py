@@ -331,6 +331,12 @@ class KernelRunError(LaunchFailed):
     hint = "report it with the kernel's source; the interpreter runs what the GPU would"
 
 
+class UserKernelRunError(UserKernelError, KernelRunError):
+    """A kernel that somebody wrote by hand failed while it was interpreted."""
+
+    hint = "correct the kernel, at the line in the message"
+
+
 class ProgramFailed(LaunchFailed, RuntimeError):
     """A step of a bundle's program failed, or was about to touch what is not its own; the message says how.
 

@@ -9,10 +9,11 @@ from typing import Any, NoReturn
 import torch
 
 from ferrite_runtime import warm_up
-from ferrite_torch.cache.artifact_loading import mark_boxed, run_eagerly, runtime_options
+from ferrite_torch.cache.artifact_loading import run_eagerly, runtime_options
 from ferrite_torch.cache.environment import check_environment, stores_graphs
 from ferrite_torch.cache.graph_key import constant_paths
 from ferrite_torch.cache.stored_graphs import Plan, mark_storable, plan_storage
+from ferrite_torch.calls.compiled_graph import CompiledGraph
 from ferrite_torch.calls.transformed_calls import by_slices, keeping_tangents
 from ferrite_torch.capture.garbage import rare_collections
 from ferrite_torch.capture.joint_graphs import prepare_joint
@@ -20,7 +21,7 @@ from ferrite_torch.capture.repeated_blocks import is_asked, is_wanted
 from ferrite_torch.diagnostics.announcements import announce_eager
 from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.diagnostics.statistics import observed, observer
-from ferrite_torch.errors import ExternRefused, FerriteError, OptionError, Refused, Unsupported
+from ferrite_torch.errors import ExternRefused, FerriteError, LaunchRefused, OptionError, Refused, Unsupported
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.rewrites.aliased_writes import keeping_places, refuse_lost_writes, written_together
 from ferrite_torch.rewrites.attention_masks import simplify_masks
@@ -52,8 +53,8 @@ COMPILED_DEVICES = ("cuda", "cpu")
 A test vehicle, slow and honest.
 """
 
-_NEVER_EAGER = (ExternRefused, OptionError)
-"""Errors that are raised whatever ``fallback`` says: the user asked for something else than an eager graph."""
+_NEVER_EAGER = (ExternRefused, LaunchRefused, OptionError)
+"""Errors that are raised whatever ``fallback`` says: an eager graph is not what the user asked for."""
 
 
 def ferrite(
@@ -171,11 +172,11 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
     watcher = observer()
 
     @rare_collections()  # of its own: a backward graph may be compiled when it is first needed, by another thread
-    def compile_one(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+    def compile_one(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> CompiledGraph:
         with observed(watcher):
             return compile_here(module, inputs)
 
-    def compile_here(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+    def compile_here(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> CompiledGraph:
         from ferrite_torch.calls.saved_layouts import changed_layouts  # noqa: PLC0415
         from ferrite_torch.pipeline import compile_graph  # noqa: PLC0415
 
@@ -189,42 +190,17 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
             announce_eager(error, module)
             traced = changed_layouts(module, inputs if kind == "backward" else ())[1]
             call = run_eagerly(module, traced)
-            call = mark_boxed(by_slices(call)) if kind == "backward" else call
+            call = CompiledGraph(by_slices(call)) if kind == "backward" else call
             return mark_storable(call, None, options, plan) if plan else call
         # The tensors that a module holds are not part of what is stored, nor is what the value of a float decided, nor
         # are the functions that its steps call as they were captured. What AOTAutograd's cache loads gets no tokens.
         is_whole = not constant_paths(module) and not has_guarded_floats() and not has_effects(module)
-        is_whole = is_whole and not compiled.captured  # type: ignore[attr-defined]  # set there too
-        key = compiled.key if is_whole else None  # type: ignore[attr-defined]
-        call = _guarded(compiled, module) if options.fallback else compiled
-        return mark_storable(call, key, options, plan) if plan else call
+        is_whole = is_whole and not compiled.calls_captured
+        if options.fallback:
+            compiled.fall_back(lambda error: announce_eager(translate(error, "compiling kernels"), module))
+        return mark_storable(compiled, compiled.key if is_whole else None, options, plan) if plan else compiled
 
     return compile_one
-
-
-def _guarded(compiled: Callable[[list[Any]], Any], module: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
-    """Returns the compiled graph, replaced by the eager one if its kernels turn out not to compile.
-
-    Kernels compile in the background; the first call waits for them, before anything has run or been written.
-    """
-    chosen: list[Callable[[list[Any]], Any]] = []
-
-    def call(arguments: list[Any]) -> Any:
-        if not chosen:
-            chosen.append(_settled(compiled, module))
-        return chosen[0](arguments)
-
-    return mark_boxed(call)
-
-
-def _settled(compiled: Callable[[list[Any]], Any], module: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
-    try:
-        compiled.wait()  # type: ignore[attr-defined]  # set by `pipeline.compile_graph`
-    except Exception as error:  # noqa: BLE001  # whatever the compiler of kernels raises
-        announce_eager(translate(error, "compiling kernels"), module)
-        eager: Callable[[list[Any]], Any] = compiled.eager  # type: ignore[attr-defined]  # set there too
-        return eager
-    return compiled
 
 
 def _check_devices(module: torch.nn.Module, inputs: Sequence[Any]) -> None:

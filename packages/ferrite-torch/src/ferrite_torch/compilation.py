@@ -104,20 +104,7 @@ def compile_for_targets(
     """
     policy = policy_of(options)
     with watch.phase("lower"):
-        lowered = lower_module(
-            module,
-            name=kind,
-            device=device,
-            strict=not options.fallback,
-            regenerated=facts.regenerated,
-            saved=facts.saved,
-            layouts=facts.layouts,
-            marks=facts.marks,
-            extends_products=options.align_matmuls,
-            product_rows=policy.product_rows,
-            wide_product_rows=policy.wide_product_rows,
-            products=options.products,
-        )
+        lowered = _lowered(module, kind, options, facts, policy, device)
     if options.extern == "error":
         refuse_fallbacks(lowered.fallbacks, OTHER_DEVICE)
     with watch.phase("passes"):
@@ -140,8 +127,29 @@ def compile_for_targets(
             schedules.append(replace(plan, choices=tuple(choice for each in chosen for choice in each.choices)))
             log_schedule(kind, schedules[-1])
         with watch.phase("emit", name):
-            programs.append(emit_program(schedules[-1], target).to_mapping())
+            given = {launch.target: launch.spec for launch in lowered.launches}
+            programs.append(emit_program(schedules[-1], target, given=given).to_mapping())
     return Compilation(lowered, simplified.graphs[0], tuple(schedules), tuple(programs), externs)
+
+
+def _lowered(
+    module: torch.fx.GraphModule, kind: str, options: Options, facts: GraphFacts, policy: Policy, device: str | None
+) -> LoweredModule:
+    return lower_module(
+        module,
+        name=kind,
+        device=device,
+        strict=not options.fallback,
+        regenerated=facts.regenerated,
+        saved=facts.saved,
+        layouts=facts.layouts,
+        marks=facts.marks,
+        extends_products=options.align_matmuls,
+        product_rows=policy.product_rows,
+        wide_product_rows=policy.wide_product_rows,
+        products=options.products,
+        tunes_kernels=options.tune_user_kernels,
+    )
 
 
 def policy_of(options: Options) -> Policy:

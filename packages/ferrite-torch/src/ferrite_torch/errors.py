@@ -57,6 +57,15 @@ class ExternRefused(FerriteError):
     """Operators would run as library calls, and ``options={"extern": "error"}``; raised whatever ``fallback`` says."""
 
 
+class LaunchRefused(FerriteError):
+    """A Triton kernel of the program's own is launched wrongly: an argument is missing, or a grid is negative.
+
+    Raised whatever ``fallback`` says: eager mode would raise something that says less, or launch nothing.
+    """
+
+    remedy = "correct the launch at the line that is named"
+
+
 class CompileError(FerriteError):
     """A layer failed on a graph: a defect of ours, or a kernel that the installed Triton cannot compile."""
 

@@ -30,6 +30,8 @@ class Options:
         workers: number of compile processes, 0 for none, None for one per core.
         use_cache: keep compiled kernels and measurements on disk.
         tuning_seconds: limit on the time spent measuring for one graph; None leaves it to the runtime.
+        tune_user_kernels: try more warps and stages of the program's own Triton kernels than these state. The configs
+            of ``@triton.autotune`` are measured in any case, unless ``tune`` is ``none``.
         cuda_graph: play each graph as one CUDA graph from its third call on; a warning says why, where that cannot be.
         native_products: have the code that starts kernels call the library's matrix products between them as well;
             False has Python call them, where a profiler or a dispatch mode sees them.
@@ -63,6 +65,7 @@ class Options:
     workers: int | None = None
     use_cache: bool = True
     tuning_seconds: float | None = None
+    tune_user_kernels: bool = False
     cuda_graph: bool = False
     native_products: bool = True
     native_graphs: bool | None = None
@@ -105,6 +108,7 @@ RANGES: dict[str, Range] = {
     "workers": PROCESSES,
     "use_cache": BOOL,
     "tuning_seconds": Range((int, float, type(None)), least=SECONDS.least, most=SECONDS.most, unit=SECONDS.unit),
+    "tune_user_kernels": BOOL,
     "cuda_graph": BOOL,
     "native_products": BOOL,
     "native_graphs": MAYBE_BOOL,

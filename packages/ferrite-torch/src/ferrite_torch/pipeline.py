@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,10 +13,11 @@ import torch
 from ferrite_runtime import Store, choose_store
 from ferrite_scheduler import Schedule
 from ferrite_torch.cache.artifact import Artifact, content_key, keep_artifact, recall_artifact
-from ferrite_torch.cache.artifact_loading import constants_of, load_artifact, mark_boxed, run_eagerly, runtime_options
+from ferrite_torch.cache.artifact_loading import constants_of, load_artifact, run_eagerly, runtime_options
 from ferrite_torch.cache.environment import compile_facts, stores_graphs
 from ferrite_torch.cache.graph_key import constant_paths, graph_key
 from ferrite_torch.calls.captured_calls import bind_captured
+from ferrite_torch.calls.compiled_graph import CompiledGraph
 from ferrite_torch.calls.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
 from ferrite_torch.calls.shared_inputs import SharedBase, bases_of
 from ferrite_torch.calls.transformed_calls import by_slices
@@ -27,7 +28,7 @@ from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.diagnostics.log_choice import CACHE
 from ferrite_torch.diagnostics.logs import log_kernels
 from ferrite_torch.diagnostics.origins import places_of
-from ferrite_torch.diagnostics.statistics import CompiledGraph, all_steps, observer, record_graph
+from ferrite_torch.diagnostics.statistics import GraphRecord, all_steps, observer, record_graph
 from ferrite_torch.errors import FerriteError
 from ferrite_torch.graphs.donations import donated_arguments, held_arguments
 from ferrite_torch.graphs.unbacked_sizes import has_unbacked, tells_sizes_of_data
@@ -45,20 +46,13 @@ log = logging.getLogger(__name__)
 
 
 def compile_graph(
-    module: torch.fx.GraphModule,
-    kind: str,
-    options: Options,
-    inputs: Sequence[Any] = (),
-    *,
-    any_sizes: bool = False,
-) -> Callable[[list[Any]], Any]:
-    """Returns an AOT graph compiled, as a function of the list of its arguments, which it empties.
+    module: torch.fx.GraphModule, kind: str, options: Options, inputs: Sequence[Any] = (), *, any_sizes: bool = False
+) -> CompiledGraph:
+    """Returns an AOT graph compiled.
 
     ``kind`` is ``forward``, ``backward`` or ``inference``, and names the program. Kernels compile in the background
-    after this returns. Fake ``inputs`` tell how tensors lie that a forward saved for a backward graph. The function's
-    ``wait`` waits for the kernels, ``eager`` is the graph run op by op, and ``key`` its identity in the store, None
-    where it is not stored, ``captured`` whether it calls functions of the captured graph. ``any_sizes`` stores a graph
-    with symbolic sizes, or integers that its loops count to, which only AOTAutograd's cache finds again.
+    after this returns. Fake ``inputs`` tell how tensors lie that a forward saved for a backward graph. ``any_sizes``
+    stores a graph with symbolic sizes, or integers that its loops count to, which only AOTAutograd's cache finds again.
 
     Raises:
         FerriteError: some layer refused or failed; the message names ops and source lines where it can.
@@ -86,9 +80,9 @@ def compile_graph(
                 lambda: _produce(module, kind, options, layouts, ambient, watch), lambda: _placeholder_values(module)
             )
         if observer() is not None:
-            record_graph(CompiledGraph(kind, artifact.program, artifact.externs, watch.seconds, False, names, plan))
+            record_graph(GraphRecord(kind, artifact.program, artifact.externs, watch.seconds, False, names, plan))
             report_strides(artifact.strides, ambient.tokens)
-            return _only_eager(module, traced, artifact.changed)
+            return run_eagerly(module, traced, artifact.changed)  # no kernel is compiled of what somebody observes
         with watch.phase("load"):
             held, captured = constants_of(module, artifact.constants), bind_captured(module, artifact.captured)
             compiled = load_artifact(artifact, options, held, captured)
@@ -101,16 +95,22 @@ def compile_graph(
         raise
     except Exception as error:
         raise translate(error, watch.current) from error
-    record_graph(CompiledGraph(kind, artifact.program, artifact.externs, watch.seconds, not is_new, names))
-    log_kernels(kind, artifact.program)
-    log.info("%s graph: %s", kind, _summary(artifact.program, watch.seconds))
+    _report(artifact, watch, is_new=is_new, names=names)
     report_strides(artifact.strides, ambient.tokens)
     # The backend waits before the first call, to fall back in time: to what keeps the layouts that others count on.
     eager = run_eagerly(module, traced, artifact.changed)
-    compiled.eager = mark_boxed(by_slices(eager)) if kind == "backward" else eager  # type: ignore[attr-defined]
-    compiled.key = key  # type: ignore[attr-defined]
-    compiled.captured = bool(artifact.captured)  # type: ignore[attr-defined]
+    compiled.eager = by_slices(eager) if kind == "backward" else eager
+    compiled.key = key
+    compiled.calls_captured = bool(artifact.captured)
     return compiled
+
+
+def _report(artifact: Artifact, watch: Phases, *, is_new: bool, names: Mapping[str, str]) -> None:
+    """Records and logs what a graph has become."""
+    program = artifact.program
+    record_graph(GraphRecord(artifact.kind, program, artifact.externs, watch.seconds, not is_new, names))
+    log_kernels(artifact.kind, program)
+    log.info("%s graph: %s", artifact.kind, _summary(program, watch.seconds))
 
 
 def _choose_layouts(module: torch.fx.GraphModule) -> None:
@@ -118,13 +118,6 @@ def _choose_layouts(module: torch.fx.GraphModule) -> None:
     with mode_of(module.graph):
         if assign_layouts(module.graph):
             module.recompile()
-
-
-def _only_eager(module: torch.fx.GraphModule, traced: Layouts, changed: Layouts) -> Callable[[list[Any]], Any]:
-    """Returns a graph that somebody observes: no kernel of it is compiled, it runs op by op."""
-    call: Any = run_eagerly(module, traced, changed)
-    call.wait, call.eager, call.key, call.captured = (lambda: None), call, None, False
-    return call  # type: ignore[no-any-return]
 
 
 def _finding(key: str | None, artifact: Artifact | None) -> str:
@@ -162,8 +155,11 @@ def _produce(
         strides=tuple(strides_of(compiled.graph.outputs)),
         changed=changed_outputs(module, compiled.graph),
         donated=tuple(sorted(ambient.donated)),
-        captured=tuple((each.target, each.position) for each in lowered.captured),
-        places=places_of(module, (each for kernel in program["kernels"] for each in kernel["origin"])),
+        captured=tuple((each.target, each.position, each.reason) for each in lowered.captured),
+        places={
+            **places_of(module, (each for kernel in program["kernels"] for each in kernel["origin"])),
+            **{each: told for launch in lowered.launches for each, told in launch.places()},
+        },
     )
     return artifact, lowered.names, compiled.schedules[0]
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from ferrite_torch.cache.artifact_loading import mark_boxed, run_eagerly
+from ferrite_torch.cache.artifact_loading import run_eagerly
+from ferrite_torch.calls.compiled_graph import CompiledGraph
 from ferrite_torch.torch_private.aot import compile_with_aot
 from ferrite_torch.torch_private.aot_metadata import drop_dynamic_marks
 
@@ -25,7 +26,7 @@ def test_saved_tensors_carry_no_marks(dropped: int, traced_anew: int, marked: in
             found.extend(name for tensor in tensors for name in vars(tensor) if "dynamic_indices" in name)
             return run(arguments)
 
-        return mark_boxed(call)
+        return CompiledGraph(call)
 
     def forward(module: torch.fx.GraphModule, fakes: Any) -> Any:
         with torch._dynamo.config.patch(compiled_autograd=bool(traced_anew)):

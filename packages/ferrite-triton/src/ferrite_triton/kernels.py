@@ -13,9 +13,11 @@ from ferrite_ir.language.scalar import postorder
 from ferrite_ir.language.sizes import Size, floordiv, hint, is_static
 from ferrite_scheduler.model.contractions import fits_axes
 from ferrite_scheduler.model.forms import (
+    Combo,
     GridReduction,
     LookBackScan,
     LoopedReduction,
+    Pointwise,
     RegisterNorm,
     RowColumnReduction,
     TiledContraction,
@@ -33,6 +35,7 @@ from ferrite_triton.analysis.accesses import (
 from ferrite_triton.analysis.contraction_space import contraction_space
 from ferrite_triton.analysis.flat import FlatKernel, flatten
 from ferrite_triton.analysis.lane_groups import needed_multiple
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.packed_residency import holds_only_halves
 from ferrite_triton.analysis.peeling import misalignment_of
 from ferrite_triton.analysis.row_per_thread import has_row_per_thread
@@ -48,7 +51,8 @@ from ferrite_triton.analysis.space import (
 from ferrite_triton.analysis.update_targets import needs_atomics
 from ferrite_triton.errors import UnsupportedDefinition
 from ferrite_triton.facts.kernel_facts import collect_facts
-from ferrite_triton.forms.body import KernelBody
+from ferrite_triton.facts.records import KernelFacts
+from ferrite_triton.forms.body import KernelBody, overwrites_operands
 from ferrite_triton.forms.builder import Builder
 from ferrite_triton.forms.grid import place_program
 from ferrite_triton.forms.grid_reductions import REGISTERS, REGISTERS_OF_HALVES
@@ -56,7 +60,6 @@ from ferrite_triton.forms.indices import index_dtype
 from ferrite_triton.forms.register_norms import THREADS, register_tiles_of, registers_of
 from ferrite_triton.forms.scans import (
     REGISTER_TILES,
-    SERIAL,
     TILES_REGISTERS,
     holds_register_tiles,
     look_back_scans,
@@ -70,6 +73,7 @@ from ferrite_triton.tile.language import (
     TileType,
     Variable,
 )
+from ferrite_triton.tile.passes.delayed_stores import delay_stores
 from ferrite_triton.tile.passes.last_block import peel_last_block
 from ferrite_triton.tile.passes.unused import drop_unused
 from ferrite_triton.tile.passes.vector_loads import load_vectors_in_one_dim
@@ -80,7 +84,7 @@ TILE_PASSES: tuple[Callable[[TileProgram], TileProgram], ...] = (
     peel_last_block,
     drop_unused,
 )
-"""What every tile program goes through before it is printed, in this order."""
+"""What every tile program goes through before it is printed, in this order; before that, some have stores delayed."""
 
 
 def emit_kernel(kernel: Kernel) -> KernelSpec:
@@ -180,7 +184,7 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
         # tile.
         flat = replace(flat, space=build_space(kernel, ("b", "r", "x")))
         if scans_serially(flat):
-            flat = replace(flat, space=replace(flat.space, serial=SERIAL))
+            flat = replace(flat, space=replace(flat.space, serial=LOWERING.column_neighbours))
     if holds_register_tiles(flat):
         flat = replace(flat, space=in_register_tiles(flat.space, REGISTER_TILES))
     elif isinstance(kernel.form, RegisterNorm):
@@ -243,6 +247,8 @@ def tile_program(flat: FlatKernel, width: int) -> TileProgram:
     parameters = (*_tensor_variables(flat), *sizes)
     constants = tuple(axis.constant for axis in flat.space.axes)
     program = TileProgram(flat.kernel.form.name, parameters, constants, builder.finished(), tuple(builder.functions))
+    if isinstance(flat.kernel.form, Pointwise | Combo) and not overwrites_operands(flat):
+        program = delay_stores(program, LOWERING.most_waiting)
     for tile_pass in TILE_PASSES:
         program = tile_pass(program)
     return program
@@ -311,19 +317,17 @@ def mutated_params(flat: FlatKernel) -> tuple[str, ...]:
     return tuple(param["name"] for param in describe_params(flat) if param.get("access") in ("readwrite", "atomic"))
 
 
-def _facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgram) -> dict[str, Any]:
-    """Returns the facts of a kernel, for the sizes that its spec expects."""
-    facts, reduction, least = collect_facts(flat, accesses, program), flat.space.reduction, flat.space.least
-    if reduction is not None and least > (expected := hint(reduction.size)):
-        facts["bytes"] = facts["bytes"] * least // max(1, expected)
+def _facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgram) -> KernelFacts:
+    """Returns the facts of a kernel, with the registers and threads that the text of its form is written for."""
     match flat.kernel.form:
         case RegisterNorm():
-            facts |= {"registers": registers_of(flat), "threads": THREADS}
+            return collect_facts(flat, accesses, program, registers_of(flat), THREADS)
         case GridReduction():
-            facts["registers"] = REGISTERS_OF_HALVES if holds_only_halves(flat) else REGISTERS
+            registers = REGISTERS_OF_HALVES if holds_only_halves(flat) else REGISTERS
+            return collect_facts(flat, accesses, program, registers)
         case LookBackScan() if flat.space.register_tiles > 1:
-            facts["registers"] = TILES_REGISTERS
-    return facts
+            return collect_facts(flat, accesses, program, TILES_REGISTERS)
+    return collect_facts(flat, accesses, program)
 
 
 def describe_axis(axis: KernelAxis, params: SizeParams, least: int = 0) -> dict[str, Any]:

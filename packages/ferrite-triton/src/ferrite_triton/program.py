@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from ferrite_ir.language.bindings import results_that_bind
@@ -23,10 +24,11 @@ from ferrite_scheduler.model.target import Target
 from ferrite_triton.errors import EmitError
 from ferrite_triton.host.identity import without_names
 from ferrite_triton.host.segmented_reductions import write_segmented_reduction
-from ferrite_triton.host.spec import Emitted, KernelSpec
+from ferrite_triton.host.spec import Emitted, GivenKernel, KernelSpec
 from ferrite_triton.host.steps import (
     LaunchForm,
     encode_call,
+    encode_given_launch,
     encode_input,
     encode_output,
     encode_size_input,
@@ -73,7 +75,7 @@ class Program:
     name: str
     device: str
     inputs: tuple[dict[str, Any], ...]
-    kernels: tuple[KernelSpec, ...]
+    kernels: tuple[KernelSpec | GivenKernel, ...]
     steps: tuple[dict[str, Any], ...]
     outputs: tuple[dict[str, Any], ...]
     graphs: tuple[Subprogram, ...] = ()
@@ -97,15 +99,23 @@ class Program:
         return "\n\n".join(kernel.source for kernel in self.kernels)
 
 
-def emit_program(schedule: Schedule, target: Target | None = None, *, name: str = "graph") -> Program:
+def emit_program(
+    schedule: Schedule,
+    target: Target | None = None,
+    *,
+    name: str = "graph",
+    given: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> Program:
     """Returns the program that carries a schedule out.
 
     ``target`` is reserved: the text never depends on a device, so that a program made anywhere runs everywhere.
+    ``given`` are specs of kernels that somebody else wrote, by the targets of the calls that launch them: their
+    arguments are those of the kernel's params, in order.
 
     Raises:
         EmitError: some part of the schedule has no text; the message names the kernel and the definition.
     """
-    kernels = _Kernels()
+    kernels = _Kernels({target: GivenKernel(spec, tuple(spec["origin"])) for target, spec in given.items()})
     bodies = frozenset(callee.graph.name for callee in schedule.callees if callee.destinations)
     main = _write(schedule, kernels, name, bodies)
     return Program(
@@ -133,6 +143,12 @@ def _write(schedule: Schedule, kernels: _Kernels, name: str, bodies: Collection[
         if isinstance(step, CallGraph):
             steps.append(encode_call(step, bodies))
             continue
+        given = kernels.given.get(step.definition.target) if isinstance(step, CallExtern) else None
+        if given is not None and isinstance(step, CallExtern):
+            steps.append(encode_given_launch(given, step))
+            came_from = (str(origin) for origin in step.definition.origins if str(origin))
+            kernels.add(given, (*given.origin, *came_from))
+            continue
         write = _TEMPLATES.get(step.definition.target) if isinstance(step, CallExtern) else None
         if write is None or not isinstance(step, CallExtern):
             steps.append(encode_step(step, launches, bound))
@@ -150,10 +166,14 @@ def _write(schedule: Schedule, kernels: _Kernels, name: str, bodies: Collection[
 
 
 class _Kernels:
-    """The kernels of a program so far, each distinct one once, by identity."""
+    """The kernels of a program so far, each distinct one once, by identity.
 
-    def __init__(self) -> None:
-        self.specs: dict[str, KernelSpec] = {}
+    ``given`` are those that somebody else wrote, by the targets of the calls that launch them.
+    """
+
+    def __init__(self, given: Mapping[str, GivenKernel]) -> None:
+        self.given = given
+        self.specs: dict[str, KernelSpec | GivenKernel] = {}
         self._written: dict[Kernel, Emitted] = {}
 
     def launch(self, kernel: Kernel) -> LaunchForm:
@@ -166,7 +186,7 @@ class _Kernels:
             self.add(spec, origin_texts(kernel))
         return launch_form(emitted, kernel.skip_guard)
 
-    def add(self, spec: KernelSpec, origin: tuple[str, ...]) -> None:
+    def add(self, spec: KernelSpec | GivenKernel, origin: tuple[str, ...]) -> None:
         """Adds a kernel; equal layers share one, which then comes from all of them."""
         known = self.specs.get(spec.id)
         self.specs[spec.id] = replace(known or spec, origin=_joined(() if known is None else known.origin, origin))

@@ -9,18 +9,16 @@ from typing import Any
 
 import pytest
 
-from ferrite_ir import evaluate, parse_graph
 from ferrite_ir.language.combines import COMBINES
 from ferrite_ir.language.dtypes import BF16, BOOL, DTYPES, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, DType
 from ferrite_ir.language.scalar import Number
 from ferrite_ir.reference.rounding import round_to
-from ferrite_triton.kernels import emit_kernel, tile_programs
 from ferrite_triton.printing.numpy_target.spellings import ROWS
 from ferrite_triton.tile import TileProgram, parse_tile
 from ferrite_triton.tile.operations import ELEMENTWISE, meaning_of
-from hand_written import schedule_text
 from numpy_programs import run_both, run_in_numpy
-from tile_kernels import draw, flat, grid_size
+from tile_examples import ASSERTING, EXAMPLES, GRAPHS, check_graph
+from tile_kernels import draw
 
 TYPES = (BOOL, I8, I16, I32, I64, U8, U16, U32, U64, F16, BF16, F32, F64)
 FLOATS = [0.0, -0.0, 0.25, -0.75, 1.0, -1.0, 2.5, -3.5, 7.0, 40.0, -1e4, math.inf, -math.inf, math.nan]
@@ -182,26 +180,7 @@ def test_combines_give_what_the_evaluator_gives(combine: str, what: str) -> None
 
 
 PROGRAMS = {
-    "what a loop carries is replaced at once": (
-        """tile @f(out0: *i64, n: i32) {
-  for round: i32 = i32(0), n, i32(1) {
-    carry a: i64 = i64(0)
-    carry b: i64 = i64(1)
-    next a = b
-    next b = add(a, b)
-  }
-  store(out0, a)
-}""",
-        {"out0": [0], "n": 10},
-        (1,),
-    ),
-    "instances of a grid add to one element": (
-        """tile @f(out0: *i32) {
-  atomic(out0, add(program_id(axis=0), mul(program_id(axis=1), num_programs(axis=0))), mode=add)
-}""",
-        {"out0": [0]},
-        (3, 2),
-    ),
+    **{name: (text, arguments, grid) for name, (text, arguments, grid, _) in EXAMPLES.items()},
     "updates of one element in one tile": (
         """tile @f(in0: *f32, out0: *f32) {
   x: i32[8] = lanes(extent=8)
@@ -274,11 +253,7 @@ def test_an_access_outside_of_memory_is_refused() -> None:
 
 
 def test_an_assertion_stops_and_names_its_message() -> None:
-    program = parse_tile("""tile @f(in0: *i64) [XBLOCK] {
-      x: i32[XBLOCK] = lanes(extent=XBLOCK)
-      a: i64[XBLOCK] = load(offset(in0, x), mask=lt(x, i32(3)), other=i64(99))
-      assert(lt(a, i64(5)), message="index out of bounds of 5 elements", mask=lt(x, i32(3)))
-    }""")
+    program = parse_tile(ASSERTING)
     run_in_numpy(program, {"in0": [4, 4, 4]}, {"XBLOCK": 4}, (1,))
     with pytest.raises(AssertionError, match="index out of bounds of 5 elements"):
         run_in_numpy(program, {"in0": [4, 5, 4]}, {"XBLOCK": 4}, (1,))
@@ -295,66 +270,10 @@ def test_what_a_mask_leaves_out_is_no_number() -> None:
     assert math.isnan(out[3])
 
 
-GRAPHS = {
-    "relu": ("pointwise", "y: f32[3, 70] = loop [d0 < 3, d1 < 70] relu(sub(x[d0, d1], f32(0.25)))"),
-    "transposed": ("pointwise", "y: f32[70, 3] = loop [d0 < 70, d1 < 3] add(x[d1, d0], f32(1.0))"),
-    "halves": ("pointwise", "y: f32[3, 70] = loop [d0 < 3, d1 < 70] cast.f32(rounded.f16(div(x[d0, d1], f32(3.0))))"),
-    "bfloat16": ("pointwise", "y: bf16[3, 70] = loop [d0 < 3, d1 < 70] cast.bf16(div(x[d0, d1], f32(3.0)))"),
-    "integers": ("pointwise", "y: i8[3, 70] = loop [d0 < 3, d1 < 70] cast.i8(mul(x[d0, d1], f32(100.0)))"),
-    "sum": ("persistent", "y: f32[3] = reduce sum [d0 < 3 | r0 < 70] x[d0, r0]"),
-    "column sum": ("persistent", "y: f32[70] = reduce sum [d0 < 70 | r0 < 3] x[r0, d0]"),
-    "looped maximum": ("looped", "y: f32[3] = reduce max [d0 < 3 | r0 < 70] x[d0, r0]"),
-    "looped product": ("looped", "y: f32[3] = reduce prod [d0 < 3 | r0 < 70] x[d0, r0]"),
-    "looped argmax": ("looped", "v: f32[3], y: i64[3] = reduce argmax [d0 < 3 | r0 < 70] (x[d0, r0], index.i64(r0))"),
-    "two loops": (
-        "looped",
-        """m: f32[3] = reduce sum [d0 < 3 | r0 < 70] x[d0, r0]
-  y: f32[3, 70] = loop [d0 < 3, r0 < 70] mul(x[d0, r0], m[d0])""",
-    ),
-    "softmax": (
-        "persistent",
-        """m: f32[3] = reduce max [d0 < 3 | r0 < 70] x[d0, r0]
-  e: f32[3, 70] = loop [d0 < 3, r0 < 70] exp(sub(x[d0, r0], m[d0]))
-  s: f32[3] = reduce sum [d0 < 3 | r0 < 70] e[d0, r0]
-  y: f32[3, 70] = loop [d0 < 3, r0 < 70] div(e[d0, r0], s[d0])""",
-    ),
-    "online softmax": (
-        "looped",
-        """m: f32[3], s: f32[3] = reduce online_softmax [d0 < 3 | r0 < 70] (x[d0, r0])
-  y: f32[3, 70] = loop [d0 < 3, r0 < 70] div(exp(sub(x[d0, r0], m[d0])), s[d0])""",
-    ),
-    "moments": (
-        "looped",
-        """m: f32[3], q: f32[3], w: f32[3] = reduce welford [d0 < 3 | r0 < 70] (x[d0, r0])
-  y: f32[3, 70] = loop [d0 < 3, r0 < 70] mul(sub(x[d0, r0], m[d0]), rsqrt(q[d0]))""",
-    ),
-    "sort": ("sort", "v: f32[3, 70], y: i64[3, 70] = sort [d0 < 3, r0 < 70] along r0 x[d0, r0]"),
-    "largest five": ("sort", "y: f32[3, 5], i: i64[3, 5] = sort descending top 5 [d0 < 3, r0 < 70] along r0 x[d0, r0]"),
-    "scan": ("scan", "y: f32[3, 70] = scan sum [d0 < 3, r0 < 70] along r0 x[d0, r0]"),
-    "scan from the end": ("scan", "y: f32[3, 70] = scan reverse sum [d0 < 3, r0 < 70] along r0 x[d0, r0]"),
-}
-
-TOLERANT = {"softmax": 1e-6, "online softmax": 1e-6, "moments": 2e-6}
-"""Relative to 1: float32 sums in another order and functions in float32, beside float64 throughout."""
-
-
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("blocks", [1, 4, 16])
 def test_a_kernel_computes_what_its_graph_does(name: str, blocks: int) -> None:
-    form, body = GRAPHS[name]
-    text = f"graph @f(x: f32[3, 70]) -> (y) {{\n  {body}\n}}"
-    values = draw(random.Random(0), 210, F32)
-    if name == "looped product":
-        values = [1.0 if value == 0 else math.copysign(1.0, value) for value in values]
-    (expected,) = evaluate(parse_graph(text), [[values[70 * row : 70 * row + 70] for row in range(3)]])
-    (kernel,) = schedule_text(text, form).kernels
-    spec, program = emit_kernel(kernel), tile_programs(kernel)[-1]
-    names = {axis["name"]: int(axis["size"]) for axis in spec.axes}
-    chosen = {axis["block"]: min(blocks, axis.get("max_block", blocks)) for axis in spec.axes} | spec.blocks
-    found: list[Any] = [0] * len(flat(expected))
-    arguments = dict(zip((param["name"] for param in spec.params), (list(values), found), strict=True))
-    run_in_numpy(program, arguments, chosen, (grid_size(spec.grid, names | chosen),))
-    assert found == pytest.approx(flat(expected), rel=TOLERANT.get(name, 0), abs=TOLERANT.get(name, 0))
+    check_graph(name, blocks, run_in_numpy)
 
 
 def test_all_types_are_tested() -> None:

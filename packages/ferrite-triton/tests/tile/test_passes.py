@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ferrite_triton.tile import TileProgram, parse_tile, require_valid
+from ferrite_triton.tile import TileProgram, parse_tile, require_valid, run_program
+from ferrite_triton.tile.passes.delayed_stores import delay_stores
 from ferrite_triton.tile.passes.last_block import peel_last_block
 from ferrite_triton.tile.passes.unused import drop_unused
 from ferrite_triton.tile.passes.vector_loads import load_vectors_in_one_dim
 
 PASSES: dict[str, Callable[[TileProgram], TileProgram]] = {
-    each.__name__: each for each in (drop_unused, load_vectors_in_one_dim, peel_last_block)
+    **{each.__name__: each for each in (drop_unused, load_vectors_in_one_dim, peel_last_block)},
+    "delay_stores": partial(delay_stores, most=2),
 }
 FILES = sorted(Path(__file__).parent.glob("*.tile"))
 GIVES = "# gives\n"
@@ -37,3 +41,21 @@ def test_text(path: Path, request: pytest.FixtureRequest) -> None:
 def test_every_pass_has_a_file() -> None:
     named = {path.read_text().splitlines()[0].removeprefix("# run: ") for path in FILES}
     assert named == PASSES.keys()
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 8])
+@pytest.mark.parametrize("name", ["delayed_stores", "delayed_stores_and_memory"])
+def test_delayed_stores_leave_what_stores_leave(name: str, most: int) -> None:
+    program = parse_tile((Path(__file__).parent / f"{name}.tile").read_text().partition(GIVES)[0])
+    left = []
+    for each in (program, delay_stores(program, most)):
+        memory: dict[str, Any] = {
+            parameter.name: [number / 16 + place for number in range(4)] if parameter.type.is_pointer else 3
+            for place, parameter in enumerate(program.parameters)
+        }
+        memory |= {"words": [0]} if "words" in memory else {}
+        memory["in1" if "in1" in memory else "in0"] = [number / 16 for number in range(4)]
+        run_program(each, memory, {"XBLOCK": 4}, (1,))
+        left.append(memory)
+    assert left[0] == left[1]
+    assert delay_stores(program, 0) == program

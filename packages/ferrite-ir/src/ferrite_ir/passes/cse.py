@@ -24,10 +24,8 @@ from ferrite_ir.language.graph import (
     While,
     bodies_of,
 )
-from ferrite_ir.language.index import Index
-from ferrite_ir.language.scalar import Scalar, load, replace_in_index, replace_loads
 
-from .rewriting import map_scalars
+from .renaming import Renaming
 from .storage import Storage, trace_storage
 
 
@@ -46,7 +44,7 @@ class Cse:
 
 
 class _Merger:
-    __slots__ = ("_first", "_graph", "_memo", "_outputs", "_own", "_renamed", "_storage")
+    __slots__ = ("_first", "_graph", "_outputs", "_own", "_reading", "_renamed", "_storage")
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -54,7 +52,7 @@ class _Merger:
         self._outputs = set(graph.output_names)
         self._own = _names_changed_in_place(graph)
         self._renamed: dict[str, str] = {}
-        self._memo: dict[Scalar, Scalar] = {}
+        self._reading = Renaming(self._renamed)
         self._first: dict[Hashable, Definition] = {}
 
     def merged(self) -> Graph:
@@ -107,20 +105,7 @@ class _Merger:
             case If():
                 args = tuple(renamed.get(name, name) for name in definition.args)
                 return replace(definition, condition=renamed.get(definition.condition, definition.condition), args=args)
-        return map_scalars(definition, self._with_new_loads, self._with_new_index)
-
-    def _with_new_loads(self, body: Scalar) -> Scalar:
-        renamed = self._renamed
-        if not any([found.source in renamed for found in body.loads]):  # noqa: C419 - a list is faster for so few
-            return body
-        return replace_loads(body, self._with_new_source, self._memo)
-
-    def _with_new_source(self, node: Scalar) -> Scalar | None:
-        new = self._renamed.get(node.source)
-        return None if new is None else load(new, node.indices, node.dtype)
-
-    def _with_new_index(self, index: Index) -> Index:
-        return replace_in_index(index, self._with_new_source, self._memo) if index.is_indirect else index
+        return self._reading.reads(definition)
 
 
 def _rename(argument: Any, renamed: dict[str, str]) -> Any:

@@ -9,7 +9,7 @@ from ferrite_runtime.commands.output import FINE, add_json, print_json
 from ferrite_runtime.commands.programs import add_file, read_file
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.program import Program
-from ferrite_runtime.formats.steps import write_step
+from ferrite_runtime.formats.step_mappings import write_step
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

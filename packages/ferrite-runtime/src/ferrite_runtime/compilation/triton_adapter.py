@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,14 +63,20 @@ def _type_text(param: Param) -> str:
 
 
 def triton_attributes(
-    params: tuple[Param, ...], *, aligned: bool, divisors: Divisors = ()
+    params: tuple[Param, ...], *, aligned: bool, divisors: Divisors = (), places: Sequence[int] | None = None
 ) -> dict[tuple[int, ...], list[list[Any]]]:
-    """Returns the divisibility promises of pointers and of the sizes at some positions, by position."""
+    """Returns the divisibility promises of pointers and of the sizes at some positions, by position.
+
+    ``places`` has the position of each param among the function's parameters, where constants stand between them.
+    """
     promised = dict(divisors)
     for position, param in enumerate(params):
+        if param.role == "size" and param.align is not None and param.align > 1:
+            promised[position] = min(param.align, _PROMISE)
         if aligned and param.role == "tensor" and (param.align or 0) >= _PROMISE:
             promised[position] = _PROMISE
-    return {(position,): [["tt.divisibility", promise]] for position, promise in sorted(promised.items())}
+    found = {position if places is None else places[position]: promise for position, promise in promised.items()}
+    return {(position,): [["tt.divisibility", promise]] for position, promise in sorted(found.items())}
 
 
 def prepare_worker() -> None:
@@ -121,18 +127,20 @@ def compile_job(job: Job) -> Binary:
     return _read_compiled(job, metadata, built)
 
 
-def _compile(job: Job, function: Any, constants: dict[str, int]) -> tuple[Any, Mapping[str, Any]]:
+def _compile(job: Job, function: Any, constants: dict[str, Any]) -> tuple[Any, Mapping[str, Any]]:
     """Returns what Triton says of a compiled kernel, and its code by kind."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    params = job.spec.params
+    params, places = job.spec.params, {name: place for place, name in enumerate(function.arg_names)}
+    of_params = [places[param.name] for param in params]
+    signature = triton_signature(params, tuple(constants))
     source = ASTSource(
         function,
-        triton_signature(params, tuple(constants)),
-        constexprs={(len(params) + i,): value for i, value in enumerate(constants.values())},
-        attrs=triton_attributes(params, aligned=job.aligned, divisors=job.divisors),
+        {name: signature[name] for name in places},
+        constexprs={(places[name],): value for name, value in constants.items()},
+        attrs=triton_attributes(params, aligned=job.aligned, divisors=job.divisors, places=of_params),
     )
     options: dict[str, Any] = {
         "num_warps": job.config.num_warps,

@@ -16,10 +16,22 @@ from ferrite_runtime.formats.json_fields import Fields
 from ferrite_runtime.formats.target import Target, device_target
 from ferrite_runtime.process.environment_variables import read_settings
 
+_RATES = ("lane_operations", "tensor_operations", "launch_nanoseconds")
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What config policies know of a device; sizes in bytes, bandwidth in bytes per second."""
+    """What config policies and predictions know of a device; sizes in bytes, bandwidth in bytes per second.
+
+    The last three a descriptor may leave out; their defaults were fitted to kernels on an H200
+    (``benchmarks/kernels/run.py`` prints predictions beside measurements).
+
+    Attributes:
+        lane_operations: instructions of single lanes that a multiprocessor completes in a second.
+        tensor_operations: multiplications and additions of 16-bit factors that the tensor cores of a multiprocessor
+            complete in a second.
+        launch_nanoseconds: from the end of one kernel in a queue to the first access of the next.
+    """
 
     name: str
     target: Target
@@ -29,6 +41,9 @@ class DeviceFacts:
     shared_per_program: int
     bandwidth: int
     l2_bytes: int
+    lane_operations: int = 128 * 1_750_000_000
+    tensor_operations: int = 5_000_000_000_000
+    launch_nanoseconds: int = 2000
 
     @classmethod
     def from_mapping(cls, value: object, path: str = "device") -> DeviceFacts:
@@ -43,6 +58,7 @@ class DeviceFacts:
             shared_per_program=fields.integer("shared_per_program"),
             bandwidth=fields.integer("bandwidth"),
             l2_bytes=fields.integer("l2_bytes"),
+            **{name: rate for name in _RATES if (rate := fields.optional_integer(name)) is not None},
         )
         fields.close()
         return facts

@@ -16,6 +16,7 @@ from ferrite_runtime.engines.cuda_kernels import DeviceKernel
 from ferrite_runtime.engines.sequence_items import Instruction, Source, Waiting, WaitingProduct, arguments_of
 from ferrite_runtime.engines.size_buckets import BucketedKernel
 from ferrite_runtime.formats.expressions import Expr
+from ferrite_runtime.formats.kernel_spec import KernelSpec
 
 MAX_PLANS = 512
 """Sequences that one place of a program keeps; beyond that it starts anew."""
@@ -51,8 +52,8 @@ class Unsettled:
         chosen = kernel.kernel(arguments) if isinstance(kernel, BucketedKernel) else kernel
         if chosen.config is None:
             return None
-        code = grid_code(chosen, self.sources)
-        return Waiting(chosen, chosen.loaded(chosen.config), self.sources, 0, -1, (1, 1), code)
+        code, depths = grid_code(chosen, self.sources), depth_sources(chosen, self.sources)
+        return Waiting(chosen, chosen.loaded(chosen.config), self.sources, 0, -1, depths, code)
 
 
 def grid_code(kernel: DeviceKernel, sources: Sequence[Source]) -> tuple[Instruction, ...]:
@@ -69,7 +70,22 @@ def grid_code(kernel: DeviceKernel, sources: Sequence[Source]) -> tuple[Instruct
             return meanings[name]
         return ("value", source[1]) if source[0] == "value" else ("number", source[1])
 
-    return postfix(spec.grid, meaning)
+    return postfix(spec.grid_at(dict(kernel.config.blocks))[0], meaning)
+
+
+def has_plain_depths(spec: KernelSpec) -> bool:
+    """Tells whether the numbers of programs along the second and third axis are numbers and size params."""
+    grids = ((spec.grid, spec.grid_y, spec.grid_z), *spec.grids)
+    return all(isinstance(axis, int) or axis in spec.size_names() for grid in grids for axis in grid[1:])
+
+
+def depth_sources(kernel: DeviceKernel, sources: Sequence[Source]) -> tuple[int | Source, int | Source]:
+    """Returns the numbers of programs along the second and third axis, or the arguments that they are."""
+    assert kernel.config is not None
+    params = {param.name: source for param, source in zip(kernel.spec.params, sources, strict=True)}
+    _, *depths = kernel.spec.grid_at(dict(kernel.config.blocks))
+    y, z = (axis if isinstance(axis, int) else params[str(axis)] for axis in depths)
+    return y, z
 
 
 def postfix(expr: Expr, meaning: Callable[[str], Instruction | Expr]) -> tuple[Instruction, ...]:

@@ -18,9 +18,15 @@ from ferrite_runtime.engines.cuda_kernels import DeviceKernel, Machine
 from ferrite_runtime.engines.engine import HostFunction, build_graphs, build_host, gradient_guard
 from ferrite_runtime.engines.grids import programs_text
 from ferrite_runtime.engines.sequence_function import Sequences
-from ferrite_runtime.engines.size_buckets import Bucket, BucketedKernel, bucket_of, bucket_text
+from ferrite_runtime.engines.size_buckets import (
+    Bucket,
+    BucketedKernel,
+    bucket_of,
+    bucket_text,
+    is_bucketed,
+)
 from ferrite_runtime.formats.expressions import print_expr
-from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.kernel_spec import USER, KernelSpec
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Launch
 from ferrite_runtime.host.host_function import write_host
@@ -116,7 +122,7 @@ Visit: TypeAlias = Callable[[Site, AnyKernel, int, tuple[Any, ...], tuple[Any, .
 
 def _begin(spec: KernelSpec, machine: Machine, is_expected: bool) -> AnyKernel:  # noqa: FBT001 - private
     """Returns a kernel on a device, its compilation started if it is expected to run."""
-    if not spec.size_names() or spec.form == "user":
+    if not is_bucketed(spec):
         return DeviceKernel.begin(spec, machine)
     return BucketedKernel.begin(spec, machine) if is_expected else BucketedKernel(spec, machine)
 
@@ -350,7 +356,8 @@ class SiteWriter:
         prepared: dict[Bucket, tuple[Any, ...]] = {}
         self.names |= {f"_sites{n}": prepared, f"_first{n}": self._preparer(kernel, prepared), "min": min, "max": max}
         sizes = {a.param.name: a.text for a in site.arguments if a.param.role == "size"}
-        if any(argument.misaligned for argument in site.arguments):
+        if spec.form == USER or any(argument.misaligned for argument in site.arguments):
+            # Grids of people's kernels have up to three axes, and may be another for each config.
             yield f"_first{n}(_stream, ({values}), ({owners}))"
             return
         suspects = _suspect_text(site)

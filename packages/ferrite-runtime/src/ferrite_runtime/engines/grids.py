@@ -17,7 +17,7 @@ def programs_text(site: Site, kernel: DeviceKernel) -> str:
     rename = {name: print_expr(size) for name, size in site.sizes.items()}
     rename |= {axis.name: print_expr(axis.size, rename) for axis in spec.axes}
     rename |= {name: str(block) for name, block in {**blocks, **spec.blocks}.items()}
-    return print_expr(spec.grid, rename)
+    return print_expr(spec.grid_at(blocks)[0], rename)
 
 
 def constant_sizes(site: Site) -> dict[str, int] | None:

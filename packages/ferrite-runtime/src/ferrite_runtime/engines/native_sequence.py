@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ferrite_runtime.engines.bucketed_sequence import Choice, Plans, Unsettled
+from ferrite_runtime.engines.bucketed_sequence import Choice, Plans, Unsettled, depth_sources, has_plain_depths
 from ferrite_runtime.engines.cuda_kernels import DeviceKernel
 from ferrite_runtime.engines.grids import constant_depths, constant_sizes, programs_text
 from ferrite_runtime.engines.sequence_items import Source, Waiting, WaitingProduct
@@ -35,7 +35,8 @@ _POINTER, _SIGNED, _UNSIGNED, _FLOAT, _BOOLEAN = range(5)
 _HEADER = struct.Struct("=II")
 _KIND = struct.Struct("=I4x")
 _LAUNCH, _PRODUCT = range(2)
-_RECORD = struct.Struct("=QIIIIIiIIIII4x")
+_RECORD = struct.Struct("=QIIIIIiIIIIII")
+_DEPTHS = struct.Struct("=II")
 _FILL = struct.Struct("=IIHHIq")
 _INSTRUCTION = struct.Struct("=qI4x")
 _OPERATORS = ("value", "number", "add", "sub", "mul", "floordiv", "ceildiv", "mod", "min", "max")
@@ -70,11 +71,20 @@ def describe_launch(launch: Waiting) -> bytes:
         for param, offset, (kind, value, addend) in zip(params, offsets, launch.sources, strict=True)
         if kind == "value"
     ]
+    depths = [("literal", depth, 0) if isinstance(depth, int) else depth for depth in launch.depths]
+    known = [int(value) if kind == "literal" else 0 for kind, value, _ in depths]
+    depths_at = 0
+    if any(kind == "value" for kind, _, _ in depths):
+        template = _padded(template)
+        depths_at = len(template)
+        template += _DEPTHS.pack(*known)
+        places_of_depths = ((depths_at + 4 * axis, depth) for axis, depth in enumerate(depths) if depth[0] == "value")
+        fills += [_FILL.pack(value, at, _UNSIGNED, 4, 0, addend) for at, (_, value, addend) in places_of_depths]
     all_offsets = (*offsets, *([hidden_at] * binary.hidden))
     record = _RECORD.pack(
         function.handle,
         launch.programs,
-        *launch.depths,
+        *known,
         binary.threads,
         binary.shared,
         launch.programs_value,
@@ -83,6 +93,7 @@ def describe_launch(launch: Waiting) -> bytes:
         len(fills),
         len(launch.code),
         function.pdl_from,
+        depths_at,
     )
     code = b"".join(_INSTRUCTION.pack(operand, _OPERATORS.index(operator)) for operator, operand in launch.code)
     places = _padded(struct.pack(f"={len(all_offsets)}I", *all_offsets))
@@ -163,26 +174,22 @@ class SequenceWriter:
             yield from self._write_choice(site)
             return
         depths = constant_depths(site, kernel)
-        if kernel.config is None or depths is None or any(argument.misaligned for argument in site.arguments):
+        is_known = kernel.config is not None and (depths is not None or has_plain_depths(site.kernel))
+        if not is_known or any(argument.misaligned for argument in site.arguments):
             yield from self._write_slow(site, kernel)
             return
+        assert kernel.config is not None
         programs = programs_text(site, kernel)
         is_static = programs.lstrip("-").isdigit()
-        if min(int(programs) if is_static else 1, *depths) <= 0:
+        if min(int(programs) if is_static else 1, *(depths or (1, 1))) <= 0:
             yield "# nothing to do: no programs"
             return
         if is_static and int(programs) > MAX_PROGRAMS:
             kernel.programs(kernel.config, [argument.literal for argument in site.arguments])
-        self._launches.append(
-            Waiting(
-                kernel,
-                kernel.loaded(kernel.config),
-                tuple(self._source(argument) for argument in site.arguments),
-                int(programs) if is_static else 0,
-                -1 if is_static else self._value(programs),
-                depths,
-            )
-        )
+        sources = tuple(self._source(argument) for argument in site.arguments)
+        count, value = (int(programs), -1) if is_static else (0, self._value(programs))
+        found = depth_sources(kernel, sources) if depths is None else depths
+        self._launches.append(Waiting(kernel, kernel.loaded(kernel.config), sources, count, value, found))
 
     def write_product(self, product: Product, places: Sequence[Place]) -> Iterable[str]:
         """Yields the lines of one product of the library: none, it waits. Its sizes are numbers and variables."""
@@ -204,8 +211,19 @@ class SequenceWriter:
         self.names[f"_slow{site.number}"] = kernel.launch
         yield f"_slow{site.number}(_stream, ({values}))"
 
+    def _write_first(self, site: Site) -> Iterable[str]:
+        """Yields a launch whose grid has more axes than native code computes: Python does, and chooses its build."""
+        yield from self.flush()
+        values = "".join(f"{argument.text}, " for argument in site.arguments)
+        owners = "".join(f"{argument.owner}, " for argument in site.arguments)
+        self.names[f"_first{site.number}"] = self.kernels[site.kernel.id].launch_first
+        yield f"_first{site.number}(_stream, ({values}), ({owners}))"
+
     def _write_choice(self, site: Site) -> Iterable[str]:
         """Lets a launch wait that depends on sizes; what it depends on becomes part of the key of its sequence."""
+        if not has_plain_depths(site.kernel):
+            yield from self._write_first(site)
+            return
         chosen = [*((option.tests, option.site) for option in site.options), ((), site)]
         if any(argument.misaligned for _, one in chosen if one is not None for argument in one.arguments):
             yield from self._write_branches(chosen)

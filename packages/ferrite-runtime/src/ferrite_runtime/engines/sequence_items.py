@@ -28,7 +28,8 @@ def arguments_of(sources: Sequence[Source], values: Sequence[Any]) -> list[Any]:
 class Waiting:
     """A launch that waits to be started with others; ``sources`` say for each param where its argument comes from.
 
-    The number of programs is ``programs``, or the value number ``programs_value``, or what ``code`` computes.
+    The number of programs is ``programs``, or the value number ``programs_value``, or what ``code`` computes; along the
+    other axes ``depths``, each a number, or where one comes from.
     """
 
     kernel: DeviceKernel
@@ -36,7 +37,7 @@ class Waiting:
     sources: tuple[Source, ...]
     programs: int
     programs_value: int
-    depths: tuple[int, int]
+    depths: tuple[int | Source, int | Source]
     code: tuple[Instruction, ...] = ()
 
     def start(self, stream: int, values: Sequence[Any]) -> None:

@@ -1,7 +1,8 @@
 """Kernels with symbolic sizes on one device: a build and a config for each bucket of sizes, made when it is first met.
 
 Two launches fall in one bucket if each axis needs the same power of two, and the same promises hold of each size param:
-that is what a config depends on, and what the compiler makes more of.
+that is what a config depends on, and what the compiler makes more of. A person's kernel says of each size param whether
+its divisors or its very value count.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import Any, TypeAlias
 from ferrite_runtime.engines.cuda_kernels import DeviceKernel, Machine
 from ferrite_runtime.formats.divisors import divisor_of, divisor_text
 from ferrite_runtime.formats.expressions import print_expr
-from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.kernel_spec import USER, KernelSpec
 
 Bucket: TypeAlias = tuple[int, ...]
 """For each size param what divides it (see `divisor_of`), then for each symbolic axis the bits of its last position.
 
-Templates have neither: their sizes lie in no address, and they have no config to choose.
+Then the values of the size params whose values count. Templates have none: their sizes lie in no address, and they have
+no config to choose.
 """
 
 
@@ -56,7 +58,8 @@ class BucketedKernel:
             names = _promised(self.spec)
             places = [position for position, param in enumerate(self.spec.params) if param.name in names]
             divisors = tuple((place, part) for place, part in zip(places, key, strict=False) if part > 1)
-            axes = self.spec.axis_sizes(sizes)
+            choosing = {name: sizes[name] for name in keys_of(self.spec)} if self.spec.form == USER else None
+            axes = self.spec.axis_sizes(sizes) if choosing is None else choosing
             found = self._kernels[key] = DeviceKernel.begin(self.spec, self.machine, axes, divisors)
         return found
 
@@ -82,7 +85,19 @@ class BucketedKernel:
 
 def _promised(spec: KernelSpec) -> tuple[str, ...]:
     """Returns the size params of which the compiler is told what divides them."""
+    if spec.form == USER:
+        return tuple(param.name for param in spec.params if param.bucket is not None)
     return () if spec.form == "template" else tuple(spec.size_names())
+
+
+def keys_of(spec: KernelSpec) -> tuple[str, ...]:
+    """Returns the size params of a person's kernel whose values its choice of a config depends on."""
+    return tuple(param.name for param in spec.params if param.bucket == "value")
+
+
+def is_bucketed(spec: KernelSpec) -> bool:
+    """Tells whether builds or configs of a kernel depend on the sizes of a launch."""
+    return any(param.bucket for param in spec.params) if spec.form == USER else bool(spec.size_names())
 
 
 def bucket_of(spec: KernelSpec, sizes: Mapping[str, int]) -> Bucket:
@@ -90,7 +105,7 @@ def bucket_of(spec: KernelSpec, sizes: Mapping[str, int]) -> Bucket:
     divisors = [divisor_of(sizes[name]) for name in _promised(spec)]
     axes = spec.axis_sizes(sizes)
     bits = [max(0, axes[axis.name] - 1).bit_length() for axis in spec.axes if not isinstance(axis.size, int)]
-    return (*divisors, *bits)
+    return (*divisors, *bits, *(sizes[name] for name in keys_of(spec)))
 
 
 def bucket_parts(spec: KernelSpec, names: Mapping[str, str]) -> list[str]:
@@ -98,7 +113,8 @@ def bucket_parts(spec: KernelSpec, names: Mapping[str, str]) -> list[str]:
     divisors = [divisor_text(names[name]) for name in _promised(spec)]
     sizes = [axis.size for axis in spec.axes if not isinstance(axis.size, int)]
     # An empty axis counts as one of a single position, as `bucket_of` has it.
-    return [*divisors, *(f"(({print_expr(size, names)} or 1) - 1).bit_length()" for size in sizes)]
+    bits = [f"(({print_expr(size, names)} or 1) - 1).bit_length()" for size in sizes]
+    return [*divisors, *bits, *(names[name] for name in keys_of(spec))]
 
 
 def bucket_text(spec: KernelSpec, names: Mapping[str, str]) -> str:

@@ -54,7 +54,7 @@ class TritonKernel:
         constants = choose_constants(self.spec, self.function, blocks)
         try:
             self.function[(programs, *self.spec.depths(sizes, blocks))](
-                *_wrap(self.spec.params, arguments),
+                **_wrap(self.spec.params, arguments),
                 **constants,
                 num_warps=self.config.num_warps,
                 num_stages=self.config.num_stages,
@@ -80,11 +80,11 @@ def load_kernel(spec: KernelSpec, index: int, origin: Origin = HERE) -> TritonKe
     return TritonKernel(spec, load_function(spec), configs(spec, device_facts(index), "none")[0])
 
 
-def _wrap(params: Sequence[Param], arguments: Sequence[Any]) -> list[Any]:
-    return [
-        Address(value, torch_dtype(param.dtype)) if param.role == "tensor" else value
+def _wrap(params: Sequence[Param], arguments: Sequence[Any]) -> dict[str, Any]:
+    return {
+        param.name: Address(value, torch_dtype(param.dtype)) if param.role == "tensor" else value
         for param, value in zip(params, arguments, strict=True)
-    ]
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from ferrite_runtime.errors import IdentityMismatch, SpecError, UnknownFormat
 from ferrite_runtime.formats.canonical_json import kernel_id
@@ -25,14 +25,23 @@ ROLES = ("tensor", "size", "scalar")
 ACCESSES = ("read", "write", "readwrite", "atomic")
 AXIS_KINDS = ("grid", "reduction")
 MAX_ALIGN = 4096
-"""Bytes that a pointer can be promised to be a multiple of."""
+"""Bytes that a pointer can be promised to be a multiple of, and what a size can."""
+BUCKETS = ("divisor", "value")
+"""What of a size a build and a config of a person's kernel depend on: what divides it, or the very value."""
+Grid: TypeAlias = tuple[Expr, Expr, Expr]
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
     """One parameter of a kernel function.
 
-    ``access`` and ``align`` (bytes) are set for tensors and None otherwise; ``hint`` is the expected value of a size.
+    Attributes:
+        name, role, dtype: what it is called, what it is, and of which type.
+        access: what a kernel does with a tensor; None for numbers.
+        align: bytes that the address of a tensor is a multiple of; of a size, what every value is a multiple of, None
+            where nothing is promised.
+        hint: the expected value of a size.
+        bucket: what of a size a build and a config depend on, where a person's kernel says so.
     """
 
     name: str
@@ -41,6 +50,7 @@ class Param:
     access: str | None = None
     align: int | None = None
     hint: int | None = None
+    bucket: str | None = None
 
     @classmethod
     def from_mapping(cls, value: object, path: str) -> Param:
@@ -49,26 +59,26 @@ class Param:
         name, role, dtype = fields.identifier("name"), fields.choice("role", ROLES), fields.string("dtype")
         if dtype not in DTYPES or DTYPES[dtype].triton is None:
             raise SpecError(fields.at("dtype"), f"{dtype!r} is not a type that kernels compute with")
-        access = align = hint = None
+        access = align = hint = bucket = None
         if role == "tensor":
             access, align = fields.choice("access", ACCESSES), fields.integer("align")
-            if align <= 0 or align & (align - 1) or align > MAX_ALIGN:
-                raise SpecError(fields.at("align"), f"{align} is not a power of two, up to {MAX_ALIGN}")
         elif role == "size":
-            hint = fields.optional_integer("hint")
+            hint, align = fields.optional_integer("hint"), fields.optional_integer("align")
+            bucket = fields.choice("bucket", BUCKETS) if "bucket" in fields.names() else None
             if dtype not in ("i32", "i64"):
                 raise SpecError(fields.at("dtype"), f"a size is i32 or i64, not {dtype}")
         elif role == "scalar" and DTYPES[dtype].pack is None:
             raise SpecError(fields.at("dtype"), f"{dtype} cannot be passed by value")
+        if align is not None and (align <= 0 or align & (align - 1) or align > MAX_ALIGN):
+            raise SpecError(fields.at("align"), f"{align} is not a power of two, up to {MAX_ALIGN}")
         fields.close()
-        return cls(name, role, dtype, access, align, hint)
+        return cls(name, role, dtype, access, align, hint, bucket)
 
     def to_mapping(self) -> dict[str, Any]:
         """Returns the JSON form."""
         mapping: dict[str, Any] = {"name": self.name, "role": self.role, "dtype": self.dtype}
-        if self.role == "tensor":
-            mapping |= {"access": self.access, "align": self.align}
-        return mapping | ({"hint": self.hint} if self.hint is not None else {})
+        given = {"access": self.access, "align": self.align, "hint": self.hint, "bucket": self.bucket}
+        return mapping | {field: value for field, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +127,8 @@ class KernelSpec:
     """A kernel: its source, how it is called, and the facts that a config policy needs.
 
     ``blocks`` holds the block constants that the source fixes, ``facts`` is the record of the kernel's form.
-    Kernels of the form ``user``, which people wrote, state the ``configs`` to try and may have a grid of three axes.
+    Kernels of the form ``user``, which people wrote, state the ``configs`` to try and may have a grid of three axes:
+    one, or with ``grids`` one for each config.
     """
 
     name: str
@@ -135,6 +146,7 @@ class KernelSpec:
     configs: tuple[Config, ...] = ()
     grid_y: Expr = 1
     grid_z: Expr = 1
+    grids: tuple[Grid, ...] = ()
 
     @classmethod
     def from_mapping(cls, value: object, path: str = "") -> KernelSpec:
@@ -198,7 +210,7 @@ class KernelSpec:
         if self.configs:
             mapping["configs"] = [config.to_mapping() for config in self.configs]
         mapping |= {name: write_expr(e) for name, e in (("grid_y", self.grid_y), ("grid_z", self.grid_z)) if e != 1}
-        return mapping
+        return mapping | ({"grids": [list(map(write_expr, grid)) for grid in self.grids]} if self.grids else {})
 
     def size_names(self) -> tuple[str, ...]:
         """Returns the names of the size params, in order."""
@@ -218,19 +230,28 @@ class KernelSpec:
 
     def programs(self, sizes: Mapping[str, int], blocks: Mapping[str, int]) -> int:
         """Returns the number of programs of a launch with these size params and block constants."""
-        return evaluate(self.grid, {**sizes, **self.axis_sizes(sizes), **self.blocks, **blocks})
+        values = {**sizes, **self.axis_sizes(sizes), **self.blocks, **blocks}
+        return evaluate(self.grid_at(blocks)[0], values)
+
+    def grid_at(self, blocks: Mapping[str, Any]) -> Grid:
+        """Returns the grid of launches with these block constants, which are those of a config."""
+        for config, grid in zip(self.configs, self.grids, strict=False):
+            if dict(config.blocks) == dict(blocks):
+                return grid
+        return self.grid, self.grid_y, self.grid_z
 
     @property
     def is_flat(self) -> bool:
         """Tells whether launches are one-dimensional: all but some that people wrote are."""
-        return self.grid_y == 1 and self.grid_z == 1
+        return self.grid_y == 1 and self.grid_z == 1 and all(grid[1:] == (1, 1) for grid in self.grids)
 
     def depths(self, sizes: Mapping[str, int], blocks: Mapping[str, int]) -> tuple[int, int]:
         """Returns the programs along the second and the third axis of a launch."""
         if self.is_flat:
             return 1, 1
         values = {**sizes, **self.axis_sizes(sizes), **self.blocks, **blocks}
-        return evaluate(self.grid_y, values), evaluate(self.grid_z, values)
+        _, grid_y, grid_z = self.grid_at(blocks)
+        return evaluate(grid_y, values), evaluate(grid_z, values)
 
 
 def _read_blocks(fields: Fields) -> dict[str, int]:
@@ -252,23 +273,49 @@ def _read_constants(fields: Fields) -> dict[str, Any]:
     values = {name: inner.take(name) for name in list(inner.names())}
     for name, value in values.items():
         check_identifier(name, path)
-        if isinstance(value, str):
+        if isinstance(value, dict):
+            read_type(value, f"{path}.{name}")
+        elif isinstance(value, str):
             check_text(value, f"{path}.{name}")
         elif isinstance(value, int) and not isinstance(value, bool):
             check_integer(value, f"{path}.{name}")
         elif not isinstance(value, (float, bool)) and value is not None:
-            raise SpecError(f"{path}.{name}", f"a constant is a number, a flag or a name, not {value!r}")
+            raise SpecError(f"{path}.{name}", f"a constant is a number, a flag, a name or a type, not {value!r}")
     return values
 
 
+def read_type(value: Mapping[str, Any], path: str) -> str:
+    """Returns the dtype of a constant ``{"dtype": "bf16"}``: a type of the language of kernels.
+
+    Raises:
+        SpecError: it is none.
+    """
+    fields = Fields(value, path)
+    name = fields.string("dtype")
+    fields.close()
+    if name not in DTYPES or DTYPES[name].triton is None:
+        raise SpecError(f"{path}.dtype", f"{name!r} is not a type that kernels compute with")
+    return name
+
+
 def _read_user_fields(fields: Fields) -> dict[str, Any]:
-    path = fields.at("configs")
-    configs = fields.array("configs", [])
+    path, grids_path = fields.at("configs"), fields.at("grids")
+    configs, grids = fields.array("configs", []), fields.array("grids", [])
+    if grids and len(grids) != len(configs):
+        raise SpecError(grids_path, f"{len(grids)} grids for {len(configs)} configs")
     return {
         "configs": tuple(Config.from_mapping(v, f"{path}[{i}]", free=True) for i, v in enumerate(configs)),
         "grid_y": read_expr(fields.take("grid_y", 1), fields.at("grid_y")),
         "grid_z": read_expr(fields.take("grid_z", 1), fields.at("grid_z")),
+        "grids": tuple(_read_grid(grid, f"{grids_path}[{i}]") for i, grid in enumerate(grids)),
     }
+
+
+def _read_grid(value: object, path: str) -> Grid:
+    if not isinstance(value, (list, tuple)) or len(value) != 3:
+        raise SpecError(path, f"{value!r} is not a grid of three axes")
+    x, y, z = (read_expr(axis, f"{path}[{place}]") for place, axis in enumerate(value))
+    return x, y, z
 
 
 def _check_names(spec: KernelSpec, fields: Fields) -> None:
@@ -295,6 +342,7 @@ def _check_names(spec: KernelSpec, fields: Fields) -> None:
     known |= fixed
     for config in spec.configs:
         known |= {name for name, _ in config.blocks}
-    for name in (*expr_names(spec.grid), *expr_names(spec.grid_y), *expr_names(spec.grid_z)):
+    grids = ((spec.grid, spec.grid_y, spec.grid_z), *spec.grids)
+    for name in (name for grid in grids for axis in grid for name in expr_names(axis)):
         if name not in known:
             raise SpecError(fields.at("grid"), f"{name!r} is neither a size param, an axis nor a block constant")

@@ -11,17 +11,19 @@ from ferrite_runtime.formats.call_checks import Signature
 from ferrite_runtime.formats.json_fields import Fields
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.program_checks import check_names
-from ferrite_runtime.formats.steps import (
-    DEVICES,
-    Input,
-    Output,
-    Step,
+from ferrite_runtime.formats.step_mappings import (
     read_input,
     read_output,
     read_step,
     write_input,
     write_output,
     write_step,
+)
+from ferrite_runtime.formats.steps import (
+    DEVICES,
+    Input,
+    Output,
+    Step,
 )
 
 PROGRAM_FORMAT = "ferrite-program/2"

@@ -191,6 +191,10 @@ def _check_arguments(step: Launch, chosen: str, names: _Names, kernels: dict[str
                 raise SpecError(
                     where, f"{arg} is {layout.dtype}, param {param.name} of {kernel.name} needs {param.dtype}"
                 )
+        elif param.role == "size" and param.align is not None and (type(arg) is not int or arg % param.align):
+            raise SpecError(
+                where, f"param {param.name} of {kernel.name} needs a multiple of {param.align}, not {arg!r}"
+            )
         elif isinstance(arg, (str, tuple)) and param.role == "size":
             _check_scalars(expr_names(arg), names, where)
         elif isinstance(arg, (str, tuple)):

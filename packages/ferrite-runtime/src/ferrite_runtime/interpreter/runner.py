@@ -27,10 +27,11 @@ from ferrite_runtime.errors import (
     KernelRunError,
     MemoryOutOfBounds,
     TrustNeeded,
+    UserKernelRunError,
     ValueRefused,
 )
 from ferrite_runtime.fmath.look_back import take_ticket
-from ferrite_runtime.formats.kernel_spec import KernelSpec, Param
+from ferrite_runtime.formats.kernel_spec import USER, KernelSpec, Param
 from ferrite_runtime.interpreter.atomics import make_atomic_rmw
 from ferrite_runtime.interpreter.casts import all_ones_handle, cast_handle, make_dot, splat_handle
 from ferrite_runtime.interpreter.device_math import STAND_INS as MATH_STAND_INS
@@ -288,4 +289,5 @@ def interpret(
         except Exception as error:
             before, after = (" (from ", ")") if spec.origin else ("", "")
             reason = f"{after} failed in the interpreter: {error!r}"
-            raise KernelRunError.about(f"kernel {spec.name}{before}", spec.origin, reason) from error
+            kind = UserKernelRunError if spec.form == USER else KernelRunError
+            raise kind.about(f"kernel {spec.name}{before}", spec.origin, reason) from error

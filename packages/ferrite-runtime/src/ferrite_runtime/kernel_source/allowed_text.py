@@ -1,7 +1,7 @@
 """What the text of a bundle's kernel may be, decided on its syntax tree; nothing of it is run for that.
 
 Two questions are asked. `check_source`: is it a kernel's text at all, so that running it as a module does nothing but
-define functions? Whatever is not is refused. `find_liberties`: does every expression in it stay within the language of
+define functions? Whatever is not is refused. `find_liberty`: does every expression in it stay within the language of
 kernels, so that running it, which Triton's interpreter does and its compiler does in part, reaches no Python object
 beyond tensors, numbers, and the functions listed here? What takes liberties runs for those who say ``trust=True``.
 """
@@ -134,17 +134,33 @@ def device_functions() -> frozenset[str]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Liberty:
+    """Something in a kernel's text that goes beyond the language of kernels.
+
+    Attributes:
+        what: that, in words.
+        line: where in the text, 0 where the words say it.
+    """
+
+    what: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"line {self.line}, {self.what}" if self.line else self.what
+
+
 @functools.lru_cache(maxsize=4096)
-def find_liberties(source: str) -> str:
-    """Returns what goes beyond the language of kernels in a text, with its line; an empty text if nothing does."""
+def find_liberty(source: str) -> Liberty | None:
+    """Returns the first thing that goes beyond the language of kernels in a text; None if nothing does."""
     try:
         module = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return f"it is no Python: {error}"
+        return Liberty(f"it is no Python: {error}")
     try:
-        return next(_Reader(source, module).liberties(), "")
+        return next(_Reader(source, module).liberties(), None)
     except RecursionError:
-        return "it is nested too deeply"
+        return Liberty("it is nested too deeply")
 
 
 def check_text(spec: KernelSpec, origin: Origin) -> None:
@@ -153,8 +169,8 @@ def check_text(spec: KernelSpec, origin: Origin) -> None:
     Running it is what the interpreter does, and in part Triton's compiler. What comes compiled is not run here.
     """
     if not origin.is_trusted:
-        found = find_liberties(spec.source)
-        if found:
+        found = find_liberty(spec.source)
+        if found is not None:
             raise TrustNeeded(f"the text of kernel {spec.name} is more than a kernel: {found}")
 
 
@@ -177,7 +193,7 @@ class _Reader:
     tensors: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
 
-    def liberties(self) -> Iterator[str]:
+    def liberties(self) -> Iterator[Liberty]:
         """Yields what goes beyond the language."""
         yield from self._odd_lines()
         for statement in self.module.body:
@@ -186,19 +202,19 @@ class _Reader:
             if isinstance(function, ast.FunctionDef):
                 yield from self._function(function)
 
-    def _odd_lines(self) -> Iterator[str]:
+    def _odd_lines(self) -> Iterator[Liberty]:
         """Yields what would make the text that is run another one than the text that is read.
 
         Triton finds a function again by its lines: by the last that begins with ``def``, wherever that stands.
         """
         if not self.source.replace("\n", "").isprintable():
-            yield "it has characters that cannot be printed"
+            yield Liberty("it has characters that cannot be printed")
         defined = {node.lineno for node in self.module.body if isinstance(node, ast.FunctionDef)}
         for number, line in enumerate(self.source.split("\n"), 1):
             if _DEFINING.match(line) and number not in defined:
-                yield f"line {number} looks like a function and is none"
+                yield Liberty("this looks like a function and is none", number)
 
-    def _top(self, statement: ast.stmt) -> Iterator[str]:
+    def _top(self, statement: ast.stmt) -> Iterator[Liberty]:
         match statement:
             case ast.Import(names):
                 for alias in names:
@@ -220,7 +236,7 @@ class _Reader:
         if len(set(bound)) != len(bound) or set(bound) & BUILTINS or self.modules.get("triton", "triton") != "triton":
             yield _told(statement, "gives a name a second meaning")
 
-    def _function(self, function: ast.FunctionDef) -> Iterator[str]:
+    def _function(self, function: ast.FunctionDef) -> Iterator[Liberty]:
         arguments = function.args
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
         if arguments.vararg or arguments.kwarg:
@@ -234,7 +250,7 @@ class _Reader:
         for statement in function.body:
             yield from self._statement(statement, 0)
 
-    def _bindings(self, function: ast.FunctionDef, given: set[str]) -> Iterator[str]:
+    def _bindings(self, function: ast.FunctionDef, given: set[str]) -> Iterator[Liberty]:
         """Notes the names that a function binds; yields those that are bound to what nobody follows."""
         plain: set[str] = set()
         others: set[str] = set(given)
@@ -262,18 +278,18 @@ class _Reader:
 
     # --- statements -------------------------------------------------------------------------------------------------
 
-    def _statement(self, statement: ast.stmt, depth: int) -> Iterator[str]:
+    def _statement(self, statement: ast.stmt, depth: int) -> Iterator[Liberty]:
         match statement:
             case ast.Assign([ast.Name()], value) | ast.Return(ast.expr() as value):
                 yield from self._value(value)
-            case ast.Assign([ast.Tuple(elements)], ast.Call(ast.Attribute()) as value) if all(
+            case ast.Assign([ast.Tuple(elements)], ast.Call() | ast.Tuple() as value) if all(
                 isinstance(element, ast.Name) for element in elements
             ):
                 yield from self._value(value)
             case ast.AnnAssign(ast.Name(), annotation, ast.expr() as value):
                 yield from self._value(annotation)
                 yield from self._value(value)
-            case ast.AugAssign(ast.Name(name), operator, value) if name in self.tensors:
+            case ast.AugAssign(ast.Name(), operator, value):  # no more than ``x = x + y``, and watched as that is
                 yield from self._operator(operator, value, statement)
                 yield from self._value(value)
             case ast.For(ast.Name(), ast.Call(function) as loop, body, []) if self._is_range(function):
@@ -291,7 +307,7 @@ class _Reader:
             case _:
                 yield _told(statement, "is no statement of kernels")
 
-    def _block(self, statements: list[ast.stmt], depth: int, around: ast.stmt) -> Iterator[str]:
+    def _block(self, statements: list[ast.stmt], depth: int, around: ast.stmt) -> Iterator[Liberty]:
         if depth >= _LOOPS:
             yield _told(around, "is nested too deeply")
             return
@@ -319,7 +335,7 @@ class _Reader:
                 return "triton.language.math"
         return ""
 
-    def _value(self, node: ast.expr) -> Iterator[str]:
+    def _value(self, node: ast.expr) -> Iterator[Liberty]:
         """Yields what an expression has in it that is not of the language."""
         match node:
             case ast.Constant(number) if number is None or isinstance(number, (bool, int, float)):
@@ -348,11 +364,11 @@ class _Reader:
             case _:
                 yield _told(node, "is no expression of kernels")
 
-    def _values(self, nodes: list[ast.expr]) -> Iterator[str]:
+    def _values(self, nodes: list[ast.expr]) -> Iterator[Liberty]:
         for node in nodes:
             yield from self._value(node)
 
-    def _index(self, index: ast.expr) -> Iterator[str]:
+    def _index(self, index: ast.expr) -> Iterator[Liberty]:
         parts = index.elts if isinstance(index, ast.Tuple) else [index]
         for part in parts:
             if isinstance(part, ast.Slice):
@@ -361,7 +377,7 @@ class _Reader:
             else:
                 yield from self._value(part)
 
-    def _attribute(self, node: ast.Attribute) -> Iterator[str]:
+    def _attribute(self, node: ast.Attribute) -> Iterator[Liberty]:
         module = self._module(node.value)
         if self._module(node):
             yield _told(node, "is a module")
@@ -372,7 +388,7 @@ class _Reader:
         elif not _has(module, node.attr):
             yield _told(node, "is no function that kernels call")
 
-    def _call(self, node: ast.Call) -> Iterator[str]:
+    def _call(self, node: ast.Call) -> Iterator[Liberty]:
         match node.func:
             case ast.Name(name):
                 if name not in self.functions and name not in BUILTINS:
@@ -401,7 +417,7 @@ class _Reader:
                 return self._is_tensor(value)
         return False
 
-    def _operator(self, operator: ast.operator, right: ast.expr, node: ast.AST) -> Iterator[str]:
+    def _operator(self, operator: ast.operator, right: ast.expr, node: ast.AST) -> Iterator[Liberty]:
         """Yields what could make an integer of Python endless."""
         if isinstance(operator, (ast.Pow, ast.MatMult)):
             yield _told(node, "is no operator of kernels")
@@ -435,6 +451,6 @@ def _is_huge(value: object) -> bool:
     return isinstance(value, int) and value.bit_length() > 64
 
 
-def _told(node: ast.AST, how: str) -> str:
+def _told(node: ast.AST, how: str) -> Liberty:
     shown = ast.unparse(node).splitlines()[0][:80]
-    return f"line {getattr(node, 'lineno', 0)}, {shown!r}, {how}"
+    return Liberty(f"{shown!r}, {how}", getattr(node, "lineno", 0))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ferrite_runtime.errors import compile_failure
-from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.dtypes import DTYPES
+from ferrite_runtime.formats.kernel_spec import USER, KernelSpec
 from ferrite_runtime.kernel_source.confined_values import CONFINING, confine
 
 ALLOWED_IMPORTS = {
@@ -71,26 +72,47 @@ def load_function(spec: KernelSpec, *, is_confined: bool = False) -> Any:
 
 
 def constant_names(spec: KernelSpec, function: Any) -> tuple[str, ...]:
-    """Returns the names of the function's parameters after the spec's params: its block constants.
+    """Returns the names of the function's parameters beside the spec's params: its block constants.
+
+    They stand after the params; in a function that a person wrote also between them.
 
     Raises:
-        KernelCompileError: if the function's parameters do not begin with the spec's params.
+        KernelCompileError: if the function's parameters are not the spec's params, in their order, and constants.
     """
     declared = [param.name for param in spec.params]
     names = list(function.arg_names)
-    if names[: len(declared)] != declared:
+    begun = [name for name in names if name in declared] if spec.form == USER else names[: len(declared)]
+    if begun != declared:
         raise compile_failure(
             spec,
             f"the function takes ({', '.join(names)}), its spec has params ({', '.join(declared)})",
         )
-    return tuple(names[len(declared) :])
+    return tuple(name for name in names if name not in declared)
 
 
-def choose_constants(spec: KernelSpec, function: Any, blocks: dict[str, int]) -> dict[str, int]:
+def choose_constants(spec: KernelSpec, function: Any, blocks: dict[str, int]) -> dict[str, Any]:
     """Returns a value for each block constant of the function, from the spec's fixed blocks and then ``blocks``."""
     known = {**blocks, **spec.blocks}
     names = constant_names(spec, function)
     missing = [name for name in names if name not in known]
     if missing:
         raise compile_failure(spec, f"no axis and no fixed block gives {', '.join(missing)} a value")
-    return {name: known[name] for name in names}
+    return {name: _constant(known[name]) for name in names}
+
+
+def _constant(value: Any) -> Any:
+    """Returns a constant as kernels take it: a type by its name, everything else as it is."""
+    if not isinstance(value, Mapping):
+        return value
+    import triton.language as tl
+
+    found = str(DTYPES[value["dtype"]].triton)
+    return next(
+        kind for kind in vars(tl).values() if isinstance(kind, tl.dtype) and kind.name == _LONG.get(found, found)
+    )
+
+
+_LONG = {"i1": "int1", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64"} | {
+    "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
+}  # fmt: skip
+"""Names of integer types where they are not those of signatures."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ferrite_runtime.errors import UserKernelSpecError
 from ferrite_runtime.formats.canonical_json import kernel_id
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.dtypes import DTYPES
-from ferrite_runtime.formats.kernel_spec import ACCESSES, FORMAT, KernelSpec
+from ferrite_runtime.formats.expressions import write_expr
+from ferrite_runtime.formats.kernel_spec import ACCESSES, FORMAT, USER, Grid, KernelSpec, Param
 from ferrite_runtime.kernel_source.user_names import jitted_function
 from ferrite_runtime.kernel_source.user_text import module_text
 
@@ -67,6 +69,64 @@ def user_kernel(
         "configs": [_config(each).to_mapping() for each in configs],
     }
     mapping |= {key: _plain(axis) for key, axis in zip(("grid_y", "grid_z"), axes[1:], strict=False)}
+    return KernelSpec.from_mapping({**mapping, "id": kernel_id(mapping)})
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What a program launches of a kernel that a person wrote.
+
+    Attributes:
+        params: the parameters that get values when it is launched, in the function's order.
+        constants: the values of the others, but those that a config gives.
+        configs: what may be chosen; one at least.
+        grids: the number of programs along three axes for each config, over size params, or one grid for all. Where a
+            config chooses constants they are right for these configs alone, which become part of the kernel's identity.
+        programs: parameters in front of the function's own that only say how many programs there are.
+        origin: where the kernel and its launches come from, for people.
+    """
+
+    params: tuple[Param, ...]
+    constants: Mapping[str, Any]
+    configs: tuple[Config, ...]
+    grids: tuple[Grid, ...]
+    programs: tuple[Param, ...] = ()
+    origin: tuple[str, ...] = ()
+
+
+def launched_kernel(function: Any, launched: Launched) -> KernelSpec:
+    """Returns the spec of a person's kernel as a program launches it, with the text of all that it calls.
+
+    Args:
+        function: the ``@triton.jit`` function.
+        launched: what is known of its launches.
+
+    Raises:
+        UserKernelSpecError: the function, or something that it uses, cannot be written down; or a grid is not one of
+            size params.
+    """
+    params, mutated = (*launched.programs, *launched.params), ("write", "readwrite", "atomic")
+    grid, grid_y, grid_z = launched.grids[0]
+    choose = any(config.blocks for config in launched.configs)
+    grids = launched.grids * len(launched.configs) if len(launched.grids) == 1 else launched.grids
+    mapping: dict[str, Any] = {
+        "format": FORMAT,
+        "name": function.__name__,
+        "source": module_text(function, [param.name for param in launched.programs]),
+        "form": USER,
+        "params": [param.to_mapping() for param in params],
+        "axes": [],
+        "blocks": dict(launched.constants),
+        "grid": write_expr(grid),
+        "mutated": [param.name for param in params if param.access in mutated],
+        "index_width": 32,
+        "facts": {},
+        "origin": list(launched.origin),
+        "configs": [config.to_mapping() for config in launched.configs],
+    }
+    mapping |= {name: write_expr(axis) for name, axis in (("grid_y", grid_y), ("grid_z", grid_z)) if axis != 1}
+    if choose:
+        mapping["grids"] = [list(map(write_expr, each)) for each in grids]
     return KernelSpec.from_mapping({**mapping, "id": kernel_id(mapping)})
 
 

@@ -38,12 +38,16 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class UserFunction:
-    """A jitted function as text: the Python function, its source from ``def`` on, and its own names."""
+    """A jitted function as text: the Python function, its source from ``def`` on, and its own names.
+
+    ``line`` is where in its file ``def`` stands.
+    """
 
     function: FunctionType
     text: str
     definition: ast.FunctionDef
     local_names: frozenset[str]
+    line: int
 
     @property
     def place(self) -> str:
@@ -84,14 +88,16 @@ def read_function(function: FunctionType) -> UserFunction:
     Raises:
         OSError: Python does not find its source.
     """
-    source = textwrap.dedent("".join(inspect.getsourcelines(function)[0]))
+    lines, first = inspect.getsourcelines(function)
+    source = textwrap.dedent("".join(lines))
     head = re.search(r"^def\s+\w+\s*\(", source, re.MULTILINE)
     if head is None:
         raise OSError(f"the source of {function.__name__} has no def")
     text = source[head.start() :].rstrip()
     (definition,) = ast.parse(text).body
     assert isinstance(definition, ast.FunctionDef)
-    return UserFunction(function, text, definition, frozenset(_bound(definition)))
+    line = first + source[: head.start()].count("\n")
+    return UserFunction(function, text, definition, frozenset(_bound(definition)), line)
 
 
 def _bound(definition: ast.FunctionDef) -> Iterator[str]:

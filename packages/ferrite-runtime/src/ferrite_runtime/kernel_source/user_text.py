@@ -7,9 +7,10 @@ are changed at exactly the places that name it.
 
 from __future__ import annotations
 
+import ast
 import math
 import sys
-from collections.abc import Container, Hashable
+from collections.abc import Container, Hashable, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -29,8 +30,12 @@ _USUAL_NAMES = {
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def module_text(function: Any) -> str:
+def module_text(function: Any, leading: Sequence[str] = ()) -> str:
     """Returns a module's text that defines a jitted function and all that it names; the function keeps its name.
+
+    Args:
+        function: the ``@triton.jit`` function.
+        leading: parameters that it gets in front of its own, and does nothing with.
 
     Raises:
         UserKernelSpecError: if it names something that cannot be written down, or its source is not to be found.
@@ -38,7 +43,23 @@ def module_text(function: Any) -> str:
     root = jitted_function(function)
     if root is None:
         raise UserKernelSpecError("source", f"{function!r} is no @triton.jit function")
-    return _Module(_read(root)).text()
+    return _Module(_read(root), leading).text()
+
+
+def place_of_line(function: Any, line: int, leading: Sequence[str] = ()) -> str:
+    """Returns where a line of a function's `module_text` was written, as ``path:line``.
+
+    Of a line that is in no function, as of an import, it is where the function itself is.
+    """
+    root = jitted_function(function)
+    assert root is not None, "it has a text"
+    return _Module(_read(root), leading).place_of_line(line) or place_of(function)
+
+
+def place_of(function: Any) -> str:
+    """Returns where a jitted function is written, as ``path:line``."""
+    code = function.fn.__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def _read(function: FunctionType) -> UserFunction:
@@ -57,7 +78,8 @@ def _is_named(module: ModuleType) -> bool:
 class _Module:
     """A module's text in the making."""
 
-    def __init__(self, root: UserFunction) -> None:
+    def __init__(self, root: UserFunction, leading: Sequence[str]) -> None:
+        self._root, self._leading = root, leading
         self._names: dict[str, Hashable] = {_TRITON: ("module", _TRITON)}  # what each name stands for
         self._functions: dict[FunctionType, UserFunction] = {}
         self._references: dict[FunctionType, list[Reference]] = {}
@@ -104,6 +126,15 @@ class _Module:
         bodies = ["\n" + body for body in reversed(bodies)]
         return "\n".join([*imports, "", *sorted(constants), "", *bodies]).lstrip("\n")
 
+    def place_of_line(self, line: int) -> str | None:
+        """Returns where a line of the text was written, None where it is in no function."""
+        known = {name: function for function, name in self._function_names.items()}
+        for node in ast.parse(self.text()).body:
+            if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0):
+                function = self._functions[known[node.name]]
+                return f"{function.function.__code__.co_filename}:{function.line + line - node.lineno}"
+        return None
+
     def _rewritten(self, function: UserFunction) -> str:
         """Returns a function's text with each global under the name that it has in this module."""
         text = function.text.encode()
@@ -111,6 +142,8 @@ class _Module:
             written = self._written(reference, function).encode()
             text = text[: reference.start] + written + text[reference.end :]
         head, tail = text.decode().split(function.definition.name, 1)
+        if function is self._root and self._leading:
+            tail = tail.replace("(", f"({', '.join(self._leading)}, ", 1)
         return f"{head}{self._function_names[function.function]}{tail}"
 
     def _written(self, reference: Reference, function: UserFunction) -> str:

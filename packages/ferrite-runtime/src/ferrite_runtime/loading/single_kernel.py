@@ -150,6 +150,8 @@ def check_arguments(spec: KernelSpec, arguments: Sequence[Any]) -> Any:
         if param.role != "tensor":
             if not isinstance(value, (bool, int, float)):
                 raise InputError(f"{where} is a number, got {type(value).__name__}", param.name)
+            if param.role == "size" and param.align is not None and value % param.align:
+                raise InputError(f"{where} is a multiple of {param.align}, got {value}", param.name)
             continue
         if not isinstance(value, torch.Tensor):
             raise InputError(f"{where} is a tensor, got {type(value).__name__}", param.name)

@@ -35,7 +35,8 @@ def misfit(spec: KernelSpec, config: Config, sizes: Mapping[str, int]) -> str:
     What the compiler would notice is left to it; this is about what it would not.
     """
     if spec.form == "user":
-        return ""
+        stated = any(config.blocks == each.blocks for each in spec.configs)
+        return "" if stated or not spec.grids else "nothing says how many programs it has"
     fixed = [name for name, _ in config.blocks if name in spec.blocks]
     if fixed:
         return f"{fixed[0]} is fixed by its text"

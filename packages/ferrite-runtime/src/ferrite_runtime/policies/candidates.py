@@ -35,9 +35,9 @@ __all__ = [
     "wider_configs",
 ]
 
-# Candidates that measuring by default may compile, each a compilation before the first result: those that a person has
-# written down. What the compiler writes takes its first guess (decision 0013).
-DEFAULT_CANDIDATES = {"user": 8}
+# Forms whose candidates are all measured by default, each a compilation before the first result: those that a person
+# has written down. What the compiler writes takes its first guess (decision 0013).
+MEASURED_BY_DEFAULT = ("user",)
 
 
 def template_configs(shape: Shape) -> tuple[Config, ...]:
@@ -108,7 +108,7 @@ def wider_configs(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int
 def _count(shape: Shape, tune: str) -> int | None:
     if tune in ("quick", "full", "max"):
         return None
-    return 1 if tune == "none" else DEFAULT_CANDIDATES.get(shape.spec.form, 1)
+    return None if tune == "default" and shape.spec.form in MEASURED_BY_DEFAULT else 1
 
 
 def launch_bytes(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> int | None:

@@ -7,50 +7,11 @@ from dataclasses import replace
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.policies.blocks import next_power_of_two, previous_power_of_two
 from ferrite_runtime.policies.shape import Shape
-from ferrite_runtime.policies.tiles import FILL, MANY_LIVE, PART_PER_THREAD, keep_busy, loop_config, rows_config
+from ferrite_runtime.policies.thresholds import COLUMNS, TILES
+from ferrite_runtime.policies.tiles import keep_busy, loop_config, rows_config
 
-# Bytes that a thread reads of whole columns, and most elements of them.
-HELD_BYTES, HELD_OF_COLUMNS = 128, 64
-# Warps for columns of which few lie beside each other.
-NONCOALESCED_WARPS = 4
-# Rows of columns from which on half a line of halves is enough: more threads than hold a line combine slowly.
-HALF_LINE_ROWS = 128
-# Programs per multiprocessor of which each reduces rows together with few threads.
-SMALL_PROGRAMS = 8
-# Elements per thread of a tile that is reduced along its slow axis: what lies in registers for each of them (an
-# accumulator or two, and the values on their way) decides how many programs share a multiprocessor.
-OUTER_PER_THREAD = 8
-# Rows of columns of halves that many programs reduce with few threads, and the tile of such a program.
-SHORT_COLUMN, SHORT_COLUMNS = 256, (128, 16)
-# Elements of a tile of columns of which there are many programs.
-MANY_TILE = 1024
-# Rows from which on columns are tall; columns and bytes of a tile of such, its warps, and the programs that are enough
-# for a multiprocessor.
-TALL_REDUCTION, TALL_COLUMNS, TALL_BYTES, TALL_WARPS, NEARLY_BUSY = 768, 64, 8192, 8, 1.9
-# Tile and warps of moments of many tall columns, floats and halves: so few registers to a thread that all programs run
-# at once. What numbers of columns are multiples of for that, and what moments have of each of their elements.
-TALL_MOMENTS, TALL_MOMENTS_OF_HALVES, WHOLE_TILES, LIVE_OF_MOMENTS = (128, 4, 8), (64, 32, 4), 128, 3
-# Rows that a thread holds of columns that are scanned, or read twice.
-ROWS_PER_THREAD = 8
-# Warps of a program that scans columns, and columns of it, if there are enough of them; rows of columns that it holds
-# whole by as few warps as it can.
-SCAN_WARPS, SCANNED_COLUMNS, SHORT_SCAN = 4, 64, 64
-# Rows of columns that one tile holds whole while it scans them, and elements of such a tile.
-WHOLE_SCAN, SCAN_TILE = 512, 16384
-# Elements of the tile of a scan of columns of halves whose rows begin at odd places; half of it of wider ones.
-APART_SCAN_TILE = 4096
-# Most warps of a program that reads columns twice: with as many rows to a thread a multiprocessor holds one of them.
-AGAIN_WARPS = 16
-# Elements of a tile of columns that stay in the cache until they are read again, its warps, and rows of which one turn
-# of the loop reads all.
-AGAIN_TILE, SHORT_AGAIN_WARPS, SHORT_AGAIN = 16384, 8, 512
-# Rows of columns that too few programs reduce for the multiprocessors there are, at least and at once, and the warps of
-# such a program for these.
-FEW_ROWS, LONG_COLUMN, FEW_WARPS = 128, 512, 16
 # Bytes that memory is read in at least.
 SECTOR = 32
-# Share of the cache that data may take that is wanted again.
-CACHE_SHARE = 0.5
 
 
 def persistent_columns(shape: Shape, row: int) -> tuple[Config, ...]:
@@ -71,10 +32,10 @@ def _whole_columns(shape: Shape, row: int) -> tuple[tuple[int, int], ...]:
     """
     threads, held = shape.device.target.warp_size, _held_of_columns(shape)
     beside = shape.spec.facts.neighbours
-    line = 128 // max(4 if row >= HALF_LINE_ROWS and not beside else 1, shape.narrowest_read)
+    line = 128 // max(4 if row >= COLUMNS.half_line_rows and not beside else 1, shape.narrowest_read)
     columns = max(threads * held // row, line, 8)
     columns = keep_busy(shape, columns, least=min(columns, 128 // max(1, shape.element_bytes)))
-    if shape.points // columns < FILL * shape.device.multiprocessors:
+    if shape.points // columns < TILES.fill * shape.device.multiprocessors:
         held //= 2  # few programs read no more at once than their threads do
     warps = max(1, columns * row // (threads * held))
     return (columns, warps), (columns // 2 or 1, warps), (columns, warps * 2)
@@ -86,20 +47,20 @@ def _noncoalesced_columns(shape: Shape, row: int) -> tuple[Config, ...]:
     A thread has 32 bytes of what is only reduced, and of what is not four elements, which are stored one by one as
     well.
     """
-    threads, shape = NONCOALESCED_WARPS * shape.device.target.warp_size, replace(shape, live=1)
+    threads, shape = COLUMNS.noncoalesced_warps * shape.device.target.warp_size, replace(shape, live=1)
     columns = threads * (32 // shape.narrowest_read if shape.only_reduces else 4) // row
     tiles = (
-        (columns, NONCOALESCED_WARPS),
-        (columns // 2, NONCOALESCED_WARPS // 2),
-        (columns * 2, NONCOALESCED_WARPS * 2),
+        (columns, COLUMNS.noncoalesced_warps),
+        (columns // 2, COLUMNS.noncoalesced_warps // 2),
+        (columns * 2, COLUMNS.noncoalesced_warps * 2),
     )
     return tuple(rows_config(shape, max(1, x), row, w) for x, w in tiles)
 
 
 def _held_of_columns(shape: Shape) -> int:
     """Returns how many elements of columns a thread holds, of each of the tiles that are live at once."""
-    held = min(HELD_OF_COLUMNS, HELD_BYTES // max(1, shape.narrowest_read))
-    return held // 2 if shape.live > MANY_LIVE else held
+    held = min(COLUMNS.held_of_columns, COLUMNS.held_bytes // max(1, shape.narrowest_read))
+    return held // 2 if shape.live > TILES.many_live else held
 
 
 def looped_columns(shape: Shape) -> tuple[Config, ...]:
@@ -109,7 +70,7 @@ def looped_columns(shape: Shape) -> tuple[Config, ...]:
     if shape.reduction_facts.passes > 1:
         # Columns that are read again: as few at a time as fill half a line, so that they are still in the cache.
         columns = line // 2 or 1
-        if shape.device.multiprocessors * _again_bytes(shape, line) <= shape.device.l2_bytes * CACHE_SHARE:
+        if shape.device.multiprocessors * _again_bytes(shape, line) <= shape.device.l2_bytes * COLUMNS.cache_share:
             return _again_short(shape, line)
         warps = _again_warps(shape, columns)
         fewer = max(1, warps // 2)  # two programs to a multiprocessor: one reads while the other computes
@@ -121,27 +82,30 @@ def looped_columns(shape: Shape) -> tuple[Config, ...]:
         warps, programs = 2 if shape.reads_halves else 4, shape.points * shape.narrowest_read // 128
         if programs < shape.device.multiprocessors:
             # Too few programs for the multiprocessors there are: twice as many, with as many threads as can be.
-            shares = ((FEW_WARPS, 2), (FEW_WARPS, 1), (FEW_WARPS // 2, 2))
+            shares = ((COLUMNS.few_warps, 2), (COLUMNS.few_warps, 1), (COLUMNS.few_warps // 2, 2))
             return tuple(_together(shape, rows, many, share) for many, share in shares)
-        if programs >= SMALL_PROGRAMS * shape.device.multiprocessors:
+        if programs >= COLUMNS.small_programs * shape.device.multiprocessors:
             warps //= 2
         together = ((rows, warps), (rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, 4))
         return tuple(_together(shape, count, warps) for count, warps in together)
-    tall = shape.reduction >= TALL_REDUCTION
-    if shape.points // (2 * line) >= FILL * shape.device.multiprocessors:
+    tall = shape.reduction >= COLUMNS.tall_reduction
+    if shape.points // (2 * line) >= TILES.fill * shape.device.multiprocessors:
         return _many_tall(shape) if tall else _many_columns(shape)
     columns = keep_busy(shape, line, least=max(8, line // 2))
-    if shape.points // columns < shape.device.multiprocessors and shape.reduction > FEW_ROWS:
+    if shape.points // columns < shape.device.multiprocessors and shape.reduction > COLUMNS.few_rows:
         # Few programs of many rows, mostly partial sums that the cache still has: as many threads as can be, on pieces
         # of memory that are no smaller than what it is read in.
         half = columns // 2 if columns // 2 * shape.narrowest_read >= SECTOR else columns
-        most = min(LONG_COLUMN, next_power_of_two(shape.reduction))
-        few = loop_config(shape, half, most, FEW_WARPS * most // LONG_COLUMN)
-        return (few, *(loop_config(shape, columns, LONG_COLUMN // d, FEW_WARPS // d) for d in (2, 4, 8)))
+        most = min(COLUMNS.long_column, next_power_of_two(shape.reduction))
+        few = loop_config(shape, half, most, COLUMNS.few_warps * most // COLUMNS.long_column)
+        return (
+            few,
+            *(loop_config(shape, columns, COLUMNS.long_column // d, COLUMNS.few_warps // d) for d in (2, 4, 8)),
+        )
     if tall and shape.points // columns >= shape.device.multiprocessors:
         return _few_tall(shape)
     depth = 32 if shape.points // columns >= 2 * shape.device.multiprocessors else 64
-    warps = max(1, columns * depth // (threads * OUTER_PER_THREAD))
+    warps = max(1, columns * depth // (threads * COLUMNS.outer_per_thread))
     last = (2 * line, depth, warps) if shape.reads_narrow else (columns // 2 or 1, depth * 2, warps)
     more = ((columns, depth * 2, warps), (2 * line, depth // 2, warps), last)
     return tuple(loop_config(shape, x, r, w) for x, r, w in ((columns, depth, warps), *more))
@@ -154,11 +118,15 @@ def _many_columns(shape: Shape) -> tuple[Config, ...]:
     several warps hold.
     """
     line, threads = 128 // max(1, shape.narrowest_read), shape.device.target.warp_size
-    warps = max(1, MANY_TILE * shape.narrowest_read // (threads * 32))
-    more = ((line, 2 * MANY_TILE // line, 2 * warps), (line // 2, MANY_TILE // line, warps), (2 * line, 16, 4))
-    tiles = ((line, MANY_TILE // line, warps), *more)
-    if shape.reads_halves and shape.reduction <= SHORT_COLUMN:
-        columns, rows = SHORT_COLUMNS if shape.live == 1 else (size // 2 for size in SHORT_COLUMNS)
+    warps = max(1, COLUMNS.many_tile * shape.narrowest_read // (threads * 32))
+    more = (
+        (line, 2 * COLUMNS.many_tile // line, 2 * warps),
+        (line // 2, COLUMNS.many_tile // line, warps),
+        (2 * line, 16, 4),
+    )
+    tiles = ((line, COLUMNS.many_tile // line, warps), *more)
+    if shape.reads_halves and shape.reduction <= COLUMNS.short_column:
+        columns, rows = COLUMNS.short_columns if shape.live == 1 else (size // 2 for size in COLUMNS.short_columns)
         tiles = ((columns, rows, 1), *tiles[:3])
     shape = replace(shape, live=1) if shape.reads_halves else shape
     return tuple(loop_config(shape, *tile) for tile in tiles)
@@ -171,30 +139,30 @@ def _many_tall(shape: Shape) -> tuple[Config, ...]:
     Moments of as many columns at once take more registers, and programs that have to wait for others to end.
     """
     tile = _tall_tile(shape)
-    columns = TALL_COLUMNS if shape.live == 1 or shape.reads_halves else TALL_COLUMNS // 2
+    columns = COLUMNS.tall_columns if shape.live == 1 or shape.reads_halves else COLUMNS.tall_columns // 2
     tiles = _tall_configs(shape, (columns, tile), (columns, tile // 2), (columns // 2, tile), (2 * columns, tile))
-    if shape.live < LIVE_OF_MOMENTS or shape.sizes.get(shape.contiguous or "x", 1) % WHOLE_TILES:
+    if shape.live < COLUMNS.live_of_moments or shape.sizes.get(shape.contiguous or "x", 1) % COLUMNS.whole_tiles:
         return tiles
-    first = TALL_MOMENTS_OF_HALVES if shape.reads_halves else TALL_MOMENTS
+    first = COLUMNS.tall_moments_of_halves if shape.reads_halves else COLUMNS.tall_moments
     return (loop_config(replace(shape, live=1), *first), *tiles[:3])
 
 
 def _few_tall(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of tall columns of which there are few programs: each has enough on its way for all."""
     tile, line = _tall_tile(shape), 128 // max(1, shape.narrowest_read)
-    columns = keep_busy(shape, line, max(SECTOR // shape.narrowest_read, 8), NEARLY_BUSY)
+    columns = keep_busy(shape, line, max(SECTOR // shape.narrowest_read, 8), COLUMNS.nearly_busy)
     return _tall_configs(shape, (columns, tile), (columns, tile * 2), (columns, tile // 2), (columns // 2, tile))
 
 
 def _tall_tile(shape: Shape) -> int:
     """Returns the elements of a tile of tall columns: more of what is only added up, which takes fewer registers."""
-    return TALL_BYTES * (2 if shape.live == 1 else 1) // max(1, shape.narrowest_read)
+    return COLUMNS.tall_bytes * (2 if shape.live == 1 else 1) // max(1, shape.narrowest_read)
 
 
 def _tall_configs(shape: Shape, *tiles: tuple[int, int]) -> tuple[Config, ...]:
     """Returns the configs of tiles, each so many columns and elements, whatever a thread holds of them."""
     shape = replace(shape, live=1)
-    return tuple(loop_config(shape, columns, elements // columns, TALL_WARPS) for columns, elements in tiles)
+    return tuple(loop_config(shape, columns, elements // columns, COLUMNS.tall_warps) for columns, elements in tiles)
 
 
 def _again_warps(shape: Shape, columns: int) -> int:
@@ -203,10 +171,10 @@ def _again_warps(shape: Shape, columns: int) -> int:
     They are so many that the columns of all programs that run at once stay in the cache for the second time.
     """
     device = shape.device
-    most = min(AGAIN_WARPS, device.max_warps)
+    most = min(COLUMNS.again_warps, device.max_warps)
     warps = 4
     while warps < most and device.multiprocessors * most // warps * _again_bytes(shape, columns) > (
-        device.l2_bytes * CACHE_SHARE
+        device.l2_bytes * COLUMNS.cache_share
     ):
         warps *= 2
     return warps
@@ -222,17 +190,21 @@ def _again_short(shape: Shape, line: int) -> tuple[Config, ...]:
 
     Of those that one turn of the loop reads half a line, so that more programs run at once.
     """
-    columns, rows = (line // 2 or 1, SHORT_AGAIN) if shape.reduction <= SHORT_AGAIN else (line, AGAIN_TILE // line)
+    columns, rows = (
+        (line // 2 or 1, COLUMNS.short_again)
+        if shape.reduction <= COLUMNS.short_again
+        else (line, COLUMNS.again_tile // line)
+    )
     shape = replace(shape, live=1)
     tiles = ((columns, rows), (columns, rows // 2), (line * 2, rows // 2))
-    return tuple(loop_config(shape, x, r, SHORT_AGAIN_WARPS) for x, r in tiles)
+    return tuple(loop_config(shape, x, r, COLUMNS.short_again_warps) for x, r in tiles)
 
 
 def _again(shape: Shape, columns: int, warps: int) -> Config:
     """Returns the config of columns that are read twice, with several rows to a thread."""
     shape = replace(shape, live=1)
     rows = warps * shape.device.target.warp_size * shape.vector // columns
-    return loop_config(shape, columns, ROWS_PER_THREAD * max(1, rows), warps)
+    return loop_config(shape, columns, COLUMNS.rows_per_thread * max(1, rows), warps)
 
 
 def _together(shape: Shape, rows: int, warps: int, share: int = 1) -> Config:
@@ -251,24 +223,37 @@ def scanned_columns(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a scan along columns: lines of memory side by side, and as deep as a few threads are.
 
     Threads beyond those of a line take rows further down; each holds `ROWS_PER_THREAD` rows of its columns. Of short
-    columns as many as one warp holds whole, and of longer ones, up to `WHOLE_SCAN`, as many as one tile holds.
+    columns as many as one warp holds whole, and of longer ones, up to `whole_scan`, as many as one tile holds.
     """
     shape = replace(shape, live=1)  # most of what is alive at once is a thread's share of totals, not a tile
     row = next_power_of_two(shape.reduction)
-    if row <= SHORT_SCAN and shape.reduction_is_known:
+    if row <= COLUMNS.short_scan and shape.reduction_is_known:
         return tuple(loop_config(shape, count, row, w) for count, w in _whole_columns(shape, row))
     line = 128 // max(1, shape.element_bytes)
-    if row <= WHOLE_SCAN and shape.reduction_is_known:
-        whole = min(2 * line, SCAN_TILE // row)
+    if row <= COLUMNS.whole_scan and shape.reduction_is_known:
+        whole = min(2 * line, COLUMNS.scan_tile // row)
         columns = keep_busy(shape, whole, least=min(whole, line))
-        warps = max(1, columns * row // (shape.device.target.warp_size * PART_PER_THREAD))
+        warps = max(1, columns * row // (shape.device.target.warp_size * TILES.part_per_thread))
         return (loop_config(shape, columns, row, warps), loop_config(shape, columns, row, warps * 2))
-    if _vector_of_columns(shape) * 4 <= shape.vector and shape.points >= SCANNED_COLUMNS * shape.device.multiprocessors:
-        tile, warps = (APART_SCAN_TILE, SCAN_WARPS) if shape.reads_halves else (APART_SCAN_TILE // 2, 1)
-        return tuple(loop_config(shape, SCANNED_COLUMNS, tile // SCANNED_COLUMNS, w) for w in (warps, 2))
-    columns = keep_busy(shape, max(line, SCANNED_COLUMNS), least=max(8, line // 2))
-    depth = ROWS_PER_THREAD * max(1, SCAN_WARPS * shape.device.target.warp_size * shape.vector // columns)
-    tiles = ((columns, depth, SCAN_WARPS), (columns, depth // 2, SCAN_WARPS), (columns, depth * 2, SCAN_WARPS * 2))
+    if (
+        _vector_of_columns(shape) * 4 <= shape.vector
+        and shape.points >= COLUMNS.scanned_columns * shape.device.multiprocessors
+    ):
+        tile, warps = (
+            (COLUMNS.apart_scan_tile, COLUMNS.scan_warps) if shape.reads_halves else (COLUMNS.apart_scan_tile // 2, 1)
+        )
+        return tuple(
+            loop_config(shape, COLUMNS.scanned_columns, tile // COLUMNS.scanned_columns, w) for w in (warps, 2)
+        )
+    columns = keep_busy(shape, max(line, COLUMNS.scanned_columns), least=max(8, line // 2))
+    depth = COLUMNS.rows_per_thread * max(
+        1, COLUMNS.scan_warps * shape.device.target.warp_size * shape.vector // columns
+    )
+    tiles = (
+        (columns, depth, COLUMNS.scan_warps),
+        (columns, depth // 2, COLUMNS.scan_warps),
+        (columns, depth * 2, COLUMNS.scan_warps * 2),
+    )
     return tuple(loop_config(shape, x, r, w) for x, r, w in tiles)
 
 

@@ -7,34 +7,9 @@ from dataclasses import replace
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import PointwiseFacts, facts_as
 from ferrite_runtime.policies.blocks import next_power_of_two
-from ferrite_runtime.policies.occupancy import BUSY_FLOPS, flops_per_point, spread
+from ferrite_runtime.policies.occupancy import flops_per_point, spread
 from ferrite_runtime.policies.shape import Shape
-
-# A program of this many elements amortises its start and still leaves enough of them to fill the device.
-FLAT_TILE = 1024
-SMALL_TILE = 128
-# Bytes of a tile of rows: each thread has a few rows, so that what belongs to its columns is loaded once for them.
-ROW_BYTES = 4096
-# A block that leaves more lanes than this idle at the end of a row is halved, down to a width that a warp still reads
-# at once.
-ROW_WASTE = 1.125
-ROW_WIDTH = 64
-FULL_WIDTH = 256
-# Programs per multiprocessor below which smaller programs are better than idle multiprocessors.
-FILL = 4
-# Rows that a warp combines before it stores what they come to.
-SORTED_ROWS = 8
-# Beyond so many buffers each element occupies registers enough that fewer per thread are faster.
-MANY_BUFFERS = 6
-# Percent of the bytes read apart from each other from which on a thread has four elements of a flat tile, and from
-# which on two, so that what the threads of a warp read at once is few lines; warps of such a tile.
-FEW_APART, MOST_APART, APART_WARPS = 25, 60, 8
-# Elements of a tile of short runs that are stored along another axis, and its warps.
-RUN_TILE, RUN_WARPS = 2048, 8
-# A side between this length and twice as much is taken whole.
-SIDE = 64
-# Rows of so many halves are taken in pieces of that width: what belongs to a row is loaded less often.
-LONG_ROW, LONG_WIDTH = 32768, 1024
+from ferrite_runtime.policies.thresholds import OCCUPANCY, POINTWISE
 
 
 def pointwise_configs(shape: Shape) -> tuple[Config, ...]:
@@ -49,49 +24,51 @@ def pointwise_configs(shape: Shape) -> tuple[Config, ...]:
 def _flat(shape: Shape) -> tuple[Config, ...]:
     axis = next((a.name for a in shape.axes("grid") if shape.sizes[a.name] > 1), "x")
     # Half types move 16 bytes with 8 elements: twice the tile keeps as many bytes in flight per thread.
-    full = FLAT_TILE * (2 if shape.element_bytes <= 1 else 1)
-    if shape.buffers > MANY_BUFFERS:
+    full = POINTWISE.flat_tile * (2 if shape.element_bytes <= 1 else 1)
+    if shape.buffers > POINTWISE.many_buffers:
         full //= 2
-    tile = max(SMALL_TILE, min(full, _filling(shape)))
+    tile = max(POINTWISE.small_tile, min(full, _filling(shape)))
     warps = max(1, min(4, tile // (shape.device.target.warp_size * min(4, shape.vector))))
     apart = facts_as(shape.spec.facts, PointwiseFacts).percent_apart
-    if apart >= FEW_APART:
-        tile, warps = (tile // 2 if apart >= MOST_APART else tile), APART_WARPS
+    if apart >= POINTWISE.few_apart:
+        tile, warps = (tile // 2 if apart >= POINTWISE.most_apart else tile), POINTWISE.apart_warps
     first = shape.fit({axis: tile}, warps)
     return (first, *(shape.fit({axis: block}, w) for block, w in ((tile // 2, 4), (tile * 2, 8), (tile * 2, 4))))
 
 
 def _filling(shape: Shape) -> int:
     """Returns the tile with which there are programs enough for all multiprocessors."""
-    return next_power_of_two(shape.points * shape.parts // (FILL * shape.device.multiprocessors))
+    return next_power_of_two(shape.points * shape.parts // (POINTWISE.fill * shape.device.multiprocessors))
 
 
 def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
     """Returns the candidates of a kernel over rows (``y``) and columns (``x``) that moves data along rows only."""
     x, *rest = names
-    tile = max(SMALL_TILE, min(ROW_BYTES // (2 if shape.reads_halves else 4), _filling(shape)))
+    tile = max(POINTWISE.small_tile, min(POINTWISE.row_bytes // (2 if shape.reads_halves else 4), _filling(shape)))
 
     axis = next(axis for axis in shape.axes("grid") if axis.name == x)
-    is_short = shape.limit(axis) < FULL_WIDTH
+    is_short = shape.limit(axis) < POINTWISE.full_width
 
     def rows(width: int, elements: int, warps: int) -> Config:
         width = min(width, shape.limit(axis))
-        while width > ROW_WIDTH and -(-shape.sizes[x] // width) * width > ROW_WASTE * shape.sizes[x]:
+        while (
+            width > POINTWISE.row_width and -(-shape.sizes[x] // width) * width > POINTWISE.row_waste * shape.sizes[x]
+        ):
             width //= 2
         return shape.fit({x: width, rest[0]: max(1, elements // width)}, warps)
 
     if is_short:
         # What is loaded once for a thread's rows is little, what they keep live is not.
-        tile = min(tile, FLAT_TILE // (1 if shape.reads_halves else 2))
-    first, long = rows(FULL_WIDTH, tile, 4), rows(LONG_WIDTH, tile, 2)
-    more = (rows(512, tile * 2, 8), rows(FULL_WIDTH, tile // 2, 4))
+        tile = min(tile, POINTWISE.flat_tile // (1 if shape.reads_halves else 2))
+    first, long = rows(POINTWISE.full_width, tile, 4), rows(POINTWISE.long_width, tile, 2)
+    more = (rows(512, tile * 2, 8), rows(POINTWISE.full_width, tile // 2, 4))
     if shape.reads_halves and (shape.spec.facts.neighbours or facts_as(shape.spec.facts, PointwiseFacts).percent_apart):
         # Rows that are turned round, or begin elsewhere: whole ones.
-        return (rows(LONG_WIDTH, LONG_WIDTH, 4), first, *more)
+        return (rows(POINTWISE.long_width, POINTWISE.long_width, 4), first, *more)
     if shape.reads_halves and shape.spec.facts.vectors:
         # What is loaded once for a thread's columns serves twice as many rows with half the threads.
-        return (rows(FULL_WIDTH, tile, 2), first, long, *more)
-    return (long, first, *more) if shape.reads_halves and shape.sizes[x] >= LONG_ROW else (first, long, *more)
+        return (rows(POINTWISE.full_width, tile, 2), first, long, *more)
+    return (long, first, *more) if shape.reads_halves and shape.sizes[x] >= POINTWISE.long_row else (first, long, *more)
 
 
 def _sorted_rows(shape: Shape, x: str, y: str) -> tuple[Config, ...]:
@@ -99,8 +76,13 @@ def _sorted_rows(shape: Shape, x: str, y: str) -> tuple[Config, ...]:
 
     A warp that has whole lines holds all of the rows of its columns in its own registers.
     """
-    tiles = ((SORTED_ROWS, 1), (2 * SORTED_ROWS, 1), (2 * SORTED_ROWS, 2), (4 * SORTED_ROWS, 4))
-    return tuple(replace(shape, live=1).fit({x: FULL_WIDTH, y: rows}, warps) for rows, warps in tiles)
+    tiles = (
+        (POINTWISE.sorted_rows, 1),
+        (2 * POINTWISE.sorted_rows, 1),
+        (2 * POINTWISE.sorted_rows, 2),
+        (4 * POINTWISE.sorted_rows, 4),
+    )
+    return tuple(replace(shape, live=1).fit({x: POINTWISE.full_width, y: rows}, warps) for rows, warps in tiles)
 
 
 def _tiled(shape: Shape, names: list[str]) -> tuple[Config, ...]:
@@ -116,12 +98,12 @@ def _tiled(shape: Shape, names: list[str]) -> tuple[Config, ...]:
         square = ({x: 64, y: 64}, 8)
         line = ({x: side, y: 32}, 4 if side == 32 else 8)
         fills = all(shape.limit(axis) >= 64 for axis in shape.axes("grid") if axis.name in names)
-        fills = fills and shape.points >= 64 * 64 * FILL * shape.device.multiprocessors
-        fills = fills and flops_per_point(shape) < BUSY_FLOPS
-        if SIDE < shape.sizes[y] < 2 * SIDE:
-            square = ({x: 64, y: 2 * SIDE}, 8)
+        fills = fills and shape.points >= 64 * 64 * POINTWISE.fill * shape.device.multiprocessors
+        fills = fills and flops_per_point(shape) < OCCUPANCY.busy_flops
+        if POINTWISE.side < shape.sizes[y] < 2 * POINTWISE.side:
+            square = ({x: 64, y: 2 * POINTWISE.side}, 8)
         tiles = (
-            *((({x: RUN_TILE // run, y: run}, RUN_WARPS),) if run < side else ()),
+            *((({x: POINTWISE.run_tile // run, y: run}, POINTWISE.run_warps),) if run < side else ()),
             *((_balanced(shape, blocks), warps) for blocks, warps in ((square, line) if fills else (line, square))),
             (_balanced(shape, {x: 256, y: 4}), 4),
             (_balanced(shape, {x: 4, y: 256}), 4),

@@ -17,12 +17,8 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import ContractionFacts, ReductionFacts, TiledContractionFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.candidates import configs
-from ferrite_runtime.policies.tiled_contractions import TENSOR_OPERATIONS
 
-LAUNCH_SECONDS = 2e-6
-"""From the end of one kernel in a queue to the first access of the next."""
-LANE_OPERATIONS = 128 * 1.75e9
-"""Instructions of single lanes that a multiprocessor completes in a second."""
+# Corrections of the roofline, the same for all devices; rates of a device stand in its descriptor.
 ACCESS_OPERATIONS = 1.5
 """Instructions per element and buffer for addresses, masks and conversions."""
 OVERLAP_LOSS = 0.1
@@ -61,7 +57,7 @@ def predict(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | No
     config = configs(spec, device, "none", sizes)[0]
     memory, arithmetic = _memory(spec, device, config), _arithmetic(spec, device)
     longer, shorter = max(memory, arithmetic), min(memory, arithmetic)
-    seconds = LAUNCH_SECONDS + longer + OVERLAP_LOSS * shorter + _waiting(spec, device, config)
+    seconds = device.launch_nanoseconds / 1e9 + longer + OVERLAP_LOSS * shorter + _waiting(spec, device, config)
     return Prediction(seconds, memory, arithmetic)
 
 
@@ -100,7 +96,7 @@ def _multiplications(spec: KernelSpec, facts: TiledContractionFacts, device: Dev
     sizes, blocks = spec.hint_sizes(), dict(configs(spec, device, "none")[0].blocks)
     tiles = -(-spec.expected_programs(blocks) // device.multiprocessors) * device.multiprocessors
     points = tiles * blocks.get("YBLOCK", 1) * blocks.get("XBLOCK", 1) * max(1, sizes["r"])
-    return 2.0 * points * facts.product / (device.multiprocessors * TENSOR_OPERATIONS)
+    return 2.0 * points * facts.product / (device.multiprocessors * device.tensor_operations)
 
 
 def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:
@@ -116,4 +112,4 @@ def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:
     if spec.form == "sort":
         steps = math.log2(max(2, facts_as(facts, ReductionFacts).reduction_size))
         operations += points * SORT_OPERATIONS * steps * (steps + 1) / 2
-    return float(operations / (device.multiprocessors * LANE_OPERATIONS))
+    return float(operations / (device.multiprocessors * device.lane_operations))

@@ -8,56 +8,14 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import ContractionFacts, RegisterNormFacts, SplitFacts, facts_as
 from ferrite_runtime.policies.blocks import next_power_of_two
 from ferrite_runtime.policies.columns import looped_columns, persistent_columns, scanned_columns
-from ferrite_runtime.policies.occupancy import BUSY_FLOPS, flops_per_point, spread
+from ferrite_runtime.policies.occupancy import flops_per_point, spread
 from ferrite_runtime.policies.shape import Shape, param_bytes
+from ferrite_runtime.policies.thresholds import OCCUPANCY, ROWS, TILES
 from ferrite_runtime.policies.tiles import (
-    FILL,
-    HALVES_PER_THREAD,
-    MANY_LIVE,
-    PART_PER_THREAD,
     keep_busy,
     loop_config,
     rows_config,
 )
-
-# A row of so many elements has work for a program of its own.
-LONG_ROW = 1024
-# A row of halves that is combined faster by fewer threads, with twice as many elements to each: measured on an H200.
-HUGE_ROW = 8192
-# A long row that fills less than this share of its tile.
-IDLE_ROW, IDLE_SHARE = 4096, 0.75
-# Elements of the tile of several short rows, and elements per thread of such that one warp holds; of those that are
-# only added up, or at least so long and only reduced.
-SHORT_TILE, ROW_HELD, ROW_REDUCED, REDUCED_ROW = 2048, 32, 64, 128
-# Rows of so few elements, and elements of a tile of them.
-TINY_ROW, TINY_TILE = 4, 1024
-# Rows of halves that lie at odd places are reduced two by two up to this length: a thread has as many as of short ones.
-ODD_ROW = 2048
-# Rows of which a thread has one each go through their lines of memory element by element. So many bytes of a row leave
-# room for those of two to a thread, and warps that store rows longer than so many do so one by one: by way of shared
-# memory, where a program of several would wait for all of them.
-ROW_PER_THREAD_SHORT, ROW_PER_THREAD_LONG = 20, 56
-LOOP_BLOCK = 2048
-# Rows so long that the programs that a multiprocessor would hold at once fill its share of the cache with them.
-LONG_PASS = 16384
-# Elements per thread, and live tiles that are counted, of a kernel that takes rows one after the other.
-CHUNK_PER_THREAD = 16
-CHUNK_LIVE = 4
-# Block of lines that are scanned block by block, and elements per thread of a scan.
-SCAN_BLOCK, SCANNED_PER_THREAD = 8192, 32
-# Columns that programs share: a line of memory of 32-bit elements.
-SHARED_COLUMNS = 32
-# Columns and elements of a block of the matrix that few rows are multiplied with, blocks on their way at once (with the
-# one that is multiplied), and warps of a program.
-PRODUCT_COLUMNS, PRODUCT_TILE, PRODUCT_STAGES, PRODUCT_WARPS = 32, 4096, 6, 2
-# Sums of products that a thread has under way, and bytes of rows that a multiprocessor's own cache has room for.
-MULTIPLIED_PER_THREAD, MULTIPLIED_BYTES = 32, 128 << 10
-# Rows of halves that a program reduces with a vector, and elements of them per thread.
-VECTOR_ROWS, VECTOR_PER_THREAD = 2, 64
-# Bytes per thread of rows that are sorted, and warps for these at most; fewer for rows of more elements: more steps.
-SORTED_BYTES, SORT_WARPS, LONG_SORT, LONG_SORT_WARPS = 16, 8, 1024, 4
-# Bytes for an element of a matrix of bytes, with what else is read and written for a row.
-BYTE_SHARE = 1.25
 
 
 def persistent_configs(shape: Shape) -> tuple[Config, ...]:
@@ -79,15 +37,16 @@ def _most_warps(shape: Shape, config: Config) -> int:
     blocks, warp = dict(config.blocks), shape.device.target.warp_size
     if shape.contiguous in ("x", "y"):
         beside = blocks.get(f"{shape.contiguous.upper()}BLOCK", 1)
-        return shape.device.max_warps if flops_per_point(shape) >= BUSY_FLOPS else max(config.num_warps, beside // warp)
+        is_busy = flops_per_point(shape) >= OCCUPANCY.busy_flops
+        return shape.device.max_warps if is_busy else max(config.num_warps, beside // warp)
     return shape.device.max_warps if blocks.get("XBLOCK", 1) > 1 else config.num_warps
 
 
 def _row_per_thread(shape: Shape, row: int) -> tuple[Config, ...]:
     """Returns the candidates of short rows of which each thread goes through its own."""
     read, threads, shape = shape.reduction * shape.narrowest_read, shape.device.target.warp_size, replace(shape, live=1)
-    rows, warps = (512, 8) if read <= ROW_PER_THREAD_SHORT else (128, 4)
-    if read > ROW_PER_THREAD_LONG and not shape.only_reduces:
+    rows, warps = (512, 8) if read <= ROWS.row_per_thread_short else (128, 4)
+    if read > ROWS.row_per_thread_long and not shape.only_reduces:
         rows, warps = 32, 1
     busy = keep_busy(shape, rows, threads)
     tiles = ((busy, max(1, min(warps, busy // threads))), (32, 1), (128, 4), (256, 4), (512, 8))
@@ -95,36 +54,36 @@ def _row_per_thread(shape: Shape, row: int) -> tuple[Config, ...]:
 
 
 def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
-    takes_many = _moves_bytes(shape) or (row >= HUGE_ROW and shape.reads_halves)
-    per_thread = 8 if shape.live > MANY_LIVE else 32 if takes_many else 16
-    rows = 1 if row >= LONG_ROW else max(1, SHORT_TILE // row)
+    takes_many = _moves_bytes(shape) or (row >= ROWS.huge_row and shape.reads_halves)
+    per_thread = 8 if shape.live > TILES.many_live else 32 if takes_many else 16
+    rows = 1 if row >= ROWS.long_row else max(1, ROWS.short_tile // row)
     threads = shape.device.target.warp_size
-    if row <= TINY_ROW:
-        per_thread, rows = (16 if shape.reads_halves else 8), TINY_TILE // row
+    if row <= ROWS.tiny_row:
+        per_thread, rows = (16 if shape.reads_halves else 8), ROWS.tiny_tile // row
         shape = replace(shape, live=1)
-    elif row < LONG_ROW and _fills_warp(shape, row):
+    elif row < ROWS.long_row and _fills_warp(shape, row):
         per_thread = _held_by_warp(shape, row)
         rows, shape = max(1, threads * per_thread // row), replace(shape, live=1)
-    elif LONG_ROW < row <= ODD_ROW and shape.reads_halves and shape.only_reduces and _is_odd(shape):
-        rows, per_thread, shape = 2, ROW_REDUCED, replace(shape, live=1)
+    elif ROWS.long_row < row <= ROWS.odd_row and shape.reads_halves and shape.only_reduces and _is_odd(shape):
+        rows, per_thread, shape = 2, ROWS.row_reduced, replace(shape, live=1)
     rows = keep_busy(shape, rows)
     warps = max(1, rows * row // (threads * per_thread))
     # Where few rows leave multiprocessors idle, a row is shared by as many threads as can each read 16 bytes at once.
-    if rows == 1 and shape.points < FILL * shape.device.multiprocessors:
+    if rows == 1 and shape.points < TILES.fill * shape.device.multiprocessors:
         warps = max(warps, min(4, row // (threads * min(8, shape.vector))), 1)
     first = rows_config(shape, rows, row, warps)
     if rows == 1 and _shares_vectors(shape):
         several = _with_vectors(shape, row)
         return (several, first) if _matrices(shape) > 1 else (first, several)
     more = [(rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, warps * 2), (rows * 4, warps * 2)]
-    if (row >= IDLE_ROW and shape.reduction <= row * IDLE_SHARE) or _narrows_to_bytes(shape):
+    if (row >= ROWS.idle_row and shape.reduction <= row * ROWS.idle_share) or _narrows_to_bytes(shape):
         # The lanes past the end keep threads idle, the more the more there are; and what becomes bytes takes many
         # instructions for each of them, so that what a row takes beside them counts. Measured on an H200 for halves: 18
         # to 20 % less for softmax of 3,000 and RMS norm of 5,000 elements, 0 to 8 % for quantisation.
         more[:2] = reversed(more[:2])
         if shape.reads_halves:
             first, more[0] = rows_config(shape, rows, row, max(1, warps // 2)), (rows, warps)
-    elif rows == 1 and shape.live <= MANY_LIVE and _saves_steps(shape, warps):
+    elif rows == 1 and shape.live <= TILES.many_live and _saves_steps(shape, warps):
         return (_halved(shape, row, warps), first, *(rows_config(shape, rows, row, w) for _, w in more[:1]))
     return (first, *(rows_config(shape, count, row, w) for count, w in more if count <= max(1, shape.points)))
 
@@ -132,9 +91,9 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
 def _held_by_warp(shape: Shape, row: int) -> int:
     """Returns how many elements of short rows a thread holds of which one warp holds several."""
     is_one_sum = shape.live == 1 and shape.spec.facts.stores == 1
-    if shape.only_reduces and (is_one_sum or row >= REDUCED_ROW):
-        return ROW_REDUCED
-    return ROW_HELD if shape.live <= MANY_LIVE else ROW_HELD // 2
+    if shape.only_reduces and (is_one_sum or row >= ROWS.reduced_row):
+        return ROWS.row_reduced
+    return ROWS.row_held if shape.live <= TILES.many_live else ROWS.row_held // 2
 
 
 def _is_odd(shape: Shape) -> bool:
@@ -157,7 +116,7 @@ def _fills_warp(shape: Shape, row: int) -> bool:
 def _shares_vectors(shape: Shape) -> bool:
     """Returns whether there are rows enough for programs to reduce several of halves with the same vectors."""
     is_half = shape.narrowest_read == shape.element_bytes == 2
-    return is_half and bool(shape.spec.facts.vectors) and keep_busy(shape, VECTOR_ROWS) == VECTOR_ROWS
+    return is_half and bool(shape.spec.facts.vectors) and keep_busy(shape, ROWS.vector_rows) == ROWS.vector_rows
 
 
 def _matrices(shape: Shape) -> int:
@@ -170,13 +129,13 @@ def _matrices(shape: Shape) -> int:
 
 def _with_vectors(shape: Shape, row: int) -> Config:
     """Returns the config of long rows that are reduced with vectors: a thread widens its part of these for two rows."""
-    warps = max(1, VECTOR_ROWS * row // (shape.device.target.warp_size * VECTOR_PER_THREAD))
-    return rows_config(replace(shape, live=1), VECTOR_ROWS, row, warps)
+    warps = max(1, ROWS.vector_rows * row // (shape.device.target.warp_size * ROWS.vector_per_thread))
+    return rows_config(replace(shape, live=1), ROWS.vector_rows, row, warps)
 
 
 def _moves_bytes(shape: Shape) -> bool:
     """Returns whether hardly more than a byte is moved for an element: a thread reads 16 bytes twice if it has 32."""
-    return (shape.spec.facts.bytes or 0) <= BYTE_SHARE * shape.expected_points and shape.narrowest_read == 1
+    return (shape.spec.facts.bytes or 0) <= ROWS.byte_share * shape.expected_points and shape.narrowest_read == 1
 
 
 def _narrows_to_bytes(shape: Shape) -> bool:
@@ -191,9 +150,9 @@ def row_column_configs(shape: Shape) -> tuple[Config, ...]:
     The next rows are on their way meanwhile, so a program needs no more threads than hold its values.
     """
     row = next_power_of_two(shape.reduction)
-    shape = replace(shape, live=min(shape.live, CHUNK_LIVE))
-    rows = max(1, LONG_ROW // row)
-    warps = max(1, rows * row // (shape.device.target.warp_size * CHUNK_PER_THREAD))
+    shape = replace(shape, live=min(shape.live, ROWS.chunk_live))
+    rows = max(1, ROWS.long_row // row)
+    warps = max(1, rows * row // (shape.device.target.warp_size * ROWS.chunk_per_thread))
     chosen = tuple(rows_config(shape, x, row, w) for x, w in ((rows, warps), (rows, warps * 2), (rows * 2, warps * 2)))
     return (_halved(shape, row, warps), *chosen) if rows == 1 and _saves_steps(shape, warps) else chosen
 
@@ -210,7 +169,7 @@ def _saves_steps(shape: Shape, warps: int) -> bool:
     vector = 16 // max(2, shape.narrowest_read)
     step = shape.device.target.warp_size * warps * vector
     steps = -(-shape.reduction // step) * step
-    return warps > 1 and shape.reduction < IDLE_ROW and -(-shape.reduction * 2 // step) * step // 2 < steps
+    return warps > 1 and shape.reduction < ROWS.idle_row and -(-shape.reduction * 2 // step) * step // 2 < steps
 
 
 def _halved(shape: Shape, row: int, warps: int) -> Config:
@@ -240,24 +199,24 @@ def _products(shape: Shape, count: int) -> tuple[Config, ...]:
     Half as many columns to a program where those would leave multiprocessors idle, and twice the depth. Blocks of f32
     have as many bytes, and half the threads: what tensor cores multiply in parts is twice as many registers.
     """
-    columns, tile = PRODUCT_COLUMNS, PRODUCT_TILE // (1 if shape.reads_halves else 2)
+    columns, tile = ROWS.product_columns, ROWS.product_tile // (1 if shape.reads_halves else 2)
     if shape.sizes["x"] // columns < 2 * shape.device.multiprocessors:
         columns //= 2
     points = tile // columns
     tiles: tuple[tuple[int, int, int, int], ...] = (
-        (columns, points, PRODUCT_STAGES, PRODUCT_WARPS),
-        (columns, points, PRODUCT_STAGES - 2, PRODUCT_WARPS * 2),
-        (columns, points // 2, PRODUCT_STAGES, PRODUCT_WARPS * 2),
-        (columns * 2, points // 2, PRODUCT_STAGES - 2, PRODUCT_WARPS * 2),
+        (columns, points, ROWS.product_stages, ROWS.product_warps),
+        (columns, points, ROWS.product_stages - 2, ROWS.product_warps * 2),
+        (columns, points // 2, ROWS.product_stages, ROWS.product_warps * 2),
+        (columns * 2, points // 2, ROWS.product_stages - 2, ROWS.product_warps * 2),
     )
     if shape.reads_halves and count > 1:
         # Blocks of two matrices and more are on their way: as many columns of each are half as deep.
         tiles = (tiles[3], tiles[0], *tiles[1:3])
     elif not shape.reads_halves:
         tiles = (
-            (columns, points, PRODUCT_STAGES - 2, PRODUCT_WARPS // 2),
-            (columns * 2, points, PRODUCT_STAGES - 2, PRODUCT_WARPS * 2),
-            (columns, points, PRODUCT_STAGES - 2, PRODUCT_WARPS),
+            (columns, points, ROWS.product_stages - 2, ROWS.product_warps // 2),
+            (columns * 2, points, ROWS.product_stages - 2, ROWS.product_warps * 2),
+            (columns, points, ROWS.product_stages - 2, ROWS.product_warps),
         )
     limits = {axis.block: shape.limit(axis) for axis in shape.spec.axes}
     return tuple(
@@ -275,10 +234,10 @@ def _multiplied(shape: Shape, rows: int) -> tuple[Config, ...]:
     rows = next_power_of_two(rows)
     limits = {axis.block: shape.limit(axis) for axis in shape.spec.axes}
     tiles, found = [(2, 1, 4), (4, 2, 4), (1, 1, 4), (4, 1, 4)], []
-    if rows * shape.reduction * param_bytes("f32") > MULTIPLIED_BYTES:
+    if rows * shape.reduction * param_bytes("f32") > ROWS.multiplied_bytes:
         tiles[:2] = reversed(tiles[:2])
     for columns, share, warps in tiles:
-        sums = share * MULTIPLIED_PER_THREAD * warps * shape.device.target.warp_size
+        sums = share * ROWS.multiplied_per_thread * warps * shape.device.target.warp_size
         points = max(1, sums // (rows * columns))
         blocks = {"XBLOCK": min(columns, limits["XBLOCK"]), "RBLOCK": min(points, limits["RBLOCK"])}
         found.append(Config.of(blocks, warps, 1))
@@ -286,23 +245,23 @@ def _multiplied(shape: Shape, rows: int) -> tuple[Config, ...]:
 
 
 def _inner_looped(shape: Shape) -> tuple[Config, ...]:
-    if shape.reduction_facts.passes > 1 and shape.reduction >= LONG_PASS:
+    if shape.reduction_facts.passes > 1 and shape.reduction >= ROWS.long_pass:
         # Few rows at a time, each read by as many threads as a program can have: the next pass finds them in the cache.
         most = shape.device.max_warps
         # With the fewest lanes past the end; of equals the longer blocks, which are half as many.
-        blocks = sorted((LONG_PASS, LONG_PASS // 2), key=lambda block: -(-shape.reduction // block) * block)
-        again = (*((block, most) for block in blocks), (LONG_PASS // 4, most // 2 or 1))
+        blocks = sorted((ROWS.long_pass, ROWS.long_pass // 2), key=lambda block: -(-shape.reduction // block) * block)
+        again = (*((block, most) for block in blocks), (ROWS.long_pass // 4, most // 2 or 1))
         return tuple(loop_config(shape, 1, r, w) for r, w in again)
-    block = LOOP_BLOCK * (2 if shape.element_bytes <= 2 else 1)
+    block = ROWS.loop_block * (2 if shape.element_bytes <= 2 else 1)
     if shape.live > 4 or shape.buffers > 8:
         block //= 2
     crowded = shape.points >= 2 * shape.device.multiprocessors
     if not crowded:
         block *= 2  # few programs have to keep the memory busy between them
     block = min(block, next_power_of_two(shape.reduction))
-    rows = keep_busy(shape, max(1, LOOP_BLOCK // 2 // block))
+    rows = keep_busy(shape, max(1, ROWS.loop_block // 2 // block))
     warps = max(1, rows * block // (shape.device.target.warp_size * (16 if shape.element_bytes <= 2 else 8)))
-    is_filled = shape.points >= FILL * shape.device.multiprocessors
+    is_filled = shape.points >= TILES.fill * shape.device.multiprocessors
     if is_filled and shape.narrowest_read >= 4 and shape.only_reduces and not shape.spec.facts.vectors:
         warps *= 2  # as many threads as read 16 bytes each
     first = (rows, block, warps)
@@ -318,9 +277,9 @@ def grid_reduction_configs(shape: Shape) -> tuple[Config, ...]:
 
     One only: such a kernel is not for measuring, its status counts launches.
     """
-    columns = SHARED_COLUMNS if shape.contiguous in ("x", "y") else 1
+    columns = ROWS.shared_columns if shape.contiguous in ("x", "y") else 1
     held = columns * shape.spec.blocks.get("RBLOCK", 1)
-    warps = max(1, held // (shape.device.target.warp_size * PART_PER_THREAD))
+    warps = max(1, held // (shape.device.target.warp_size * TILES.part_per_thread))
     return (replace(shape, live=1).fit({"x": columns}, min(warps, shape.device.max_warps)),)
 
 
@@ -336,7 +295,7 @@ def look_back_configs(shape: Shape) -> tuple[Config, ...]:
     One only: a kernel whose programs wait for each other is not for measuring, its status counts launches.
     """
     block, tiles = shape.spec.blocks.get("RBLOCK", 1), facts_as(shape.spec.facts, SplitFacts).register_tiles
-    held = block * tiles // HALVES_PER_THREAD if tiles > 1 else block // PART_PER_THREAD
+    held = block * tiles // TILES.halves_per_thread if tiles > 1 else block // TILES.part_per_thread
     warps = held // shape.device.target.warp_size
     return (replace(shape, live=1).fit({}, max(1, min(warps, shape.device.max_warps))),)
 
@@ -346,11 +305,11 @@ def scan_configs(shape: Shape) -> tuple[Config, ...]:
     if shape.contiguous in ("x", "y"):
         return scanned_columns(shape)
     row = next_power_of_two(shape.reduction)
-    block = row if row <= LOOP_BLOCK else SCAN_BLOCK
-    held = SCANNED_PER_THREAD * shape.device.target.warp_size
-    rows = keep_busy(shape, held // block if row < LONG_ROW else 1)
-    is_light = shape.reduction_is_known and (row < LONG_ROW or (row == block and _is_odd(shape)))
-    warps = max(1, rows * block // (held if is_light or block > LOOP_BLOCK else held // 4))
+    block = row if row <= ROWS.loop_block else ROWS.scan_block
+    held = ROWS.scanned_per_thread * shape.device.target.warp_size
+    rows = keep_busy(shape, held // block if row < ROWS.long_row else 1)
+    is_light = shape.reduction_is_known and (row < ROWS.long_row or (row == block and _is_odd(shape)))
+    warps = max(1, rows * block // (held if is_light or block > ROWS.loop_block else held // 4))
     shape = replace(shape, live=1) if is_light else shape
     return tuple(_loop_x(shape, x, r, w) for x, r, w in ((rows, block, warps), (rows, max(1, block // 2), warps)))
 
@@ -360,9 +319,9 @@ def sort_configs(shape: Shape) -> tuple[Config, ...]:
     row = next_power_of_two(shape.reduction)
     rows = keep_busy(shape, max(1, 512 // row))
     # With fewer threads more steps of the network stay within a thread or a warp, but the code grows.
-    wanted = rows * row * shape.narrowest_read // (shape.device.target.warp_size * SORTED_BYTES)
-    longest = LONG_SORT_WARPS if shape.reads_halves else LONG_SORT_WARPS // 2
-    warps = max(1, min(wanted, longest if row > LONG_SORT else SORT_WARPS))
+    wanted = rows * row * shape.narrowest_read // (shape.device.target.warp_size * ROWS.sorted_bytes)
+    longest = ROWS.long_sort_warps if shape.reads_halves else ROWS.long_sort_warps // 2
+    warps = max(1, min(wanted, longest if row > ROWS.long_sort else ROWS.sort_warps))
     return tuple(_loop_x(shape, rows, row, w) for w in (warps, warps * 2, max(1, warps // 2)))
 
 

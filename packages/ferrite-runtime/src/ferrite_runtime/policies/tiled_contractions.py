@@ -21,8 +21,6 @@ from ferrite_runtime.policies.shape import Shape
 
 LEAST = 16
 """Fewest rows, columns and points that tensor cores multiply."""
-TENSOR_OPERATIONS = 5.0e12
-"""Multiplications and additions of 16-bit factors that the tensor cores of a multiprocessor complete in a second."""
 EPILOGUE_SECONDS, FEW_WARPS = 4.5e-12, 24
 """What a simple instruction for each element takes a multiprocessor, and warps that have as many cycles idle as busy
 while nothing is multiplied: fitted to epilogues on an H200 (`benchmarks/kernels/products.py`; GELU with 8 warps 140
@@ -130,6 +128,6 @@ def _seconds(shape: Shape, config: Config, tile: Tile) -> float:
     facts = facts_as(shape.spec.facts, TiledContractionFacts)
     tiles = math.prod(-(-shape.sizes[axis.name] // config.block(axis.block)) for axis in shape.axes("grid"))
     rounds = -(-tiles // shape.device.multiprocessors)
-    products = 2.0 * shape.reduction * facts.product / (TENSOR_OPERATIONS * tile.share)
+    products = 2.0 * shape.reduction * facts.product / (shape.device.tensor_operations * tile.share)
     epilogue = facts.flops / max(1, facts.numel) * EPILOGUE_SECONDS * (1 + FEW_WARPS / config.num_warps)
     return rounds * tile.y * tile.x * (products + epilogue)

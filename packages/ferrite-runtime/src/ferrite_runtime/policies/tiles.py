@@ -5,15 +5,6 @@ from __future__ import annotations
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.policies.shape import Shape
 
-# A row of more live tiles than this gets twice the threads.
-MANY_LIVE = 3
-# Programs per multiprocessor that keep it busy whatever the program does.
-FILL = 4
-# Elements per thread of a part of a line that other programs wait for, and of columns that are scanned whole.
-PART_PER_THREAD = 64
-# The same of a part that waits in pieces, two elements in a register.
-HALVES_PER_THREAD = 128
-
 
 def rows_config(shape: Shape, count: int, row: int, warps: int) -> Config:
     """Returns the config of ``count`` rows, or columns, of a length of ``row`` as a power of two, each held whole."""

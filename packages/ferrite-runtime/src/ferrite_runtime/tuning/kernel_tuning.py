@@ -174,11 +174,19 @@ class Outcome:
         return other / mine if mine and other else None
 
 
+def is_exact(spec: KernelSpec) -> bool:
+    """Tells whether a choice depends on the very values of some sizes."""
+    return any(param.bucket == "value" for param in spec.params)
+
+
 def situation_of(
     spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None, divisors: Divisors = ()
 ) -> Situation:
-    """Returns what a kernel's choice on a device depends on; the sizes count to a power of two."""
-    bucket = size_bucket(sizes or spec.hint_sizes())
+    """Returns what a kernel's choice on a device depends on.
+
+    Sizes count to a power of two; those that a person's kernel names as what its choice depends on, exactly.
+    """
+    bucket = tuple(sorted((sizes or {}).items())) if is_exact(spec) else size_bucket(sizes or spec.hint_sizes())
     place = (device.name, str(device.target), triton_version(), bucket)
     return Situation(spec.id, *place, divisors=divisors, name=spec.name)
 

@@ -14,13 +14,10 @@ from functools import lru_cache
 
 from ferrite_ir.language import sizes
 from ferrite_ir.language.sizes import Size, Symbolic
+from ferrite_scheduler.model.target import Policy
 
 SYMBOLIC = 1 << 62
 """Numbers from here on have a symbolic factor: no static tensor is that large."""
-TYPICAL = 1024
-"""What a symbolic size is at least taken for by `typical`."""
-LONG, GROWTH = 16384, 64
-"""Points of a reduction axis, and times its hint, that `reckoned` takes a symbolic one for, whichever are fewer."""
 _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 
 _factors: dict[int, Symbolic] = {}
@@ -91,21 +88,21 @@ def hinted(number: int) -> int:
     return number if -SYMBOLIC < number < SYMBOLIC else sizes.hint(size_of(number))
 
 
-def typical(number: int) -> int:
+def typical(number: int, policy: Policy) -> int:
     """Returns the hint of a size, for choices where the form for large sizes is no worse for small ones.
 
     That a symbolic size is small in the call that is compiled says little about the calls to come.
     """
-    return max(hinted(number), TYPICAL) if is_symbolic(number) else number
+    return max(hinted(number), policy.typical_size) if is_symbolic(number) else number
 
 
-def reckoned(number: int) -> int:
+def reckoned(number: int, policy: Policy) -> int:
     """Returns the reduction length to reckon with in choices that cost little if it is short and save much if not.
 
     What is compiled for a first, small batch serves the large ones of training.
     """
     length = hinted(number)
-    return max(length, min(LONG, GROWTH * length)) if is_symbolic(number) else number
+    return max(length, min(policy.reckoned_length, policy.reckoned_growth * length)) if is_symbolic(number) else number
 
 
 def is_symbolic(number: int) -> bool:

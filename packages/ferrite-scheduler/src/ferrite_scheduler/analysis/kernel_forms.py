@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ferrite_ir.language.graph import Contract, Scan
+from ferrite_ir.language.powers_of_two import next_power_of_two, previous_power_of_two
 from ferrite_scheduler.model import forms
 from ferrite_scheduler.model.annotations import LookBackScan
 from ferrite_scheduler.model.forms import Form
@@ -18,16 +19,9 @@ from .traffic import live_tiles, loads_again
 
 ACCUMULATOR_BYTES = 4
 """Bytes of one value in a tile: narrow floats are computed in f32."""
-COLUMN_BYTES = 4096
-"""Most bytes of values alive at once of a column that is longer than others and held as it would be read again."""
 LIGHT_SCANS = frozenset(("sum", "prod"))
 """Scans of one value, with a combine of one instruction."""
 WORD_BITS = 32
-
-
-def power_of_two(count: int) -> int:
-    """Returns the smallest power of two that is at least ``count``."""
-    return 1 << max(0, count - 1).bit_length()
 
 
 def form_of(cluster: Cluster, dependences: Dependences, policy: Policy) -> Form:
@@ -66,7 +60,7 @@ def persistent_limit(cluster: Cluster, policy: Policy) -> int:
     if cluster.direction == "column":
         return policy.persistent_elements_outer
     most = policy.persistent_bytes // (ACCUMULATOR_BYTES * live_tiles(cluster))
-    return min(policy.persistent_elements, 1 << (most.bit_length() - 1))
+    return min(policy.persistent_elements, previous_power_of_two(most))
 
 
 def is_persistent(cluster: Cluster, live: int, policy: Policy, again: Callable[[], bool]) -> bool:
@@ -79,11 +73,14 @@ def is_persistent(cluster: Cluster, live: int, policy: Policy, again: Callable[[
         again: tells whether a loop over the reduction axis would load more than a tile does: asked about longer
         columns.
     """
-    width = power_of_two(hinted(cluster.reduction))
+    width = next_power_of_two(hinted(cluster.reduction))
     if cluster.direction == "column":
         if width <= policy.persistent_elements_outer:
             return True
-        fits = width <= policy.persistent_elements_again and width * ACCUMULATOR_BYTES * live <= COLUMN_BYTES
+        fits = (
+            width <= policy.persistent_elements_again
+            and width * ACCUMULATOR_BYTES * live <= policy.persistent_column_bytes
+        )
         return fits and not is_symbolic(cluster.reduction) and again()
     return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.persistent_bytes
 
@@ -101,7 +98,7 @@ def holds_columns(cluster: Cluster, live: int, policy: Policy) -> bool:
     """Returns whether a row with ``live`` values alive at once, accumulators included, fits a program that runs."""
     if is_symbolic(cluster.reduction):
         return False
-    width = power_of_two(cluster.reduction)
+    width = next_power_of_two(cluster.reduction)
     return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.run_bytes
 
 

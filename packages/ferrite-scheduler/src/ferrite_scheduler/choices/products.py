@@ -13,18 +13,8 @@ import math
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from ferrite_ir.language.graph import (
-    Computed,
-    Contract,
-    Extern,
-    Graph,
-    Loop,
-    Value,
-    names_read,
-    whole,
-)
-from ferrite_ir.language.scalar import Scalar, load, replace_loads
-from ferrite_ir.passes.rewriting import map_scalars
+from ferrite_ir.language.graph import Contract, Extern, Graph, Loop, names_read, whole
+from ferrite_ir.passes.renaming import Renaming
 from ferrite_ir.text.fingerprint import fingerprint
 from ferrite_scheduler.model.choices import Choice, Cost
 from ferrite_scheduler.model.forms import TiledContraction
@@ -36,8 +26,6 @@ from .library_products import as_library_calls
 from .oracle import CostOracle
 
 OWN, LIBRARY = "own kernel", "library"
-GAIN = 0.98
-"""Part of the library's cost that a kernel of ours may have, at most: less of a gain is noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +84,7 @@ def _decide(part: Graph, oracle: CostOracle, target: Target, policy: Policy) -> 
     ways = ((LIBRARY, as_library_calls(part, products)), (OWN, part))
     costs: list[tuple[str, Cost]] = [(name, oracle.cost(schedule(way, target, policy))) for name, way in ways]
     library, own = (cost.seconds for _, cost in costs)
-    is_cheaper = own < GAIN * library if math.isfinite(library) else math.isfinite(own)
+    is_cheaper = own < policy.library_gain * library if math.isfinite(library) else math.isfinite(own)
     return Choice((), tuple(costs), OWN if is_cheaper else LIBRARY)
 
 
@@ -108,31 +96,9 @@ def part_of(graph: Graph, kernel: Kernel) -> Graph | None:
         return None
     made = {result.name for definition in computed for result in definition.results}
     read = dict.fromkeys(name for definition in computed for name in names_read(definition) if name not in made)
-    numbers = {
-        name: f"v{number}" for number, name in enumerate((*read, *(r.name for d in computed for r in d.results)))
-    }
-    inputs = tuple(_renamed(graph.values[name], numbers) for name in read)
-    definitions = tuple(_with_names(definition, numbers) for definition in computed)
-    outputs = tuple(whole(_renamed(graph.values[name], numbers)) for name in kernel.stored)
+    names = (*read, *(result.name for definition in computed for result in definition.results))
+    numbered = Renaming({name: f"v{number}" for number, name in enumerate(names)})
+    inputs = tuple(numbered.value(graph.values[name]) for name in read)
+    definitions = tuple(map(numbered.definition, computed))
+    outputs = tuple(whole(numbered.value(graph.values[name])) for name in kernel.stored)
     return Graph("product", inputs, definitions, outputs, device=graph.device, sizes=graph.sizes)
-
-
-def _renamed(value: Value, numbers: dict[str, str]) -> Value:
-    return Value(numbers[value.name], value.type)
-
-
-def _with_names(definition: Computed, numbers: dict[str, str]) -> Computed:
-    """Returns a definition that reads and makes values of other names."""
-
-    def read(node: Scalar) -> Scalar:
-        return load(numbers[node.source], node.indices, node.dtype)
-
-    def change(body: Scalar) -> Scalar:
-        return replace_loads(body, read, {})
-
-    changed = map_scalars(definition, change, lambda index: index)
-    results = tuple(_renamed(result, numbers) for result in definition.results)
-    if isinstance(changed, Contract):
-        return replace(changed, result=results[0])
-    assert isinstance(changed, Loop), "a part holds loops and contractions"
-    return replace(changed, results=results)

@@ -18,9 +18,6 @@ from ferrite_scheduler.model.forms import Combo, Pointwise
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.model.target import Policy
 
-SHARED_SHARE = 16
-"""What parts may share: tensors of one element, or of so many times fewer than there are points."""
-
 
 def costs_no_memory(a: Cluster, b: Cluster, dependences: Dependences) -> bool:
     """Returns whether no value lives longer if two clusters are one kernel, whenever that runs.
@@ -47,16 +44,16 @@ def separate_parts(kernel: Kernel, dependences: Dependences, policy: Policy) -> 
     """Returns a pointwise kernel as a combo kernel, its body in parts; the same where it is one."""
     if not policy.combo or not isinstance(kernel.form, Pointwise) or len(kernel.body) < 2:
         return kernel
-    groups = list(_groups(kernel, dependences))
+    groups = list(_groups(kernel, dependences, policy))
     if len(groups) < 2:
         return kernel
     body = tuple(definition for group in groups for definition in group)
     return replace(kernel, body=body, form=Combo(tuple(map(len, groups))))
 
 
-def _groups(kernel: Kernel, dependences: Dependences) -> Iterator[list[Computed]]:
+def _groups(kernel: Kernel, dependences: Dependences, policy: Policy) -> Iterator[list[Computed]]:
     """Yields the definitions that share a storage with each other, in order, groups by their first one."""
-    ignored = _small_inputs(kernel, dependences)
+    ignored = _small_inputs(kernel, dependences, policy)
     leader = list(range(len(kernel.body)))
 
     def find(number: int) -> int:
@@ -76,13 +73,13 @@ def _groups(kernel: Kernel, dependences: Dependences) -> Iterator[list[Computed]
     yield from groups.values()
 
 
-def _small_inputs(kernel: Kernel, dependences: Dependences) -> set[str]:
+def _small_inputs(kernel: Kernel, dependences: Dependences, policy: Policy) -> set[str]:
     """Returns the storages that a kernel only reads, and that have few elements."""
     points = hint(product(axis.size for axis in kernel.axes))
     small = {
         dependences.storage[param.name]
         for param in kernel.params
-        if param.access == "read" and count_elements(param.type) <= max(1, points // SHARED_SHARE)
+        if param.access == "read" and count_elements(param.type) <= max(1, points // policy.combo_shared_share)
     }
     written = {dependences.storage[param.name] for param in kernel.params if param.access != "read"}
     made = {dependences.storage[result.name] for definition in kernel.body for result in definition.results}

@@ -12,9 +12,6 @@ from ferrite_scheduler.analysis.dependences import Dependences, count_elements
 
 from .greedy import Fusion
 
-SHARE = 64
-"""Neighbours are swapped where that lowers the peak by one part in so many, at least."""
-
 
 def execution_order(fusion: Fusion, graph: Graph) -> list[int]:
     """Returns the representatives of all clusters and host calls in execution order."""
@@ -33,7 +30,7 @@ def execution_order(fusion: Fusion, graph: Graph) -> list[int]:
 
     best = min(orders, key=peak)
     swapped = with_swaps(best, after, _traces(groups, fusion.dependences), sizes)
-    return swapped if (peak(best) - peak(swapped)) * SHARE >= peak(best) > 0 else best
+    return swapped if (peak(best) - peak(swapped)) * fusion.policy.swapped_share >= peak(best) > 0 else best
 
 
 @dataclass(frozen=True, slots=True)

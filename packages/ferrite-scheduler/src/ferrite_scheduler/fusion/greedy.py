@@ -24,16 +24,6 @@ from .proposal import Proposal, propose
 from .rules import Refusal, judge
 from .topological_order import MergeOrder
 
-NEIGHBOURS = 2
-"""How many following readers of a buffer, over as many points, each reader is paired with."""
-DETOUR = 8
-"""Pairs whose accesses agree only in another loop order are tried as if they saved this many times less.
-
-So straight ones come first.
-"""
-RETRIES = 8
-"""How often a pair blocked by a path is tried again."""
-
 
 @dataclass(slots=True)
 class Counters:
@@ -89,9 +79,9 @@ def candidates(dependences: Dependences, policy: Policy) -> dict[tuple[int, int]
         if definer is not None and not dependences.nodes[definer].is_host:
             home = _home_of(name, dependences.nodes[definer])
             for number, touch in loads:
-                score = 2 * touch.bytes if touch.access == home else touch.bytes // DETOUR
+                score = 2 * touch.bytes if touch.access == home else touch.bytes // policy.reordered_share
                 pairs[definer, number] = pairs.get((definer, number), 0) + score
-        for first, second, score in _neighbours(loads, dependences):
+        for first, second, score in _neighbours(loads, dependences, policy):
             pairs[first, second] = pairs.get((first, second), 0) + score
     if policy.horizontal:
         for pair in _companions(dependences, policy):
@@ -142,16 +132,18 @@ def _home_of(name: str, node: Node) -> Access | None:
     return next((home for made, home in zip(node.result_names, node.homes, strict=True) if made == name), None)
 
 
-def _neighbours(loads: list[tuple[int, Touch]], dependences: Dependences) -> Iterator[tuple[int, int, int]]:
+def _neighbours(
+    loads: list[tuple[int, Touch]], dependences: Dependences, policy: Policy
+) -> Iterator[tuple[int, int, int]]:
     """Yields pairs of readers over equally many points that are near each other in program order."""
     alike: dict[int, list[tuple[int, Touch]]] = {}
     for number, touch in loads:
         alike.setdefault(dependences.nodes[number].points, []).append((number, touch))
     for group in alike.values():
         for place, (first, touch) in enumerate(group):
-            for second, other in group[place + 1 : place + 1 + NEIGHBOURS]:
+            for second, other in group[place + 1 : place + 1 + policy.fusion_neighbours]:
                 score = min(touch.bytes, other.bytes)
-                yield first, second, score if touch.access == other.access else score // DETOUR
+                yield first, second, score if touch.access == other.access else score // policy.reordered_share
 
 
 def _consider(fusion: Fusion, pair: tuple[int, int, int, int]) -> None:
@@ -207,7 +199,7 @@ def _merge(
 def _block(fusion: Fusion, pair: tuple[int, int, int, int], witness: int) -> None:
     """Keeps a pair until the cluster on the path between the two has become part of one of them."""
     tries = fusion.tries.get(pair[2:], 0)
-    if tries < RETRIES:
+    if tries < fusion.policy.fusion_retries:
         fusion.tries[pair[2], pair[3]] = tries + 1
         fusion.blocked.setdefault(witness, []).append(pair)
 

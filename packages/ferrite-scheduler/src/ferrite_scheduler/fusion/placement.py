@@ -18,11 +18,9 @@ from ferrite_scheduler.analysis.mixed_radix import (
     normalized,
     separates,
 )
+from ferrite_scheduler.model.target import Policy
 
 from .row_blocks import agree_on_blocks, are_nested, block_of
-
-MOST_DERIVED = 4
-"""Placements are derived from at most this many of the shared names, those with the most bytes."""
 
 
 def space_owner(a: Cluster, b: Cluster) -> tuple[Cluster, Cluster]:
@@ -66,17 +64,17 @@ def _has_points(guest: Cluster, owner: Cluster, share: int) -> bool:
     return guest.grid == points
 
 
-def placements(owner: Cluster, guest: Cluster, shared: Callable[[], list[str]]) -> Iterator[Placement]:
+def placements(owner: Cluster, guest: Cluster, shared: Callable[[], list[str]], policy: Policy) -> Iterator[Placement]:
     """Yields candidate placements, the identity first, then those that make a shared name's accesses agree.
 
-    ``shared`` returns the names that both know, most bytes first.
+    ``shared`` returns the names that both know, most bytes first; the policy says of how many of them.
     """
     for reduction in levels(owner, guest):
         full = reduction == 1
         seen: set[Digits | None] = {None}
         yield Placement(full, None, reduction)
         moves = not guest.kinds or (guest.reduction == owner.reduction and not guest.inner)
-        for name in shared()[:MOST_DERIVED] if moves else ():
+        for name in shared()[: policy.derived_placements] if moves else ():
             back = _derived(owner, guest, name, reduction)
             if back is None or back in seen or back == identity(guest.points):
                 continue

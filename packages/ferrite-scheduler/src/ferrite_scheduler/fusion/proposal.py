@@ -65,7 +65,11 @@ def propose(a: Cluster, b: Cluster, dependences: Dependences, target: Target, po
     shared = shared_names(owner, guest)
     wanted = sum(_bytes_of(name, owner, guest) for name in shared)
     best: Weighing | None = None
-    for placement in placements(owner, guest, lambda: sorted(shared, key=lambda name: -_bytes_of(name, owner, guest))):
+
+    def heaviest() -> list[str]:
+        return sorted(shared, key=lambda name: -_bytes_of(name, owner, guest))
+
+    for placement in placements(owner, guest, heaviest, policy):
         weighing = weigh(owner, guest, placement, shared, dependences)
         if best is None or (weighing.clash is None, weighing.saved) > (best.clash is None, best.saved):
             best = weighing

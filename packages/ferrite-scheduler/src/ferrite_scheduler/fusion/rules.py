@@ -21,14 +21,12 @@ from ferrite_scheduler.model.annotations import RowResult
 from ferrite_scheduler.model.schedule import Numbers, with_numbers
 from ferrite_scheduler.model.tiled_contractions import is_tiled
 
-from .combo_kernels import SHARED_SHARE, costs_no_memory
+from .combo_kernels import costs_no_memory
 from .proposal import Proposal
 from .row_blocks import other_combine
 
 WHOLE_REDUCTIONS = frozenset(("scan", "look back", "sort"))
 """Kinds of clusters whose reduction axis is walked as a whole, and along which order matters."""
-MOST_TILES = 2
-"""Products whose tiles a program holds at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,8 +310,9 @@ def _pairs(proposal: Proposal) -> Refusal | None:
     tiled = [d for d in products if isinstance(d, Contract) and is_tiled(d, proposal.policy)]
     if not tiled:
         return None
-    if len(tiled) > MOST_TILES:
-        return refuse("a program has no registers for so many tiles", products=len(tiled), limit=MOST_TILES)
+    most = proposal.policy.product_tiles
+    if len(tiled) > most:
+        return refuse("a program has no registers for so many tiles", products=len(tiled), limit=most)
     if proposal.weighing is None or proposal.weighing.joined:
         return None
     return refuse("products share a kernel only where something reads both at the same points")
@@ -362,7 +361,7 @@ def _makes_parts(proposal: Proposal) -> bool:
     a, b, weighing, policy = proposal.first, proposal.second, proposal.weighing, proposal.policy
     if weighing is None or weighing.joined or not policy.combo:
         return False
-    if proposal.saved * SHARED_SHARE > min(_traffic(a), _traffic(b)):
+    if proposal.saved * proposal.policy.combo_shared_share > min(_traffic(a), _traffic(b)):
         return False
     return costs_no_memory(a, b, proposal.dependences)
 

@@ -10,6 +10,7 @@ from ferrite_ir.language.graph import Computed, Reduction, Scan, Update
 from ferrite_scheduler.model.forms import Form
 
 LONGEST = 60
+"""Characters of a name: what a profiler shows of it."""
 
 
 def kernel_name(form: Form, body: Iterable[Computed]) -> str:

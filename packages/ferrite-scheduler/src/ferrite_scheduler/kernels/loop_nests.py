@@ -146,11 +146,11 @@ def _lay_out(
         else:
             rigid |= _touched_bases(digits, bases)
     rigid |= _rigid_bases(nodes, own, bases)
-    grid, inside = join_bases(bases, max(1, reduction), sorted(vectors), rigid, cluster.inner, strides)
+    grid, inside = join_bases(bases, max(1, reduction), sorted(vectors), rigid, cluster.inner, strides, policy)
     rows = _bases_of(_rows_of, nodes, own, bases)
     batch = _bases_of(_batch_of, nodes, own, bases)
     block = frozenset(number for number, base in enumerate(bases) if base.step < min(cluster.inner, reduction))
-    tiles = place_groups(grid, inside, strides, policy.max_tiled_axes, rows, block, batch)
+    tiles = place_groups(grid, inside, strides, policy, rows, block, batch)
     positions, (grid_dims, reduction_dims) = _name_dims(tiles, bases, whole_reduction=whole_reduction)
     flat = linearize(tuple(positions), tuple(size_of(base.step) for base in bases))
     mappings = tuple(_mapping(node, digits, bases, positions, flat) for node, digits in zip(nodes, own, strict=True))

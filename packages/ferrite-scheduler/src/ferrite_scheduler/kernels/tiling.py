@@ -10,27 +10,12 @@ from dataclasses import dataclass
 from math import prod
 
 from ferrite_scheduler.analysis.generic_sizes import hinted, typical
+from ferrite_scheduler.model.target import DEFAULT_POLICY, Policy
 
 from .iteration_space import Base
 
-TILED_SHARE = 0.1
-"""Share of a kernel's traffic that must run along another dim before a second tile axis pays."""
-NEAR_SHARE = 0.9
-"""Part of the most unit-stride traffic that counts as much."""
-TILED_MINIMUM = 8
-"""Smallest extent worth tiling."""
-LONG_MINIMUM = 4096
-"""Extent from which on any other is worth tiling: what lies beside is no more in the cache when its turn comes."""
-ROW_MINIMUM = 64
-"""Shortest row (elements) that tiles of rows and columns pay for."""
 ROW_MULTIPLE = 8
 """Rows of another multiple of elements start unaligned, and flat kernels read them in wider accesses."""
-LIGHT_SHARE = 16
-"""Times as many bytes as an access whose walk over the innermost dim may be divided the heaviest one has, at least."""
-ROWS_MINIMUM = 16
-"""Fewest rows of such a tiling."""
-ROW_WASTE = 1.125
-"""Most lanes a row may occupy per element, with the best block for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +52,7 @@ def join_bases(
     rigid: frozenset[int],
     inner: int = 0,
     strides: Sequence[Stride] = (),
+    policy: Policy = DEFAULT_POLICY,
 ) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
     """Returns the groups of grid and of reduction bases; bases join where every vector walks over them as over one dim.
 
@@ -79,13 +65,17 @@ def join_bases(
     blocks = [position for position, base in enumerate(bases) if base.step < min(inner, reduction)]
     reduced = (*_join(inside, bases, vectors, rigid), *_join(blocks, bases, vectors, rigid))
     groups = _join(grid, bases, vectors, rigid)
-    longer = _lengthened(groups, vectors, rigid, strides)
+    longer = _lengthened(groups, vectors, rigid, strides, policy)
     # What is neither reduced nor cut into rows is walked as one flat position, by all accesses alike.
     return longer if reduced or len(longer) > 1 else groups, reduced
 
 
 def _lengthened(
-    groups: tuple[Group, ...], vectors: Sequence[tuple[int, ...]], rigid: frozenset[int], strides: Sequence[Stride]
+    groups: tuple[Group, ...],
+    vectors: Sequence[tuple[int, ...]],
+    rigid: frozenset[int],
+    strides: Sequence[Stride],
+    policy: Policy,
 ) -> tuple[Group, ...]:
     """Returns grid groups, the contiguous one joined with what is around it for all but light accesses, if it is short.
 
@@ -95,22 +85,22 @@ def _lengthened(
     guide = _guide(strides)
     if guide is None:
         return groups
-    light = {stride.coefficients for stride in strides if stride.bytes * LIGHT_SHARE <= guide.bytes}
-    light -= {stride.coefficients for stride in strides if stride.bytes * LIGHT_SHARE > guide.bytes}
+    light = {stride.coefficients for stride in strides if stride.bytes * policy.divided_share <= guide.bytes}
+    light -= {stride.coefficients for stride in strides if stride.bytes * policy.divided_share > guide.bytes}
     heavy = [vector for vector in vectors if vector not in light]
     columns = _columns((position for group in groups for position in group.bases), heavy)
     others = list(groups)
     row = next((g for g in groups if guide.coefficients[g.bases[-1]] == 1), None)
-    if row is None or row.extent >= ROW_MINIMUM:
+    if row is None or row.extent >= policy.row_minimum:
         return groups
     others.remove(row)
-    while row.extent < ROW_MINIMUM:
+    while row.extent < policy.row_minimum:
         outer = next((g for g in others if _continues(g, row, columns, rigid)), None)
         if outer is None:
             return groups
         others.remove(outer)
         row = Group(outer.bases + row.bases, outer.extent * row.extent)
-    return (*others, row) if fills_tiles(typical(row.extent)) else groups
+    return (*others, row) if fills_tiles(typical(row.extent, policy), policy) else groups
 
 
 def _guide(strides: Sequence[Stride]) -> Stride | None:
@@ -153,7 +143,7 @@ def place_groups(
     grid: tuple[Group, ...],
     inside: tuple[Group, ...],
     strides: Sequence[Stride],
-    max_tiled_axes: int,
+    policy: Policy,
     rows: frozenset[int] = frozenset(),
     block: frozenset[int] = frozenset(),
     batch: frozenset[int] = frozenset(),
@@ -179,7 +169,7 @@ def place_groups(
     weights = [_unit_bytes(group, strides) for group in ordered]
     total = sum(weights) + sum(_unit_bytes(group, strides) for group in inside)
     # They lie as the main store walks, its innermost one last: that one wins if it carries about as much as any.
-    best = max(i for i, weight in enumerate(weights) if weight >= NEAR_SHARE * max(weights))
+    best = max(i for i, weight in enumerate(weights) if weight >= policy.tiled_near_share * max(weights))
     inner = ordered[best]
     if weights[best] == 0:
         return Tiles((), tuple(ordered), reduction_groups)
@@ -187,44 +177,49 @@ def place_groups(
     if inside:
         row_traffic = max((_unit_bytes(group, strides) for group in inside), default=0)
         # Columns of which fewer lie beside each other than a tile is wide share it with the next ones.
-        is_narrow = typical(inner.extent) < ROW_MINIMUM
-        if row_traffic >= weights[best] or max_tiled_axes < 2 or not others or is_narrow:
+        is_narrow = typical(inner.extent, policy) < policy.row_minimum
+        if row_traffic >= weights[best] or policy.max_tiled_axes < 2 or not others or is_narrow:
             return Tiles((), (*others, inner), reduction_groups)
         return Tiles(tuple(others), (inner,), reduction_groups)
-    second = _second_axis(inner, others, strides, total)
-    if max_tiled_axes < 2:
+    second = _second_axis(inner, others, strides, total, policy)
+    if policy.max_tiled_axes < 2:
         return Tiles((), (*others, inner), reduction_groups)
     if second is None:
-        return Tiles(tuple(others), (inner,), ()) if _has_rows(inner, others) else Tiles((), (*others, inner), ())
+        return (
+            Tiles(tuple(others), (inner,), ()) if _has_rows(inner, others, policy) else Tiles((), (*others, inner), ())
+        )
     return Tiles((*(group for group in others if group is not second), second), (inner,), reduction_groups)
 
 
-def _second_axis(inner: Group, others: list[Group], strides: Sequence[Stride], total: int) -> Group | None:
+def _second_axis(
+    inner: Group, others: list[Group], strides: Sequence[Stride], total: int, policy: Policy
+) -> Group | None:
     """Returns the group that accesses which also depend on ``inner`` walk along, if that is enough traffic."""
     crossing = [s for s in strides if s.coefficients[inner.bases[-1]] not in (0, 1)]
     found = max(others, key=lambda group: _unit_bytes(group, crossing), default=None)
-    least = 2 if typical(inner.extent) >= LONG_MINIMUM else TILED_MINIMUM
-    if found is None or typical(found.extent) < least or typical(inner.extent) < TILED_MINIMUM:
+    least = 2 if typical(inner.extent, policy) >= policy.tiled_long else policy.tiled_minimum
+    if found is None or typical(found.extent, policy) < least or typical(inner.extent, policy) < policy.tiled_minimum:
         return None
     share = _unit_bytes(found, crossing)
-    return found if share > 0 and share >= TILED_SHARE * total else None
+    return found if share > 0 and share >= policy.tiled_share * total else None
 
 
-def _has_rows(inner: Group, others: list[Group]) -> bool:
+def _has_rows(inner: Group, others: list[Group], policy: Policy) -> bool:
     """Returns whether a pointwise kernel whose dims do not join gets rows on one axis and columns on the other.
 
     What depends on the row only, or on the column only, is then loaded and computed once for a tile instead of for each
     point, and no point divides its flat position.
     """
-    return typical(prod(group.extent for group in others)) >= ROWS_MINIMUM and fills_tiles(typical(inner.extent))
+    rows = typical(prod(group.extent for group in others), policy)
+    return rows >= policy.rows_minimum and fills_tiles(typical(inner.extent, policy), policy)
 
 
-def fills_tiles(length: int) -> bool:
+def fills_tiles(length: int, policy: Policy) -> bool:
     """Returns whether rows of so many elements are long enough for tiles, and leave few lanes of a tile idle."""
-    if length < ROW_MINIMUM or length % ROW_MULTIPLE:
+    if length < policy.row_minimum or length % ROW_MULTIPLE:
         return False
-    blocks = [1 << power for power in range(ROW_MINIMUM.bit_length() - 1, 11)]
-    return any(-(-length // block) * block <= length * ROW_WASTE for block in blocks)
+    blocks = [1 << power for power in range(policy.row_minimum.bit_length() - 1, 11)]
+    return any(-(-length // block) * block <= length * policy.row_waste for block in blocks)
 
 
 def _walk(stride: Stride | None, group: Group) -> int:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from ferrite_ir.language.bindings import results_that_bind
-from ferrite_ir.language.graph import Extern, Graph, If, Reduction, TensorType, Update, View, loads_of
+from ferrite_ir.language.graph import Extern, Graph, If, Loop, Reduction, TensorType, Update, View, loads_of
 from ferrite_ir.language.index import Index, linearize
 from ferrite_ir.language.sizes import Size
 from ferrite_scheduler.analysis.dependences import Dependences, Node
@@ -45,7 +45,7 @@ from ferrite_scheduler.model.schedule import (
 )
 from ferrite_scheduler.model.target import Policy
 
-from .sub_buffers import SubBuffer, find_sub_buffers
+from .sub_buffers import SubBuffer, empty_name, find_sub_buffers
 
 STORED_LAST = (LoopedReduction, Contraction, GridReduction, RegisterNorm)
 """Forms that may overwrite an operand only with what they store in the end: all of it has been read before."""
@@ -105,6 +105,8 @@ def plan_memory(
         dying = deaths.get(position, [])
         if isinstance(item, Kernel):
             dying = _run_kernel(plan, item, pending, dying, shared)
+        elif _is_allocated(plan, item):
+            _allocate(plan, item, pending, shared)
         else:
             _drop(plan, pending)
             _call(plan, item)
@@ -202,6 +204,8 @@ def _run_kernel(plan: _Plan, kernel: Kernel, pending: list[str], dying: list[str
         else:
             plan.steps.append(Reuse(param.name, source, param.type))
             taken[source] = param.name
+    if _copies_onto_itself(plan, kernel, in_place):
+        return [host for host in dying if host not in taken]
     if in_place:
         kernel = replace(kernel, params=tuple(_marked(param, in_place) for param in kernel.params))
     arguments = tuple(_argument(plan, param, taken) for param in kernel.params)
@@ -210,6 +214,18 @@ def _run_kernel(plan: _Plan, kernel: Kernel, pending: list[str], dying: list[str
     for name in updated:
         plan.items.pop(plan.host[name], None)
     return [host for host in dying if host not in taken]
+
+
+def _copies_onto_itself(plan: _Plan, kernel: Kernel, in_place: Mapping[str, str]) -> bool:
+    """Returns whether a kernel would store nothing but what lies there: a copy of what nobody else reads."""
+    return not kernel.skip_guard and all(
+        isinstance(definition, Loop)
+        and all(
+            body.op == "load" and in_place.get(result.name) == plan.host.get(body.source)
+            for result, body in zip(definition.results, definition.bodies, strict=True)
+        )
+        for definition in kernel.body
+    )
 
 
 def _marked(param: Param, in_place: dict[str, str]) -> Param:
@@ -316,6 +332,27 @@ def _new_name(plan: _Plan, wanted: str) -> str:
         name, number = f"{wanted}_{number}", number + 1
     plan.taken.add(name)
     return name
+
+
+def _is_allocated(plan: _Plan, node: Node) -> bool:
+    """Returns whether a call makes a buffer without contents, of a type that programs have, in no other buffer."""
+    name = empty_name(node)
+    if name is None or name in plan.sub_buffers or _result_name(plan, plan.graph.values[name]) is None:
+        return False
+    return plan.types[name].dtype.kind != "opaque"
+
+
+def _allocate(plan: _Plan, node: Node, pending: list[str], shared: frozenset[str]) -> None:
+    """Adds the steps of a call that makes a buffer without contents: a dead one of its size, or a new one."""
+    result = plan.graph.values[str(empty_name(node))]
+    param = Param(result.name, result.type, "write")
+    free = [host for host in pending if host in plan.owned and host not in shared]
+    holds_others = any(sub_buffer.inside == result.name for sub_buffer in plan.sub_buffers.values())
+    reused = _match_sizes(plan, [param], free) if plan.policy.reuse and not holds_others else {}
+    _drop(plan, [host for host in pending if host not in reused.values()])
+    source = reused.get(result.name)
+    made = Allocate(result.name, result.type) if source is None else Reuse(result.name, source, result.type)
+    plan.steps.append(made)
 
 
 def _call(plan: _Plan, node: Node) -> None:

@@ -65,7 +65,7 @@ def find_sub_buffers(
 
     ``owned`` names the buffers that are the program's own, and known under one name on the host.
     """
-    wanting = [name for item in work if (name := _empty_name(item)) is not None]
+    wanting = [name for item in work if (name := empty_name(item)) is not None]
     if all(name in dependences.kept for name in wanting):
         return {}
     lives = _lives(work, graph, dependences, owned)
@@ -83,7 +83,7 @@ def find_sub_buffers(
     return found
 
 
-def _empty_name(item: Work) -> str | None:
+def empty_name(item: Work) -> str | None:
     """Returns the name of the buffer without contents that an item makes, if it does that."""
     if isinstance(item, Kernel) or not isinstance(item.definition, Extern) or item.definition.target != EMPTY:
         return None
@@ -96,7 +96,7 @@ def _lives(work: Sequence[Work], graph: Graph, dependences: Dependences, owned: 
     storage = dependences.storage
     lives: dict[str, _Life] = {}
     for position, item in enumerate(work):
-        empty = _empty_name(item)
+        empty = empty_name(item)
         for name, span in _touches(item, graph):
             root = storage[name]
             tensor = graph.values[root].type

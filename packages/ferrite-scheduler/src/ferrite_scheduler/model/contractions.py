@@ -20,7 +20,7 @@ from .schedule import Axis
 from .target import Policy
 
 FEWEST_COLUMNS = 16
-"""Columns and reduction points that the narrowest tile of a product has."""
+"""Columns and reduction points that the narrowest tile of a product has: what tensor cores multiply at once."""
 HALVES = (BF16, F16)
 """Types that tensor cores multiply exactly and add in f32."""
 FACTORS = (*HALVES, F32)

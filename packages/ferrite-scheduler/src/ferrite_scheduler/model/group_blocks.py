@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 COLUMNS = 32
-"""Channels that a program takes: 64 bytes of each place or more, and few enough for many places."""
+"""Channels that a program takes, as its kernel is written: 64 bytes of each place or more, and few enough for many."""
 
 
 def spans_of(members: int, channels: int) -> int:

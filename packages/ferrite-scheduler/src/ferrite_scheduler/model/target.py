@@ -23,6 +23,7 @@ class Target:
         registers: 32-bit registers per multiprocessor.
         l2_bytes: size of the last-level cache.
         bandwidth: achievable memory bandwidth, bytes per second.
+        launch_seconds: what one more kernel costs: from the end of one to the first access of the next, and its start.
     """
 
     name: str = "generic"
@@ -32,6 +33,7 @@ class Target:
     registers: int = 65536
     l2_bytes: int = 50 * 1024 * 1024
     bandwidth: float = 4.0e12
+    launch_seconds: float = 3e-6
 
     def __post_init__(self) -> None:
         _check_values(self, "target fact")
@@ -57,7 +59,9 @@ class Target:
 class Policy:
     """Thresholds of the scheduler that another machine or program may want otherwise, with unit and default.
 
-    Those that follow from how kernels are written stand beside what uses them.
+    How a default was found stands behind it: "measured" on an H200 with ``benchmarks/kernels``, where no other card is
+    named, with the decision record that has more; "set" was set by the reason that is given, or as a round number, and
+    never swept. What follows from how kernels are written, or from hardware alone, stands beside what uses it.
 
     Attributes:
         persistent_elements: longest reduction axis (elements, rounded up to a power of two) that a contiguous row may
@@ -67,6 +71,8 @@ class Policy:
         scan_elements: longest line of a scan that is held in one tile; longer ones are walked in blocks.
         heavy_scan_elements: the same for scans of more than one 32-bit sum or product, which take more registers.
         persistent_bytes: most bytes of values alive at once in one persistent tile row.
+        persistent_column_bytes: the same for a column that is longer than ``persistent_elements_outer`` and held as a
+            loop would load it again. Set: one warp holds a column of so many bytes without shared memory.
         run_bytes: the same for a program that takes many rows one after the other and holds sums of their columns.
         run_minimum: smallest matrix (bytes) whose column sums are computed along its rows: smaller ones are read from
             the cache the second time.
@@ -76,61 +82,144 @@ class Policy:
             there are: enough to keep its share of memory's bandwidth busy.
         run_rows: fewest rows of a run where there are more than two programs per multiprocessor: each leaves a row of
             partial sums.
+        run_filling: share of the programs wanted that there must be at least, so that runs end evenly. Set.
+        run_search: definitions that may depend on a column sum; more are taken as if everything did. Set: bounds the
+            time of scheduling.
+        run_tile: elements that a program takes at once at least, several rows where they are shorter. Set.
+        run_least_programs: programs of a multiprocessor that there are whatever the length of their runs. Set: one
+            waits for memory while another sums.
+        run_symbolic_rows: what a symbolic number of rows is at least taken for. Set: with few rows runs cost no more
+            launches than they save.
         split_minimum: shortest reduction axis worth splitting over programs (elements).
+        split_parts: most partial states for each result of a split reduction. Set: the second stage stays one tile.
+        split_chunk: fewest points of a part. Set.
+        split_symbolic_chunk: the same where the length of the reduction axis is symbolic, at the shortest length for
+            which it is split. Set.
+        stages_gain: how many times faster a reduction or scan in stages must be than in one kernel, by bytes and
+            ``Target.launch_seconds``. Set.
+        column_block: neighbouring columns that one program of a reduction or scan along columns takes together. Set: a
+            line of memory of halves.
+        narrow_column_block: the same where even so few programs leave multiprocessors without one. Set: each then has
+            as many threads as can be.
+        merged_states: most states that one program combines, where a reduction reads the results of another that was
+            split. Set: more of them are many programs' work first (decision 0017).
+        scan_part: fewest points of a part of a scan in stages. Set: one step of a kernel that scans block by block.
+        scan_parts: most parts of a line. Set: the scan of their totals stays one tile.
+        typical_size: what a symbolic size is at least taken for where the form for large sizes is no worse for small
+            ones. Set.
+        reckoned_length, reckoned_growth: points of a reduction axis, and times its hint, that a symbolic one is taken
+            for, whichever are fewer, where a choice costs little if it is short. Set.
         programs_per_processor: programs wanted per multiprocessor before a reduction is split.
         programs_for_images: the same where a reduction over the places of several images, that fill half the cache or
-        more,
-            is followed by what reads them again: shorter parts were found to gain (decision 0017).
+            more, is followed by what reads them again: shorter parts were found to gain (decision 0017).
         max_kernel_params: most tensor parameters of one kernel.
         max_combo_params: the same for a kernel of independent updates or of definitions between inputs and results,
             which are parts of it.
+        combo_shared_share: what parts of a combo kernel may share: tensors of one element, or of so many times fewer
+            than there are points. Set.
         max_kernel_ops: most scalar operations in one kernel's body.
         product_rows: most rows of a matrix of a half type that one program multiplies with columns of another one.
         wide_product_rows: the same of float32; 0 leaves all of them to the library.
         tile_products: compute products of half types with more rows than that in kernels of tiles (decision 0045), with
             what reads their results; False leaves them to the library.
+        product_tiles: most products whose tiles a program holds at once. Set: a third leaves no registers.
+        library_gain: part of the library's cost that a kernel of ours may have at most, where both are measured. Set:
+            less of a gain is noise between runs.
         scale_sums: multiply weights of eight bits as they are, and the sums with the scale of a column.
         cut_rows: multiply weights of eight bits with rows of float32 in three parts, on tensor cores.
+        recomputed_points: most points of a statistic that each program of a product computes for itself. Set: the
+            vectors of a small batch.
+        recomputed_cost: most instructions for each element of it. Set.
+        hoisted_points: fewest points that share what is computed once by a loop of its own. Set.
+        hoisted_cost: fewest instructions of it. Set.
+        division_cost: instructions that a division in an index counts for there. Set: it also makes a vector of loads
+            one for each element.
         max_tiled_axes: most grid axes (1 or 2).
+        tiled_share: share of a kernel's traffic that must run along another dim before a second tile axis pays. Set.
+        tiled_near_share: part of the most unit-stride traffic that counts as much, when what is written decides which
+            dim is innermost. Set.
+        tiled_minimum: smallest extent worth tiling (elements). Set.
+        tiled_long: extent from which on any other is worth tiling. Set: what lies beside is no more in the cache when
+            its turn comes.
+        row_minimum: shortest row (elements, a power of two) that tiles of rows and columns pay for. Set.
+        rows_minimum: fewest rows of such a tiling. Set.
+        row_waste: most lanes a row may occupy per element, with the best block for it. Set.
+        divided_share: times as many bytes as an access whose walk over the innermost dim may be divided the heaviest
+            one has, at least. Set.
         horizontal_distance: independent definitions further apart than this many definitions are not fused, because
             values would live longer.
-        horizontal_share: independent definitions are fused if they share at least one part in this many of the
-            smaller one's traffic.
+        horizontal_share: independent definitions are fused if they share at least one part in this many of the smaller
+            one's traffic.
         small_kernel_bytes: independent kernels that move less than this are fused to save a launch.
         block_bytes: most bytes of a value whose rows are cut into blocks for definitions that have a point for each of
             these: so few that the time of a launch is most of what it takes.
         uncoalesced_factor: bytes moved per useful byte by an access that runs across a tile.
         search_budget: most dependence edges walked from either side to see whether two kernels can be one.
+        fusion_neighbours: how many following readers of a buffer, over as many points, each reader is paired with. Set:
+            bounds the work of fusion.
+        reordered_share: pairs whose accesses agree only in another loop order are tried as if they saved this many
+            times less. Set: straight ones come first.
+        fusion_retries: how often a pair that a path blocks is tried again. Set: the same.
+        derived_placements: how many of the shared names, those with most bytes, placements are derived from. Set: the
+            same.
+        swapped_share: neighbours in the order of execution are swapped where that lowers the peak of memory by one part
+            in so many, at least. Set.
         look_back: scan few long lines in one pass, with programs that wait for each other, rather than in two passes.
         look_back_points: points of a line that one such program takes, a power of two.
-        grid_reductions: have programs share rows that a looped kernel would read twice, and wait for each other,
-            those of columns with elements of 4 bytes (decisions 0011 and 0022).
+        grid_reductions: have programs share rows that a looped kernel would read twice, and wait for each other, those
+            of columns with elements of 4 bytes (decisions 0011 and 0022).
         grid_reduction_points: elements of a contiguous row that one such program holds, a power of two; twice as many
             of rows too long for as many programs as may wait for each other.
         grid_reduction_rows: rows of the columns that it holds, a power of two.
         grid_reduction_minimum: fewest bytes that a program reads twice otherwise: shorter rows stay in the cache.
+        grid_reduction_live: most values alive at once for each element. Set: one that waits in a register and one that
+            is made of it.
+        grid_reduction_share: a row has at most one part for so many multiprocessors. Set: kernels of a dozen streams
+            leave room for one another, so that all of them make progress (decision 0011).
         hold_images: normalise images by programs that hold what they have read until its moments are known (decision
             0023), where ``grid_reductions`` allows it.
+        norm_points, norm_least_points: most and fewest places of an image that one of these programs holds, powers of
+            two. Set: results that lie place by place are as many in a row (decision 0023).
+        norm_programs: programs for each multiprocessor, at least, before parts have more places. Set.
+        norm_words: most words that a program waits for, of all groups that it has channels of. Set: four for each of
+            128 threads.
+        norm_members: fewest channels of a group. Set: of smaller ones a block has more than a thread can keep the
+            moments of.
+        affine_operands: operands of a channel, multiplied with and added to an element, from which on they are joined
+            to a factor and a summand. Set.
         prefetch: have programs that wait for others ask for what later ones will read (decision 0026): those that hold
             images, and those of scans; and those that list rows for what these are combined into (decision 0027).
+        prefetch_scanned, prefetch_held: bytes for each multiprocessor that programs are ahead: of scans about what all
+            that run at once hold, of images less, as these ask when their own elements have come. Measured (decision
+            0026: cumsum of a flat tensor 78.8 to 73.6 us, group norm 28.3 to 26.8).
         asking_bandwidth: bytes per second of memory for each multiprocessor from which those of scans do: an H200 has
             32 billion, an H100, where they lose up to 5 %, 23 billion.
         reduce_segments: combine whole rows by kernels that own the places where they go, where that pays.
-        segment_bytes: fewest bytes that it must save: of all elements in 32 bits, which the cache would combine, and
-            of a copy of their target in 32 bits, written and read. Updates of a few MiB would be 2 to 8 microseconds
+        segment_bytes: fewest bytes that it must save: of all elements in 32 bits, which the cache would combine, and of
+            a copy of their target in 32 bits, written and read. Updates of a few MiB would be 2 to 8 microseconds
             faster with atomics on an H200; 0 because their sums would differ from run to run.
         segment_row: fewest elements of such a row: two for each thread of a warp.
-        combined_flight: bytes of rows that the programs of a multiprocessor have on their way at once: three times
-            its share of memory's bandwidth in a microsecond, as half of a program's time goes by before it knows
-            which rows it wants.
+        combined_flight: bytes of rows that the programs of a multiprocessor have on their way at once: three times its
+            share of memory's bandwidth in a microsecond, as half of a program's time goes by before it knows which rows
+            it wants.
         segment_batch: most rows that one of these programs has on their way, a power of two.
         segment_prefetch: most bytes of them, a power of two: more take registers that other programs need.
+        segment_prefetch_target: most bytes of what destinations are before that are prefetched while rows are listed: a
+            part of what memory can move meanwhile. Measured (decision 0027: combining rows of an index add 19.3 to 18.4
+            us).
         accumulated_bytes: fewest bytes of a matrix product that is added to others as soon as it is computed, where it
             would wait for them otherwise: smaller ones take little memory, and adding them one by one takes time.
+        accumulated_products: fewest products in such a sum. Set: of two only one waits.
+        accumulated_share: what is gained is one part of the peak in so many, at least. Set.
+        accumulated_near_peak: share of the peak of memory from which on a place counts for that. Set: blocks of a model
+            that are alike have peaks that are alike, and a sum that lowers one of them lowers none.
         sort_scatters: bring rows that are combined into one place together before, where that pays.
         sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
         sorted_row: fewest elements of such a row.
+        sorted_collisions: rows, at least, that are combined into one place on average. Set.
         reverse_traversal: have kernels begin at the end of large tensors that the kernel before has read or written.
+        last_use_share: what takes less than one part in so many of the cache is not marked as read for the last time.
+            Set: it survives without being told to (decision 0018).
         horizontal: fuse independent definitions that share inputs.
         combo: give independent definitions of a pointwise kernel programs of their own.
         reuse: let a dead buffer's storage serve a new one of the same size.
@@ -143,38 +232,87 @@ class Policy:
     scan_elements: int = 8192
     heavy_scan_elements: int = 4096
     persistent_bytes: int = 64 * 1024
+    persistent_column_bytes: int = 4096
     run_bytes: int = 192 * 1024
     run_minimum: int = 16 << 20
     run_columns: int = 256
     run_programs: int = 8
     run_elements: int = 8192
     run_rows: int = 64
+    run_filling: float = 0.7
+    run_search: int = 64
+    run_tile: int = 1024
+    run_least_programs: int = 2
+    run_symbolic_rows: int = 8192
     split_minimum: int = 256
+    split_parts: int = 512
+    split_chunk: int = 64
+    split_symbolic_chunk: int = 4
+    stages_gain: float = 1.25
+    column_block: int = 64
+    narrow_column_block: int = 16
+    merged_states: int = 4096
+    scan_part: int = 1024
+    scan_parts: int = 1024
+    typical_size: int = 1024
+    reckoned_length: int = 16384
+    reckoned_growth: int = 64
     programs_per_processor: int = 8
     programs_for_images: int = 16
     max_kernel_params: int = 48
     max_combo_params: int = 240
+    combo_shared_share: int = 16
     max_kernel_ops: int = 2000
     product_rows: int = 16
     wide_product_rows: int = 16
     tile_products: bool = False
+    product_tiles: int = 2
+    library_gain: float = 0.98
     scale_sums: bool = True
     cut_rows: bool = True
+    recomputed_points: int = 16
+    recomputed_cost: int = 8
+    hoisted_points: int = 64
+    hoisted_cost: int = 8
+    division_cost: int = 4
     max_tiled_axes: int = 2
+    tiled_share: float = 0.1
+    tiled_near_share: float = 0.9
+    tiled_minimum: int = 8
+    tiled_long: int = 4096
+    row_minimum: int = 64
+    rows_minimum: int = 16
+    row_waste: float = 1.125
+    divided_share: int = 16
     horizontal_distance: int = 64
     horizontal_share: int = 8
     small_kernel_bytes: int = 1 << 20
     block_bytes: int = 4 << 20
     uncoalesced_factor: int = 8
     search_budget: int = 512
+    fusion_neighbours: int = 2
+    reordered_share: int = 8
+    fusion_retries: int = 8
+    derived_placements: int = 4
+    swapped_share: int = 64
     look_back: bool = True
     look_back_points: int = 8192
     grid_reductions: bool = True
     grid_reduction_points: int = 8192
     grid_reduction_rows: int = 512
     grid_reduction_minimum: int = 144 << 10
+    grid_reduction_live: int = 2
+    grid_reduction_share: int = 8
     hold_images: bool = True
+    norm_points: int = 256
+    norm_least_points: int = 64
+    norm_programs: int = 2
+    norm_words: int = 512
+    norm_members: int = 4
+    affine_operands: int = 3
     prefetch: bool = True
+    prefetch_scanned: int = 128 << 10
+    prefetch_held: int = 120 << 10
     asking_bandwidth: float = 27e9
     reduce_segments: bool = True
     segment_bytes: int = 0
@@ -182,11 +320,17 @@ class Policy:
     combined_flight: int = 96 << 10
     segment_batch: int = 16
     segment_prefetch: int = 4096
+    segment_prefetch_target: int = 8 << 20
     accumulated_bytes: int = 1 << 20
+    accumulated_products: int = 3
+    accumulated_share: int = 64
+    accumulated_near_peak: float = 7 / 8
     sort_scatters: bool = True
     sorted_bytes: int = 192 << 20
     sorted_row: int = 128
+    sorted_collisions: int = 8
     reverse_traversal: bool = True
+    last_use_share: int = 8
     horizontal: bool = True
     combo: bool = True
     reuse: bool = True
@@ -213,7 +357,12 @@ _LEAST = dict.fromkeys(
         "persistent_elements_again", "scan_elements", "heavy_scan_elements", "run_programs", "run_elements",
         "programs_for_images", "max_kernel_params", "max_combo_params", "max_kernel_ops",
         "max_tiled_axes", "horizontal_share", "uncoalesced_factor", "look_back_points", "grid_reduction_points",
-        "grid_reduction_rows", "segment_batch", "segment_prefetch",
+        "grid_reduction_rows", "segment_batch", "segment_prefetch", "run_least_programs", "run_tile", "split_chunk",
+        "split_symbolic_chunk", "split_parts", "stages_gain", "column_block", "narrow_column_block", "scan_part",
+        "scan_parts", "typical_size", "reckoned_length", "reckoned_growth", "combo_shared_share", "hoisted_points",
+        "row_minimum", "row_waste", "divided_share", "fusion_neighbours", "reordered_share", "swapped_share",
+        "grid_reduction_share", "norm_points", "norm_least_points", "accumulated_products", "accumulated_share",
+        "affine_operands", "last_use_share", "recomputed_points",
     ),
     1,
 )  # fmt: skip
@@ -226,6 +375,9 @@ _POWERS_OF_TWO = frozenset(
         "grid_reduction_rows",
         "segment_batch",
         "segment_prefetch",
+        "row_minimum",
+        "norm_points",
+        "norm_least_points",
     )
 )
 

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 
 from ferrite_ir.language.dtypes import F32
 from ferrite_ir.language.scalar import Scalar, apply, postorder, rewrite
-
-FEWEST = 3
-"""Operands of a channel from which on there is something to gain."""
+from ferrite_scheduler.model.target import DEFAULT_POLICY, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +39,13 @@ class _Affine:
         return scaled if self.shift is None else apply("add", scaled, self.shift)
 
 
-def join_factors(body: Scalar, is_element: Callable[[Scalar], bool]) -> Scalar:
+def join_factors(body: Scalar, is_element: Callable[[Scalar], bool], policy: Policy = DEFAULT_POLICY) -> Scalar:
     """Returns a body in which such chains of f32 operations are a product and a sum.
 
     Args:
         body: of a loop over elements.
         is_element: whether a value is another one for each element; all else is one of a channel.
+        policy: says how many operands are worth it.
     """
     found: dict[Scalar, _Affine] = {}
     inside: set[Scalar] = set()
@@ -56,7 +55,7 @@ def join_factors(body: Scalar, is_element: Callable[[Scalar], bool]) -> Scalar:
         found[node] = grown = _grown(node, found, is_element)
         if grown.element is not node:
             inside.update(arg for arg in node.args if isinstance(arg, Scalar))
-    roots = {node: form for node, form in found.items() if node not in inside and form.count >= FEWEST}
+    roots = {node: form for node, form in found.items() if node not in inside and form.count >= policy.affine_operands}
     return rewrite(body, lambda leaf: leaf, {node: form.written() for node, form in roots.items()})
 
 

@@ -37,16 +37,12 @@ from .register_norms import words_of_images
 COOPERATING = frozenset(("sum", "max", "min", "online_softmax"))
 """Combines whose states are published, a 32-bit word for each component."""
 COLUMNS = 32
-"""Columns that a program takes together: a line of memory of 32-bit elements."""
+"""Columns that a program takes together, as its kernel is written: a line of memory of 32-bit elements."""
 SMALLEST, SMALLEST_OF_COLUMNS = 2, 4
 """Fewest bytes of an element. Two of two bytes wait in a register; columns of such gain nothing from it.
 
 Nor are rows shared of which wider elements are made: exact exponentials take more registers than there are.
 """
-MOST_LIVE = 2
-"""Most values alive at once for each element, one that waits in a register and one that is made of it."""
-MOST_SHARE = 8
-"""A row has at most one part for so many multiprocessors: kernels of a dozen streams leave room for one another."""
 
 
 def as_grid_reduction(kernel: Kernel, cluster: Cluster, target: Target, policy: Policy) -> Kernel:
@@ -54,10 +50,12 @@ def as_grid_reduction(kernel: Kernel, cluster: Cluster, target: Target, policy: 
     if not policy.grid_reductions or not isinstance(kernel.form, LoopedReduction) or cluster.kinds != {"reduction"}:
         return kernel
     reduction = kernel.reduction
-    if reduction is None or not all(is_static(axis.size) for axis in kernel.axes) or live_tiles(cluster) > MOST_LIVE:
+    if reduction is None or not all(is_static(axis.size) for axis in kernel.axes):
+        return kernel
+    if live_tiles(cluster) > policy.grid_reduction_live:
         return kernel
     is_column = cluster.direction == "column"
-    most = target.processors // MOST_SHARE
+    most = target.processors // policy.grid_reduction_share
     points = policy.grid_reduction_rows if is_column else policy.grid_reduction_points
     if not is_column and int(reduction.size) > points * most:
         points *= 2  # the longest rows: a program of twice as many threads

@@ -23,13 +23,12 @@ from ferrite_scheduler.memory.footprint import storage_bytes
 from ferrite_scheduler.memory.host_steps import Work
 from ferrite_scheduler.model.forms import Combo, Contraction, LookBackScan, LoopedReduction, Pointwise
 from ferrite_scheduler.model.schedule import Kernel, Param
-from ferrite_scheduler.model.target import Target
-
-LEAST_SHARE = 8
-"""What takes less than one part in so many of the cache survives without being told to."""
+from ferrite_scheduler.model.target import Policy, Target
 
 
-def mark_last_uses(work: Sequence[Work], graph: Graph, dependences: Dependences, target: Target) -> list[Work]:
+def mark_last_uses(
+    work: Sequence[Work], graph: Graph, dependences: Dependences, target: Target, policy: Policy
+) -> list[Work]:
     """Returns the work, in order, with such params marked."""
     kept = {dependences.storage[name] for name in dependences.kept}
     touched = [storages_of(item, graph, dependences) for item in work]
@@ -45,7 +44,7 @@ def mark_last_uses(work: Sequence[Work], graph: Graph, dependences: Dependences,
         }
         if isinstance(item, Kernel) and final:
             untouched = {storage for storage in storages if last[storage] == position}
-            marked.append(_with_marks(item, final, untouched, dependences, target))
+            marked.append(_with_marks(item, final, untouched, dependences, target, policy))
         else:
             marked.append(item)
         moved.append(moved[position] + sum(storages.values()))
@@ -60,7 +59,12 @@ def storages_of(item: Work, graph: Graph, dependences: Dependences) -> dict[str,
 
 
 def _with_marks(
-    kernel: Kernel, final: dict[str, int], untouched: Collection[str], dependences: Dependences, target: Target
+    kernel: Kernel,
+    final: dict[str, int],
+    untouched: Collection[str],
+    dependences: Dependences,
+    target: Target,
+    policy: Policy,
 ) -> Kernel:
     """Returns a kernel with the params marked that it reads for the last time, and those that it writes beside these.
 
@@ -70,6 +74,7 @@ def _with_marks(
         untouched: storages of this kernel that no later one touches.
         dependences: of the graph.
         target: the device.
+        policy: thresholds.
     """
     if not isinstance(kernel.form, Pointwise | Combo):
         return kernel
@@ -78,7 +83,7 @@ def _with_marks(
 
     def is_last(param: Param) -> bool:
         since = final.get(dependences.storage[param.name])
-        if since is None or param.access != "read" or not _is_large(param, target):
+        if since is None or param.access != "read" or not _is_large(param, target, policy):
             return False
         once = points == hint(param.type.numel) and sum(load.source == param.name for load in loads) == 1
         return once and since < target.l2_bytes
@@ -88,15 +93,19 @@ def _with_marks(
         return kernel
 
     def is_streaming(param: Param) -> bool:
-        return param.access == "write" and dependences.storage[param.name] in untouched and _is_large(param, target)
+        return (
+            param.access == "write"
+            and dependences.storage[param.name] in untouched
+            and _is_large(param, target, policy)
+        )
 
     return replace(
         kernel, params=tuple(replace(param, is_streaming=True) if is_streaming(param) else param for param in marked)
     )
 
 
-def _is_large(param: Param, target: Target) -> bool:
-    return target.l2_bytes <= LEAST_SHARE * storage_bytes(param.type)
+def _is_large(param: Param, target: Target, policy: Policy) -> bool:
+    return target.l2_bytes <= policy.last_use_share * storage_bytes(param.type)
 
 
 def _passing(work: Sequence[Work], target: Target) -> Iterator[Work]:

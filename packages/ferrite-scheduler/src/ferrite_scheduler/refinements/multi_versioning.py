@@ -28,6 +28,7 @@ from ferrite_ir.language.graph import (
     names_read,
     whole,
 )
+from ferrite_ir.language.powers_of_two import previous_power_of_two
 from ferrite_ir.language.sizes import Size, ceildiv, is_static, product
 from ferrite_scheduler.analysis.clusters import Cluster, stored_names
 from ferrite_scheduler.analysis.dependences import Dependences, Node, Stage, make_node
@@ -35,12 +36,6 @@ from ferrite_scheduler.analysis.generic_sizes import hinted, typical
 from ferrite_scheduler.model.schedule import Conditions
 from ferrite_scheduler.model.target import Policy, Target
 from ferrite_scheduler.rewrites.split_reductions import (
-    COLUMNS,
-    COLUMNS_ALONE,
-    LAUNCH_SECONDS,
-    MOST_PARTS,
-    SHORTEST_OPEN_CHUNK,
-    WORTH,
     Plan,
     is_outer,
     split,
@@ -171,17 +166,18 @@ def _threshold(bytes_: float, node: Node, target: Target, policy: Policy) -> Thr
     """Returns from where on a reduction is better split, None for nowhere."""
     if node.grid == 0:
         return None
-    alone, together = (COLUMNS_ALONE, COLUMNS) if is_outer(node) else (1, 1)
-    grid = typical(node.grid)
+    alone, together = (policy.narrow_column_block, policy.column_block) if is_outer(node) else (1, 1)
+    grid = typical(node.grid, policy)
     programs, row = math.ceil(grid / alone), bytes_ * grid
-    gained = target.seconds(row, programs) - WORTH * row / target.bandwidth
+    gained = target.seconds(row, programs) - policy.stages_gain * row / target.bandwidth
     wanted = target.processors * policy.programs_per_processor / math.ceil(grid / together)
     if gained <= 0 or wanted < 2:
         return None
-    length = max(policy.split_minimum, math.ceil(WORTH * LAUNCH_SECONDS / gained))
-    most = min(MOST_PARTS, length // SHORTEST_OPEN_CHUNK)
-    parts = min(1 << round(math.log2(wanted)), 1 << (most.bit_length() - 1))
-    least = None if is_static(product(dim.size for dim in node.grid_dims)) else int(alone * target.processors / WORTH)
+    length = max(policy.split_minimum, math.ceil(policy.stages_gain * target.launch_seconds / gained))
+    most = min(policy.split_parts, length // policy.split_symbolic_chunk)
+    parts = min(1 << round(math.log2(wanted)), previous_power_of_two(most))
+    is_known = is_static(product(dim.size for dim in node.grid_dims))
+    least = None if is_known else int(alone * target.processors / policy.stages_gain)
     return Threshold(length, least, parts) if parts >= 2 else None
 
 

@@ -66,7 +66,9 @@ REFINEMENTS: tuple[Refinement, ...] = (
     Refinement(
         "last_uses",
         "what nobody reads again should not stay in the cache",
-        lambda plan, target, _: replace(plan, work=mark_last_uses(plan.work, plan.graph, plan.dependences, target)),
+        lambda plan, target, policy: replace(
+            plan, work=mark_last_uses(plan.work, plan.graph, plan.dependences, target, policy)
+        ),
     ),
     Refinement(
         "reverse_traversal",

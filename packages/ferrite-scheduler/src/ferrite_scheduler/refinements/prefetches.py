@@ -21,10 +21,6 @@ from ferrite_scheduler.model.forms import RegisterNorm
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.model.target import Policy, Target
 
-SCANNED, HELD = 128 << 10, 120 << 10
-"""Bytes for each multiprocessor that programs are ahead: of scans about what all that run at once hold, of images less,
-as these ask when their own elements have come."""
-
 
 def prefetch(work: Sequence[Work], target: Target, policy: Policy) -> list[Work]:
     """Returns the work, in order, with how far ahead the programs of its kernels ask."""
@@ -39,7 +35,7 @@ def _prefetching(kernel: Kernel, target: Target, policy: Policy) -> Kernel:
         case LookBackForm() as form:
             return replace(kernel, form=replace(form, prefetch_distance=_blocks_ahead(kernel, form, target, policy)))
         case RegisterNorm() as form:
-            return replace(kernel, form=replace(form, prefetch_distance=_images_ahead(kernel, target)))
+            return replace(kernel, form=replace(form, prefetch_distance=_images_ahead(kernel, target, policy)))
     return kernel
 
 
@@ -50,15 +46,15 @@ def _blocks_ahead(kernel: Kernel, form: LookBackForm, target: Target, policy: Po
     scan = next(definition for definition in kernel.body if isinstance(definition, LookBackScan))
     lines = math.prod(int(axis.size) for axis in kernel.grid)
     size = form.block_length * lines * _bytes_read(scan.operand.loads)
-    return _distance(SCANNED, size, -(-int(scan.along.size) // form.block_length), target)
+    return _distance(policy.prefetch_scanned, size, -(-int(scan.along.size) // form.block_length), target)
 
 
-def _images_ahead(kernel: Kernel, target: Target) -> int:
+def _images_ahead(kernel: Kernel, target: Target, policy: Policy) -> int:
     """Returns how many images ahead the programs of a register norm ask; 0 where there are no more than so many."""
     reduction = next(definition for definition in kernel.body if isinstance(definition, Reduction))
     size = math.prod(int(axis.size) for axis in kernel.axes[-2:])
     size *= _bytes_read(load for body in bodies_of(reduction) for load in body.loads)
-    return _distance(HELD, size, math.prod(int(axis.size) for axis in kernel.axes[:-2]), target)
+    return _distance(policy.prefetch_held, size, math.prod(int(axis.size) for axis in kernel.axes[:-2]), target)
 
 
 def _distance(prefetch_bytes: int, size: int, count: int, target: Target) -> int:

@@ -34,15 +34,6 @@ from ferrite_scheduler.model.target import Policy, Target
 
 from .affine_factors import join_factors
 
-MOST_POINTS, FEWEST_POINTS = 256, 64
-"""Places of a part. Results that lie place by place, as those of torch on a GPU do, are as many in a row."""
-PROGRAMS = 2
-"""Programs for each multiprocessor, at least, before parts have more places."""
-MOST_WORDS = 512
-"""Words that a program waits for, of all groups that it has channels of: four for each thread."""
-FEWEST_MEMBERS = 4
-"""Fewest channels of a group: of smaller ones a block has more than a thread can keep the moments of."""
-
 STATE = ("mean", "sum of squared distances", "weight")
 """What a reduction of moments keeps."""
 OPAQUE = ("masked", *RANDOM, *REQUIREMENTS)
@@ -61,7 +52,7 @@ def hold_images(work: Sequence[Work], dependences: Dependences, target: Target, 
     found: list[Work | None] = list(work)
     for place, item in enumerate(work):
         norm = _norm_of(place, item, work, dependences)
-        held = None if norm is None else _merged(norm, target)
+        held = None if norm is None else _merged(norm, target, policy)
         if norm is not None and held is not None:
             found[norm.places[0]] = found[norm.places[1]] = None
             found[norm.places[2]] = held
@@ -190,7 +181,7 @@ def _points_in(kernel: Kernel) -> int:
     return math.prod(int(axis.size) for axis in kernel.axes)
 
 
-def _merged(norm: _Norm, target: Target) -> Kernel | None:
+def _merged(norm: _Norm, target: Target, policy: Policy) -> Kernel | None:
     """Returns one kernel in the place of three, or None where their dims do not fit or it would not pay."""
     dims = _common_dims(norm)
     if dims is None:
@@ -205,12 +196,12 @@ def _merged(norm: _Norm, target: Target) -> Kernel | None:
     order = [dim for axis in axes for dim in axis.dims]
     channels = [_over(d, groups, order) for d in norm.groups.body if isinstance(d, Loop)]
     elements = [_over(d, points, order) for d in norm.points.body if isinstance(d, Loop)]
-    elements = _with_joined_factors(elements, r.dims[0])
+    elements = _with_joined_factors(elements, r.dims[0], policy)
     definitions: tuple[Computed, ...] = (merged, *channels, *elements)
     homes = {name: _placed(home, groups) for name, home in norm.groups.homes.items()}
     homes |= {name: _placed(home, points) for name, home in norm.points.homes.items()}
     params = _params(norm)
-    form = _form_of(merged, axes, params, target)
+    form = _form_of(merged, axes, params, target, policy)
     if form is None:
         return None
     stored = (*norm.kept, *norm.points.stored)
@@ -236,7 +227,7 @@ def _over(loop: Loop, places: Places, order: Sequence[Dim]) -> Loop:
     return replace(loop, dims=dims, bodies=tuple(substitute_dims(body, places, memo) for body in loop.bodies))
 
 
-def _with_joined_factors(loops: Sequence[Loop], place: Dim) -> list[Loop]:
+def _with_joined_factors(loops: Sequence[Loop], place: Dim, policy: Policy) -> list[Loop]:
     """Returns loops over elements that multiply and add as little as they can; see `affine_factors`."""
     made = {result.name for loop in loops if place in loop.dims for result in loop.results}
 
@@ -244,7 +235,7 @@ def _with_joined_factors(loops: Sequence[Loop], place: Dim) -> list[Loop]:
         return place in node.dims or any(load.source in made for load in node.loads)
 
     def joined(loop: Loop) -> Loop:
-        return replace(loop, bodies=tuple(join_factors(body, is_element) for body in loop.bodies))
+        return replace(loop, bodies=tuple(join_factors(body, is_element, policy) for body in loop.bodies))
 
     return [joined(loop) if place in loop.dims else loop for loop in loops]
 
@@ -393,7 +384,7 @@ def _cut(position: Index, dims: Sequence[Dim]) -> Places:
 
 
 def _form_of(
-    moments: Reduction, axes: tuple[Axis, ...], params: tuple[Param, ...], target: Target
+    moments: Reduction, axes: tuple[Axis, ...], params: tuple[Param, ...], target: Target, policy: Policy
 ) -> RegisterNorm | None:
     """Returns what the programs of a kernel hold: so many places (a power of two) of so many channels.
 
@@ -410,18 +401,18 @@ def _form_of(
     element = images.dtype.bytes
     if not lies_beside or element not in (2, 4) or body.dtype.compute is not F32:
         return None
-    if int(x.dims[1].size) < FEWEST_MEMBERS or int(x.size) < COLUMNS:
+    if int(x.dims[1].size) < policy.norm_members or int(x.size) < COLUMNS:
         return None
-    count = min(int(reduction.size) & -int(reduction.size), MOST_POINTS)
+    count = min(int(reduction.size) & -int(reduction.size), policy.norm_points)
     rows = math.prod(int(axis.size) for axis in axes[:-2]) * int(reduction.size)
     blocks = -(-int(x.size) // COLUMNS)
-    while count > FEWEST_POINTS and rows // count * blocks < PROGRAMS * target.processors:
+    while count > policy.norm_least_points and rows // count * blocks < policy.norm_programs * target.processors:
         count //= 2
-    if count < FEWEST_POINTS:
+    if count < policy.norm_least_points:
         return None
     sizes = int(x.dims[1].size), int(x.size)
     parts = int(reduction.size) // count * spans_of(*sizes)
-    if parts > target.processors or parts * slots_of(*sizes) > MOST_WORDS:
+    if parts > target.processors or parts * slots_of(*sizes) > policy.norm_words:
         return None
     return RegisterNorm(count, COLUMNS)
 

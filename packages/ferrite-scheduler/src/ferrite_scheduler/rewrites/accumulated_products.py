@@ -28,13 +28,6 @@ from ferrite_ir.language.sizes import hint
 from ferrite_scheduler.model.target import Policy
 
 PRODUCT, ADDED_PRODUCT = "aten.mm.default", "aten.addmm.default"
-FEWEST = 3
-"""Products in a sum, at least: of two only one waits."""
-SHARE = 64
-"""Of the peak, what is gained is one part in so many, at least."""
-NEAR_PEAK = 7 / 8
-"""Share of the peak from which on a place counts. One alone would not do: blocks of a model that are alike have peaks
-that are alike, and a sum that lowers one of them lowers none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +53,7 @@ def accumulate_products(graph: Graph, policy: Policy) -> Graph:
     if not sums:
         return graph
     lives = _Lives.of(graph)
-    chosen = [each for each in sums if lives.shorten(each.products, each.reader)]
+    chosen = [each for each in sums if lives.shorten(each.products, each.reader, policy)]
     return _accumulated(graph, chosen) if chosen else graph
 
 
@@ -78,7 +71,7 @@ def _sums(graph: Graph, policy: Policy) -> Iterator[_Sum]:
         if isinstance(definition, Extern) and _is_product(definition) and definition.results[0] is not None
     }
     made = {name: place for name, place in made.items() if readers[name] == 1}
-    if len(made) < FEWEST:
+    if len(made) < policy.accumulated_products:
         return
     types = {name: value.type for name, value in graph.values.items()}
     for place, definition in enumerate(graph.definitions):
@@ -103,7 +96,9 @@ def _sums_of(
                 groups.setdefault((leaf.op, load.indices, types[load.source]), []).append(leaf)
         for (_, _, kind), group in groups.items():
             sources = {made[_source(leaf)]: leaf for leaf in group}
-            if len(sources) != len(group) or len(group) < FEWEST or _bytes(kind) < policy.accumulated_bytes:
+            if len(sources) != len(group) or len(group) < policy.accumulated_products:
+                continue
+            if _bytes(kind) < policy.accumulated_bytes:
                 continue
             last = sources[max(sources)]
             kept = tuple(leaf for leaf in leaves if leaf is last or leaf not in group)
@@ -187,7 +182,7 @@ class _Lives:
         sizes = [max((_bytes(value.type) for value in _results(d)), default=0) for d in graph.definitions]
         return cls(live, sizes)
 
-    def shorten(self, products: Sequence[int], reader: int) -> bool:
+    def shorten(self, products: Sequence[int], reader: int, policy: Policy) -> bool:
         """Ends the lives of products where the next one is added to them, unless that gains too little.
 
         What counts is how many bytes fewer are alive where most are, on average. Returns whether it was done.
@@ -197,8 +192,9 @@ class _Lives:
             for position in range(following + 1, reader + 1):
                 changed[position] -= self.sizes[place]
         peak = max(self.live)
-        gains = [old - new for old, new in zip(self.live, changed, strict=True) if old >= NEAR_PEAK * peak]
-        if sum(gains) * SHARE < peak * len(gains):
+        near = policy.accumulated_near_peak * peak
+        gains = [old - new for old, new in zip(self.live, changed, strict=True) if old >= near]
+        if sum(gains) * policy.accumulated_share < peak * len(gains):
             return False
         self.live = changed
         return True

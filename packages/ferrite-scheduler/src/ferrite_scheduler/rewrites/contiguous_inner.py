@@ -19,7 +19,7 @@ from ferrite_scheduler.model.intermediates import partial_value
 from ferrite_scheduler.model.target import Policy
 
 SHORT_RUN_BYTES = 128
-"""Runs at least this long fill lines of memory by themselves."""
+"""Bytes of a line of memory on all supported GPUs: runs at least this long fill them by themselves."""
 COMBINES = ("sum", "prod", "max", "min", "any", "all", "welford")
 
 

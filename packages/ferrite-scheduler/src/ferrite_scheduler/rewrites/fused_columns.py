@@ -18,21 +18,10 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction, TensorType, names_read
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import hint, is_static, product
 from ferrite_scheduler.analysis.dependences import Node, Touch, make_node
-from ferrite_scheduler.analysis.kernel_forms import power_of_two
 from ferrite_scheduler.model.target import Policy, Target
-
-LEAST_FULL = 0.7
-"""Share of those programs that there must be."""
-LONGEST_SEARCH = 64
-"""Definitions that may depend on a column sum; more are taken as if everything did."""
-TILE = 1024
-"""Elements that a program takes at least: several rows, where they are shorter."""
-LEAST_SHARE = 2
-"""Programs of a multiprocessor that there are whatever their runs' length: one waits for memory while another sums."""
-SEVERAL_ROWS = 8192
-"""What a symbolic number of rows is at least taken for: with few of them runs cost no more launches than they save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +61,7 @@ def _is_column_sum(reduction: Reduction, policy: Policy) -> bool:
     columns = product(dim.size for dim in reduction.dims)
     if reduction.combine != "sum" or not is_static(columns) or not reduction.bodies[0].dtype.is_float:
         return False
-    return policy.run_columns <= columns and power_of_two(columns) <= policy.persistent_elements
+    return policy.run_columns <= columns and next_power_of_two(columns) <= policy.persistent_elements
 
 
 def runs_of(reduction: Reduction, node: Node, target: Target, policy: Policy) -> Runs | None:
@@ -85,11 +74,11 @@ def runs_of(reduction: Reduction, node: Node, target: Target, policy: Policy) ->
         [dim.size for dim in reduction.reduction_dims],
     )
     if not is_static(rows):
-        return Runs(target.processors * LEAST_SHARE, exact=False)
+        return Runs(target.processors * policy.run_least_programs, exact=False)
     for share in _shares(product(dim.size for dim in reduction.dims), policy):
         programs = target.processors * share
-        least = policy.run_rows if share > LEAST_SHARE else 1
-        for count in range(programs, int(programs * LEAST_FULL), -1):
+        least = policy.run_rows if share > policy.run_least_programs else 1
+        for count in range(programs, int(programs * policy.run_filling), -1):
             if rows % count == 0 and rows // count >= least and cuts_evenly(rows // count, extents):
                 return Runs(count, exact=True)
     return None
@@ -98,15 +87,15 @@ def runs_of(reduction: Reduction, node: Node, target: Target, policy: Policy) ->
 def _is_heavy(touch: Touch, reduction: Reduction, policy: Policy) -> bool:
     """Returns whether what a column sum reads is too large, or may be, to be found in the cache again."""
     rows = product(dim.size for dim in reduction.reduction_dims)
-    scale = 1 if is_static(rows) else max(1, SEVERAL_ROWS / max(1, hint(rows)))
+    scale = 1 if is_static(rows) else max(1, policy.run_symbolic_rows / max(1, hint(rows)))
     return touch.bytes * scale >= policy.run_minimum
 
 
 def _shares(columns: int, policy: Policy) -> Iterator[int]:
     """Yields how many programs a multiprocessor may have, the most first: the shorter the rows, the more."""
-    share = max(1, min(policy.run_elements // max(TILE, power_of_two(columns)), policy.run_programs))
+    share = max(1, min(policy.run_elements // max(policy.run_tile, next_power_of_two(columns)), policy.run_programs))
     yield share
-    while share > LEAST_SHARE:
+    while share > policy.run_least_programs:
         share //= 2
         yield share
 
@@ -134,7 +123,7 @@ def _has_company(
     policy: Policy,
 ) -> bool:
     """Returns whether something over the same rows reads or makes what a column sum reads most of."""
-    later = _descendants(reduction, readers)
+    later = _descendants(reduction, readers, policy)
     if later is None:
         return False
     for touch in node.loads:
@@ -158,7 +147,7 @@ def _is_along_rows(other: Definition, reduction: Reduction) -> bool:
     return False
 
 
-def _descendants(reduction: Reduction, readers: dict[str, list[Definition]]) -> set[int] | None:
+def _descendants(reduction: Reduction, readers: dict[str, list[Definition]], policy: Policy) -> set[int] | None:
     """Returns a reduction and what depends on it, by identity; None if that is much."""
     found = {id(reduction)}
     pending = list(_result_names(reduction))
@@ -167,7 +156,7 @@ def _descendants(reduction: Reduction, readers: dict[str, list[Definition]]) -> 
             if id(reader) in found:
                 continue
             found.add(id(reader))
-            if len(found) > LONGEST_SEARCH:
+            if len(found) > policy.run_search:
                 return None
             pending.extend(_result_names(reader))
     return found

@@ -23,12 +23,6 @@ from ferrite_ir.language.scalar import Scalar, load, postorder, rewrite, substit
 from ferrite_ir.language.sizes import hint, is_static
 from ferrite_scheduler.model.target import Policy
 
-REPEATED = 64
-"""Points, at least, that share what is computed once."""
-DEAR = 8
-"""Instructions, at least, that computing it takes."""
-DIVIDED = 4
-"""Instructions that a division in an index counts for: it also makes a vector of loads one for each element."""
 OPAQUE = ("masked", *RANDOM, *REQUIREMENTS)
 """Operations of bodies that stay as they are: some loads must not happen everywhere, random numbers are drawn once."""
 
@@ -39,7 +33,7 @@ def separate_terms(graph: Graph, policy: Policy) -> Graph:
     definitions: list[Definition] = []
     for definition in graph.definitions:
         if isinstance(definition, Loop) and _is_large(definition, policy):
-            definitions.extend(_separated(definition, types))
+            definitions.extend(_separated(definition, types, policy))
         else:
             definitions.append(definition)
     return graph if len(definitions) == len(graph.definitions) else replace(graph, definitions=tuple(definitions))
@@ -51,7 +45,7 @@ def _is_large(loop: Loop, policy: Policy) -> bool:
     return prod(int(dim.size) for dim in loop.dims) * loop.results[0].type.dtype.bytes > policy.small_kernel_bytes
 
 
-def _separated(loop: Loop, types: dict[str, TensorType]) -> Iterator[Definition]:
+def _separated(loop: Loop, types: dict[str, TensorType], policy: Policy) -> Iterator[Definition]:
     """Yields the loops of a body's terms, and the loop that reads them."""
     body, result = loop.bodies[0], loop.results[0]
     if any(node.op in OPAQUE for node in postorder((body,))):
@@ -59,7 +53,7 @@ def _separated(loop: Loop, types: dict[str, TensorType]) -> Iterator[Definition]
         return
     terms: dict[Scalar, Scalar] = {}
     units: dict[Dim, Index] = {dim: constant(0) for dim in loop.dims if dim.size == 1}
-    for node, dims in _terms(body, _memory_orders(loop, types)):
+    for node, dims in _terms(body, _memory_orders(loop, types), policy):
         value = _value(result, node, dims, types)
         terms[node] = load(value.name, [dim.index for dim in dims], node.dtype)
         yield Loop((value,), dims, (substitute_dims(node, units),), loop.origins)
@@ -87,7 +81,9 @@ def _in_memory_order(dims: Sequence[Dim], tensor: TensorType) -> tuple[Dim, ...]
     return tuple(dim for dim, _ in ordered if dim.size != 1)
 
 
-def _terms(body: Scalar, orders: tuple[tuple[Dim, ...], ...]) -> Iterator[tuple[Scalar, tuple[Dim, ...]]]:
+def _terms(
+    body: Scalar, orders: tuple[tuple[Dim, ...], ...], policy: Policy
+) -> Iterator[tuple[Scalar, tuple[Dim, ...]]]:
     """Yields the largest parts of a body that are worth a value of their own, with the dims they depend on."""
     found: dict[Scalar, frozenset[Dim]] = {}
     cost: dict[Scalar, int] = {}
@@ -97,14 +93,15 @@ def _terms(body: Scalar, orders: tuple[tuple[Dim, ...], ...]) -> Iterator[tuple[
         own = (dim for index in _indices(node) for dim in index.dims)
         found[node] = frozenset(own).union(*below)
         divisions = _divisions(node)
-        own_cost = OPS[node.op].cost if node.op in OPS else DIVIDED * divisions
+        own_cost = OPS[node.op].cost if node.op in OPS else policy.division_cost * divisions
         if divisions or not divided.isdisjoint(part for part in node.args if isinstance(part, Scalar)):
             divided.add(node)
         cost[node] = own_cost + sum(cost[part] for part in node.args if isinstance(part, Scalar))
     pending, seen = [body], {body}
     while pending:
         node = pending.pop()
-        if cost[node] >= DEAR and any(_repeats(found[node], order, is_divided=node in divided) for order in orders):
+        repeats = (_repeated(found[node], order, is_divided=node in divided) for order in orders)
+        if cost[node] >= policy.hoisted_cost and any(points >= policy.hoisted_points for points in repeats):
             yield node, tuple(dim for dim in orders[0] if dim in found[node])
             continue
         for part in node.args:
@@ -125,15 +122,15 @@ def _indices(node: Scalar) -> Iterable[Any]:
     return (node.args[0],) if node.op == "index" else ()
 
 
-def _repeats(own: frozenset[Dim], dims: tuple[Dim, ...], *, is_divided: bool) -> bool:
-    """Returns whether what depends on these dims alone is computed again and again, wherever a kernel puts them.
+def _repeated(own: frozenset[Dim], dims: tuple[Dim, ...], *, is_divided: bool) -> int:
+    """Returns how many points share what depends on these dims alone, if wherever a kernel puts them; 0 if not.
 
     They are some outermost and some innermost ones with many points between them, or, of what is read through divided
     indices, some innermost ones.
     """
     present = [dim in own for dim in dims]
     others = prod(int(dim.size) for dim, there in zip(dims, present, strict=True) if not there)
-    return bool(present) and (present[0] or is_divided) and present[-1] and others >= REPEATED
+    return others if present and (present[0] or is_divided) and present[-1] else 0
 
 
 def _value(result: Value, node: Scalar, dims: tuple[Dim, ...], types: dict[str, TensorType]) -> Value:

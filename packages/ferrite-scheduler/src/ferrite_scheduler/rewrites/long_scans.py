@@ -20,6 +20,7 @@ from ferrite_ir.language.combine_functions import AnyCombine, CombineFunction
 from ferrite_ir.language.dtypes import I64
 from ferrite_ir.language.graph import Definition, Loop, Reduction, Scan, TensorType, Value
 from ferrite_ir.language.index import Dim, Index, constant, floordiv, mod
+from ferrite_ir.language.powers_of_two import previous_power_of_two
 from ferrite_ir.language.scalar import Scalar, apply, const, index_value, load, substitute_dims
 from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.analysis.dependences import Node, make_node
@@ -27,17 +28,6 @@ from ferrite_scheduler.analysis.neutral_elements import neutral_state
 from ferrite_scheduler.model.intermediates import fresh_dim, partial_value
 from ferrite_scheduler.model.scan_positions import positions_rise
 from ferrite_scheduler.model.target import Policy, Target
-
-SHORTEST_PART = 1024
-"""Fewest points of a part: one step of a kernel that scans block by block."""
-MOST_PARTS = 1024
-"""Most parts of a line: the scan of their totals stays one tile."""
-LAUNCHES_SECONDS = 6e-6
-"""What the two more kernels cost."""
-WORTH = 1.25
-"""How many times faster three kernels must be."""
-COLUMNS = 64
-"""Neighbouring lines that one program takes together where a line is not contiguous."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +48,17 @@ def parts_of(scan: Scan, types: dict[str, TensorType], target: Target, policy: P
         return None
     node = make_node(0, scan, types, {})
     length = int(scan.along.size)
-    programs = math.ceil(node.grid / COLUMNS) if is_strided(scan, node) else node.grid
+    programs = math.ceil(node.grid / policy.column_block) if is_strided(scan, node) else node.grid
     wanted = target.processors * policy.programs_per_processor
     if node.grid == 0 or programs >= wanted or length < policy.split_minimum:
         return None
     result_bytes = sum(result.type.dtype.bytes for result in scan.results) * node.points
     read = sum(touch.bytes for touch in node.loads)
     together = (2 * read + result_bytes) / target.bandwidth
-    if target.seconds(read + result_bytes, programs) < WORTH * (together + LAUNCHES_SECONDS):
+    if target.seconds(read + result_bytes, programs) < policy.stages_gain * (together + 2 * target.launch_seconds):
         return None
-    most = min(MOST_PARTS, wanted // programs, length // SHORTEST_PART)
-    parts = _even_parts(1 << (most.bit_length() - 1), length) if most > 1 else None
+    most = min(policy.scan_parts, wanted // programs, length // policy.scan_part)
+    parts = _even_parts(previous_power_of_two(most), length, policy) if most > 1 else None
     return None if parts is not None and _begins_with_nothing(scan, parts) else parts
 
 
@@ -90,10 +80,10 @@ def is_strided(scan: Scan, node: Node) -> bool:
     return bool(strides) and 1 not in strides
 
 
-def _even_parts(wanted: int, length: int) -> Parts:
+def _even_parts(wanted: int, length: int, policy: Policy) -> Parts:
     """Returns about so many parts of a line, without a rest if there is a divisor near."""
     for count in sorted(range(max(2, wanted // 2), 2 * wanted + 1), key=lambda count: abs(count - wanted)):
-        if length % count == 0 and count <= MOST_PARTS:
+        if length % count == 0 and count <= policy.scan_parts:
             return Parts(count, length // count, exact=True)
     return Parts(wanted, -(-length // wanted), exact=False)
 

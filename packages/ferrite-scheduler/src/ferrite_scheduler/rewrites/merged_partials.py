@@ -11,11 +11,10 @@ from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.scalar import substitute_dims
 from ferrite_ir.language.sizes import is_static, product
 from ferrite_scheduler.model.intermediates import fresh_dim
+from ferrite_scheduler.model.target import Policy
 
 COMBINES = ("sum", "prod", "max", "min", "any", "all", "welford")
 """Those whose states come in any order."""
-MOST_STATES = 4096
-"""States that a program combines at most: more of them are many programs' work first."""
 
 
 def readers_of_states(graph: Graph) -> dict[str, Reduction]:
@@ -33,14 +32,14 @@ def readers_of_states(graph: Graph) -> dict[str, Reduction]:
     return {name: reduction for name, reduction in readers.items() if name not in others}
 
 
-def combines_parts_of(reader: Reduction, second: Reduction) -> bool:
+def combines_parts_of(reader: Reduction, second: Reduction, policy: Policy) -> bool:
     """Returns whether a reduction may as well combine what a second stage does, whose results it alone reads."""
     if reader.combine != second.combine or reader.combine not in COMBINES:
         return False
     states = [body.source for body in reader.bodies]
     count = product(dim.size for dim in (*second.reduction_dims, *reader.reduction_dims))
     is_whole = states == [result.name for result in second.results]
-    return is_whole and is_static(count) and int(count) <= MOST_STATES
+    return is_whole and is_static(count) and int(count) <= policy.merged_states
 
 
 def merge_parts(reader: Reduction, second: Reduction) -> Reduction:

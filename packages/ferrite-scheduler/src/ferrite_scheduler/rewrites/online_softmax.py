@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from ferrite_ir.language.dtypes import F32, F64
 from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction, TensorType, Value
 from ferrite_ir.language.index import Dim, Index, constant
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.scalar import Scalar, apply, const, load, substitute_dims
 from ferrite_ir.language.sizes import is_static, product
 from ferrite_scheduler.analysis.dependences import make_node
-from ferrite_scheduler.analysis.kernel_forms import power_of_two
 from ferrite_scheduler.model.intermediates import new_value
 from ferrite_scheduler.model.target import Policy
 
@@ -83,7 +83,7 @@ def _is_looped(reduction: Reduction, types: dict[str, TensorType], policy: Polic
     limit = policy.persistent_elements
     if is_outer(make_node(0, reduction, types, {})):
         limit = policy.persistent_elements_outer
-    return power_of_two(points) > limit
+    return next_power_of_two(points) > limit
 
 
 def _pair_of(reduction: Reduction, maxima: dict[str, Reduction]) -> Pair | None:

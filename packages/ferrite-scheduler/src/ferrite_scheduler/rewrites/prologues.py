@@ -15,18 +15,14 @@ from ferrite_ir.language.dtypes import F32
 from ferrite_ir.language.graph import Definition, Graph, Reduction, TensorType, View, names_read
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.ops import OPS
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.scalar import Scalar, indirects, load, postorder, rewrite, substitute_dims
 from ferrite_ir.language.sizes import is_static, product
 from ferrite_scheduler.analysis.dependences import make_node
-from ferrite_scheduler.analysis.kernel_forms import power_of_two
 from ferrite_scheduler.model.intermediates import partial_value
 from ferrite_scheduler.model.target import Policy, Target
 
-MOST_POINTS = 16
-"""Points of a statistic that is worth computing so often: the vectors of a small batch."""
 COMBINES = frozenset(("sum", "max", "min"))
-CHEAP = 8
-"""Instructions, at most, that each element of it takes."""
 
 
 def recompute_statistics(graph: Graph, target: Target, policy: Policy) -> Graph:
@@ -65,10 +61,10 @@ def _is_statistic(reduction: Reduction, policy: Policy) -> bool:
     sizes = [dim.size for dim in (*reduction.dims, *reduction.reduction_dims)]
     if not all(map(is_static, sizes)) or any(indirects(node) for node in reduction.bodies[0].loads):
         return False
-    if sum(OPS[node.op].cost for node in postorder(reduction.bodies) if node.op in OPS) > CHEAP:
+    if sum(OPS[node.op].cost for node in postorder(reduction.bodies) if node.op in OPS) > policy.recomputed_cost:
         return False
     points, length = product(dim.size for dim in reduction.dims), product(dim.size for dim in reduction.reduction_dims)
-    return bool(points <= MOST_POINTS and power_of_two(int(length)) <= policy.persistent_elements)
+    return bool(points <= policy.recomputed_points and next_power_of_two(int(length)) <= policy.persistent_elements)
 
 
 def _is_product(
@@ -93,7 +89,7 @@ def _is_product(
         return False  # such a reduction may be split
     widths = {name: tensor.dtype.bytes for name, tensor in types.items()}
     # A matrix that is read once for each of the vectors, or more often: then a program waits for memory.
-    return any(touch.bytes * MOST_POINTS >= node.points * widths[touch.name] for touch in node.loads)
+    return any(touch.bytes * policy.recomputed_points >= node.points * widths[touch.name] for touch in node.loads)
 
 
 def _places(reader: Reduction, statistic: Reduction) -> list[tuple[Index, ...]]:

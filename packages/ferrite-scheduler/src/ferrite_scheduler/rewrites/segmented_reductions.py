@@ -34,11 +34,11 @@ from ferrite_ir.language.graph import (
 )
 from ferrite_ir.language.index import Atom, Dim, Index, Indirect, linearize
 from ferrite_ir.language.ops import CONVERSIONS
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.scalar import Number, Scalar, apply, cast, const, load
 from ferrite_ir.language.sizes import Size, is_static, product
 from ferrite_ir.passes import Dce
 from ferrite_scheduler.analysis.generic_sizes import generic, typical
-from ferrite_scheduler.analysis.kernel_forms import power_of_two
 from ferrite_scheduler.model.intermediates import new_value
 from ferrite_scheduler.model.segments import MOST_ROWS, MOST_SHARE, REDUCE_SEGMENTS
 from ferrite_scheduler.model.target import Policy, Target
@@ -47,11 +47,9 @@ MODES = ("add", "max", "min")
 MOST_PLACES = 1 << 18
 """Most places: one and the number of a row in its share, of at most `MOST_SHARE`, are sorted as 32 bits."""
 MOST_RESIDENT = 32
-"""Most programs that a multiprocessor runs at once."""
+"""Most programs that a multiprocessor runs at once: a fact of NVIDIA's GPUs from sm_80 to sm_100."""
 WIDEST = 512
 """Bytes of a row that a warp reads at once: 16 for each thread."""
-MOST_ASKED = 8 << 20
-"""Bytes of what places are before that are asked for while rows are listed, at most: a part of what memory can move."""
 
 Types: TypeAlias = dict[str, TensorType]
 
@@ -75,10 +73,9 @@ class Rows:
         """Returns the number of rows."""
         return product(dim.size for dim in self.dims)
 
-    @property
-    def typical(self) -> int:
+    def typical(self, policy: Policy) -> int:
         """Returns the number of rows, or how many are expected where it is symbolic."""
-        return typical(generic(self.count))
+        return typical(generic(self.count), policy)
 
     @property
     def width(self) -> int:
@@ -171,7 +168,7 @@ def _as_call(
 
 def _pays(rows: Rows, source: View | None, dtype: DType, tensor: TensorType, policy: Policy) -> bool:
     """Returns whether the bytes that need not be moved in 32 bits are worth the kernels that find the order."""
-    elements = rows.typical * rows.width
+    elements = rows.typical(policy) * rows.width
     scratch = 0 if dtype is tensor.dtype else 2 * int(tensor.numel)
     row_bytes = rows.width * (F32 if source is None else source.dtype).bytes
     if not is_static(rows.count) and int(rows.place.size) * I32.bytes > MOST_SHARE * row_bytes:
@@ -179,7 +176,7 @@ def _pays(rows: Rows, source: View | None, dtype: DType, tensor: TensorType, pol
         return False
     # Rows that lie in no memory, or not as they are combined, have to be written, and read again.
     saved = (elements + scratch - (2 * elements if source is None else 0)) * F32.bytes
-    is_counted = 0 < int(rows.place.size) <= MOST_PLACES and 0 < rows.typical <= MOST_ROWS
+    is_counted = 0 < int(rows.place.size) <= MOST_PLACES and 0 < rows.typical(policy) <= MOST_ROWS
     return is_counted and rows.width >= max(policy.segment_row, 1) and saved >= policy.segment_bytes
 
 
@@ -260,7 +257,7 @@ def _asked(base: View | Number, policy: Policy) -> int:
     """Returns how many bytes of what places are before are asked for while rows are listed (decision 0027)."""
     if not isinstance(base, View) or not policy.prefetch:
         return 0
-    return min(prod(int(size) for size in base.shape) * base.dtype.bytes, MOST_ASKED)
+    return min(prod(int(size) for size in base.shape) * base.dtype.bytes, policy.segment_prefetch_target)
 
 
 def _rounding(graph: Graph, result: Value, readers: dict[str, list[Definition]]) -> Loop | None:
@@ -280,7 +277,7 @@ def _rounding(graph: Graph, result: Value, readers: dict[str, list[Definition]])
 
 def _shares(rows: Rows, dtype: DType, target: Target, policy: Policy) -> tuple[tuple[str, int], ...]:
     """Returns how many rows and columns a program has on their way, and how many programs do so at once."""
-    block = min(power_of_two(rows.width), WIDEST // dtype.bytes)
+    block = min(next_power_of_two(rows.width), WIDEST // dtype.bytes)
     batch = min(policy.segment_batch, max(1, policy.segment_prefetch // (block * dtype.bytes)))
     resident = policy.combined_flight // (batch * block * dtype.bytes)
     return ("batch", batch), ("block", block), ("programs", target.processors * max(1, min(resident, MOST_RESIDENT)))

@@ -25,8 +25,6 @@ from ferrite_scheduler.model.target import Policy
 
 from .segmented_reductions import plain_atom
 
-COLLISIONS = 8
-"""Rows, at least, that are combined into one place on average."""
 COMBINED = ("add", "max", "min")
 
 
@@ -67,8 +65,8 @@ def _place_of(update: Update, types: dict[str, TensorType], policy: Policy) -> I
     count, width = _extent(rows), _extent(columns)
     whole_rows = len(set(columns)) == len(columns) and found[0].value.dims == frozenset(rows) and columns
     # Bytes that atomic instructions would move, in 32 bits each.
-    heavy = width >= policy.sorted_row and count * width * 4 >= policy.sorted_bytes and fills_tiles(width)
-    return found[0] if whole_rows and heavy and count >= COLLISIONS * int(found[0].size) else None
+    heavy = width >= policy.sorted_row and count * width * 4 >= policy.sorted_bytes and fills_tiles(width, policy)
+    return found[0] if whole_rows and heavy and count >= policy.sorted_collisions * int(found[0].size) else None
 
 
 def _extent(dims: list[Dim]) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from ferrite_ir.language.dtypes import I64, DType
 from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction, Scan, TensorType
 from ferrite_ir.language.index import Dim, Index, constant, delinearize
+from ferrite_ir.language.powers_of_two import previous_power_of_two
 from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, load, substitute_dims
 from ferrite_ir.language.sizes import Size, ceildiv, hint, is_static, product
 from ferrite_scheduler.analysis.dependences import Node, Touch, is_opaque, make_node
@@ -29,22 +30,8 @@ from .look_back import look_back_scan, looks_back
 from .merged_partials import combines_parts_of, merge_parts, readers_of_states
 from .row_partials import Rows, find_row_partials
 
-COLUMNS = 64
-"""Columns of an outer reduction that one program takes together."""
-COLUMNS_ALONE = 16
-"""The same where even so few leave multiprocessors without a program: each then has as many threads as can be."""
-MOST_PARTS = 512
-"""Most partial states per result of a split reduction: the second stage stays small."""
-SHORTEST_CHUNK = 64
-"""Fewest points of a part."""
-SHORTEST_OPEN_CHUNK = 4
-"""The same where the length of the reduction axis is symbolic, at the shortest length for which it is split."""
-LAUNCH_SECONDS = 3e-6
-"""What a second kernel costs."""
 VECTOR = 8
 """Elements that parts of memory that lies in one piece are multiples of: 16 bytes of the narrowest floats."""
-WORTH = 1.25
-"""How many times faster a split must be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +82,7 @@ def prepare_reductions(graph: Graph, target: Target, policy: Policy, settled: Co
         match rewritten:
             case (Reduction(), Reduction() as second):
                 reader = readers.get(second.results[0].name)
-                if reader is not None and _domain(reader) not in plans and combines_parts_of(reader, second):
+                if reader is not None and _domain(reader) not in plans and combines_parts_of(reader, second, policy):
                     merging[second.results[0].name] = second
                     rewritten = rewritten[:1]
         definitions.extend(rewritten)
@@ -141,10 +128,10 @@ def _split_by_rows(
     first, second = split(reduction, Plan(rows.count, rows.length, exact=True), types)
     made = types | {result.name: result.type for result in first.results}
     node = make_node(0, second, made, {})
-    parts = _parts(sum(touch.bytes for touch in node.loads), node, target, policy.programs_per_processor)
+    parts = _parts(sum(touch.bytes for touch in node.loads), node, target, policy, is_image=False)
     if parts < 2:
         return first, second
-    return first, *split(second, _even_plan(parts, (rows.count,)), made)
+    return first, *split(second, _even_plan(parts, (rows.count,), policy), made)
 
 
 def _unit_reduction(reduction: Reduction) -> Loop:
@@ -186,7 +173,7 @@ def _plans(
         if definition.results[0].name in settled:
             continue
         node = make_node(0, definition, types, {})
-        length = _length(node)
+        length = _length(node, policy)
         if length < policy.split_minimum:
             continue
         # A reduction that loads little still computes something at each point.
@@ -202,10 +189,9 @@ def _plans(
     for domain, (count, node) in heaviest.items():
         again = _read_again(node, looped, target, policy)
         has_images = any(_has_images(touch, node) for touch in again)
-        programs = policy.programs_for_images if has_images else policy.programs_per_processor
-        parts = _parts(count, node, target, programs, is_joined=domain in joined)
+        parts = _parts(count, node, target, policy, is_image=has_images, is_joined=domain in joined)
         if parts >= 2:
-            plan = _even_plan(parts, domain[1])
+            plan = _even_plan(parts, domain[1], policy)
             is_large = any(touch.bytes > target.l2_bytes for touch in again)
             plans[domain] = replace(plan, takes_turns=is_large and not has_images and plan.exact)
     return plans
@@ -231,9 +217,9 @@ def _has_images(touch: Touch, node: Node) -> bool:
     return farthest[False] > farthest[True]
 
 
-def _length(node: Node) -> int:
+def _length(node: Node, policy: Policy) -> int:
     """Returns the length of a reduction axis to decide by: columns are many programs' work sooner than rows are."""
-    return reckoned(node.reduction) if is_outer(node) else hinted(node.reduction)
+    return reckoned(node.reduction, policy) if is_outer(node) else hinted(node.reduction)
 
 
 def _joins(loop: Loop, reduction: Reduction) -> bool:
@@ -245,34 +231,38 @@ def _joins(loop: Loop, reduction: Reduction) -> bool:
     return any(load.source in read for body in loop.bodies for load in body.loads)
 
 
-def _parts(count: int, node: Node, target: Target, programs_wanted: int, *, is_joined: bool = False) -> int:
+def _parts(
+    count: int, node: Node, target: Target, policy: Policy, *, is_image: bool = False, is_joined: bool = False
+) -> int:
     """Returns in how many parts a reduction that moves so many bytes goes best, about; 0 or 1 where it stays whole.
 
-    With so many programs wanted per multiprocessor. Where loops are joined to a reduction of columns its kernel
-    stores as many bytes as it reads: narrow pieces of columns, with a program for each multiprocessor, are too few.
+    Where loops are joined to a reduction of columns its kernel stores as many bytes as it reads: narrow pieces of
+    columns, with a program for each multiprocessor, are too few.
     """
     if node.grid == 0 or node.reduction == 0:
         return 0
-    grid, points = hinted(node.grid), _length(node)
-    programs = math.ceil(grid / COLUMNS) if is_outer(node) else grid
-    wanted = target.processors * programs_wanted
+    grid, points = hinted(node.grid), _length(node, policy)
+    programs = math.ceil(grid / policy.column_block) if is_outer(node) else grid
+    wanted = target.processors * (policy.programs_for_images if is_image else policy.programs_per_processor)
     if programs >= wanted:
         return 0
-    alone, together = target.seconds(count, _programs_alone(grid, node, target)), count / target.bandwidth
-    if alone < WORTH * (together + LAUNCH_SECONDS) and not (is_joined and together > LAUNCH_SECONDS):
+    alone, together = target.seconds(count, _programs_alone(grid, node, target, policy)), count / target.bandwidth
+    is_slower = alone < policy.stages_gain * (together + target.launch_seconds)
+    if is_slower and not (is_joined and together > target.launch_seconds):
         return 0
     # The nearest power of two in proportion, so that as many programs as wanted are missed or exceeded by few.
     near = 1 << round(math.log2(wanted / programs))
-    most = min(MOST_PARTS, points // (SHORTEST_OPEN_CHUNK if is_symbolic(node.reduction) else SHORTEST_CHUNK))
-    return min(near, 1 << (most.bit_length() - 1)) if most > 0 else 0
+    shortest = policy.split_symbolic_chunk if is_symbolic(node.reduction) else policy.split_chunk
+    most = min(policy.split_parts, points // shortest)
+    return min(near, previous_power_of_two(most)) if most > 0 else 0
 
 
-def _programs_alone(grid: int, node: Node, target: Target) -> int:
+def _programs_alone(grid: int, node: Node, target: Target, policy: Policy) -> int:
     """Returns how many programs reduce the points of a grid that is not split."""
     if not is_outer(node):
         return grid
-    narrow = math.ceil(grid / COLUMNS_ALONE)
-    return narrow if narrow < target.processors else math.ceil(grid / COLUMNS)
+    narrow = math.ceil(grid / policy.narrow_column_block)
+    return narrow if narrow < target.processors else math.ceil(grid / policy.column_block)
 
 
 def is_outer(node: Node) -> bool:
@@ -288,13 +278,13 @@ def is_outer(node: Node) -> bool:
     return across > along
 
 
-def _even_plan(parts: int, reduced: tuple[int, ...]) -> Plan:
+def _even_plan(parts: int, reduced: tuple[int, ...], policy: Policy) -> Plan:
     """Returns a plan with about so many parts that cuts the reduction dims evenly, or one that leaves a rest."""
     points = product(reduced)
     if not is_static(points):
         return Plan(parts, ceildiv(points, parts), exact=False)
     near = sorted(range(parts, max(2, parts // 2) - 1, -1), key=lambda n: (n & (n - 1) != 0, -n))
-    near += range(parts + 1, min(2 * parts, MOST_PARTS) + 1)
+    near += range(parts + 1, min(2 * parts, policy.split_parts) + 1)
     for count in near:
         if points % count == 0 and cuts_evenly(points // count, reduced):
             return Plan(count, points // count, exact=True)

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from ferrite_ir.language.graph import Definition, Graph, Loop, TensorType, Update, index_loads
 from ferrite_ir.language.index import Dim
-from ferrite_ir.language.scalar import Scalar, load, replace_in_index, replace_loads
+from ferrite_ir.language.scalar import load
+from ferrite_ir.passes.renaming import Renaming
 from ferrite_scheduler.analysis.dependences import is_opaque, make_node, storages_of, stores_each_once
 from ferrite_scheduler.model.intermediates import new_value
 
@@ -65,9 +66,4 @@ def _with_snapshots(update: Update, names: list[str], types: dict[str, TensorTyp
         found.append(Loop((value,), dims, (load(name, [dim.index for dim in dims], tensor.dtype),), update.origins))
         copies[name] = value.name
 
-    def renamed(node: Scalar) -> Scalar | None:
-        return load(copies[node.source], node.indices, node.dtype) if node.source in copies else None
-
-    condition = None if update.condition is None else replace_loads(update.condition, renamed)
-    indices = tuple(replace_in_index(index, renamed, {}) for index in update.indices)
-    return *found, replace(update, body=replace_loads(update.body, renamed), condition=condition, indices=indices)
+    return *found, Renaming(copies).reads(update)

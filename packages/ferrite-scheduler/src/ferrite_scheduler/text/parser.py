@@ -5,7 +5,6 @@ What is read emits the same program: kernels, steps, decisions and origins are a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -17,7 +16,6 @@ from ferrite_ir.language.graph import (
     Definition,
     Extern,
     Loop,
-    Origin,
     Origins,
     Reduction,
     Scan,
@@ -30,8 +28,6 @@ from ferrite_ir.text.expression_parser import read_indices, read_integer, read_l
 from ferrite_ir.text.parser import DefinitionReader
 from ferrite_ir.text.tokens import ParseError, Words
 from ferrite_scheduler.model.annotations import ColumnReduction, LookBackScan, RowResult, SortedScatter
-from ferrite_scheduler.model.changes import Change
-from ferrite_scheduler.model.choices import Choice, Cost
 from ferrite_scheduler.model.forms import Form, parse_form
 from ferrite_scheduler.model.schedule import (
     ACCESSES,
@@ -41,14 +37,12 @@ from ferrite_scheduler.model.schedule import (
     CallGraph,
     Conditions,
     Copy,
-    Decision,
     Free,
     Item,
     Keep,
     Kernel,
     Launch,
     MakeView,
-    Numbers,
     Param,
     Reuse,
     Schedule,
@@ -57,6 +51,7 @@ from ferrite_scheduler.model.schedule import (
 )
 
 from .printer import host_values
+from .record_parser import RecordReader
 
 Something = TypeVar("Something", bound=Definition)
 Annotated = TypeVar("Annotated", ColumnReduction, RowResult, SortedScatter, LookBackScan)
@@ -82,13 +77,13 @@ def parse_schedule(text: str, source: str = "") -> Schedule:
     return replace(schedule, callees=tuple(callees)) if callees else schedule
 
 
-class _ScheduleReader:
+class _ScheduleReader(RecordReader):
     """Reads one schedule."""
 
-    __slots__ = ("reader", "words")
+    __slots__ = ("reader",)
 
     def __init__(self, words: Words) -> None:
-        self.words = words
+        super().__init__(words)
         self.reader = DefinitionReader(words)
 
     def read(self) -> Schedule:
@@ -114,9 +109,9 @@ class _ScheduleReader:
         words.expect("return")
         outputs = self._read_outputs()
         destinations = self._read_destinations()
-        decisions = self._read_section("decisions", self._read_decision)
-        changes = self._read_section("changes", self._read_change)
-        choices = self._read_section("choices", self._read_choice)
+        decisions = self._read_section("decisions", self.read_decision)
+        changes = self._read_section("changes", self.read_change)
+        choices = self._read_section("choices", self.read_choice)
         found = Schedule(
             graph,
             tuple(kernels),
@@ -127,7 +122,7 @@ class _ScheduleReader:
             destinations=destinations,
             choices=choices,
         )
-        origins = self._read_section("origins", self._read_origins)
+        origins = self._read_section("origins", self.read_origins)
         words.expect("}")
         return _with_origins(found, {place: each for places, each in origins for place in places})
 
@@ -381,93 +376,6 @@ class _ScheduleReader:
             if not words.accept(","):
                 break
         return tuple(outputs)
-
-    # --- decisions and origins ----------------------------------------------------------------------------------------
-
-    def _read_decision(self) -> Decision:
-        words = self.words
-        first = words.name("a value")
-        words.expect("+")
-        second = words.name("a value")
-        words.expect(":")
-        token = words.take()
-        if token.text not in ("fused", "apart"):
-            raise words.error(f"expected 'fused' or 'apart', found {token.text!r}", token)
-        rule = words.take().text if words.next.kind == "name" else ""
-        reason = self._read_string()
-        numbers: Numbers = ()
-        if words.accept("("):
-            numbers = tuple(read_listed(words, ")", self._read_fact))
-        return Decision(first, second, token.text == "fused", rule, reason, numbers)
-
-    def _read_change(self) -> Change:
-        words = self.words
-        step = words.name("a step")
-        words.expect("(")
-        names = tuple(read_listed(words, ")", lambda: words.name("a value")))
-        words.expect("became")
-        words.expect("(")
-        became = tuple(read_listed(words, ")", self._read_string))
-        return Change(step, names, became, self._read_string())
-
-    def _read_choice(self) -> Choice:
-        words = self.words
-        words.expect("(")
-        values = tuple(read_listed(words, ")", lambda: words.name("a value")))
-        words.expect("took")
-        chosen, reason = self._read_string(), self._read_string()
-        words.expect("of")
-        words.expect("(")
-        return Choice(values, tuple(read_listed(words, ")", self._read_way)), chosen, reason)
-
-    def _read_way(self) -> tuple[str, Cost]:
-        name, token = self._read_string(), self.words.next
-        try:
-            seconds = float(self._read_string())
-        except ValueError:
-            raise self.words.error("expected seconds", token) from None
-        return name, Cost(seconds, self._read_string(), self._read_string())
-
-    def _read_fact(self) -> tuple[str, int | str]:
-        name = self._read_string()
-        self.words.expect(":")
-        value = self._read_string() if self.words.next.kind == "string" else read_number(self.words)
-        return name, cast("int | str", value)
-
-    def _read_string(self) -> str:
-        words = self.words
-        if words.next.kind != "string":
-            raise words.error(f"expected a quoted string, found {words.describe()}")
-        return str(json.loads(words.take().text))
-
-    def _read_origins(self) -> tuple[list[str], Origins]:
-        words = self.words
-        places = [self._read_place()]
-        while words.accept(","):
-            places.append(self._read_place())
-        words.expect(":")
-        origins = [self._read_origin()]
-        while words.accept(","):
-            origins.append(self._read_origin())
-        return places, tuple(origins)
-
-    def _read_place(self) -> str:
-        words, token = self.words, self.words.next
-        kind = words.take().text
-        if kind not in ("graph", "kernel", "step"):
-            raise words.error(f"expected graph, kernel or step, found {token.text!r}", token)
-        numbers = [read_integer(words)]
-        if kind == "kernel":
-            numbers.append(read_integer(words))
-        return " ".join([kind, *map(str, numbers)])
-
-    def _read_origin(self) -> Origin:
-        self.words.expect("[")
-        token = self.words.next
-        fields = read_listed(self.words, "]", self._read_string)
-        if len(fields) > len(Origin.__slots__):
-            raise self.words.error("an origin is the op, the module, the line and the path", token)
-        return Origin(*fields)
 
 
 _CONSTANTS: dict[str, bool | None] = {"none": None, "true": True, "false": False}

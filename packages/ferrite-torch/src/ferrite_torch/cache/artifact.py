@@ -43,7 +43,8 @@ class Artifact:
         donated: positions of the arguments that a backward may overwrite.
         names: what the user's program calls symbols of the program's sizes.
         places: of each origin of a kernel, with the whole path of its source line, for messages.
-        captured: the target of each step that calls a place in the captured graph, with the position of its node.
+        captured: the target of each step that calls a place in the captured graph, with the position of its node, and
+            why it is one.
     """
 
     kind: str
@@ -62,7 +63,7 @@ class Artifact:
     bases: tuple[SharedBase, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
-    captured: tuple[tuple[str, int], ...] = ()
+    captured: tuple[tuple[str, int, str], ...] = ()
 
     def to_record(self) -> dict[str, Any]:
         """Returns the JSON form."""
@@ -95,7 +96,7 @@ class Artifact:
             bases=tuple(map(SharedBase.from_record, record["bases"])),
             names={str(symbol): str(name) for symbol, name in record["names"].items()},
             places={str(origin): str(place) for origin, place in record["places"].items()},
-            captured=tuple((str(target), int(position)) for target, position in record["captured"]),
+            captured=tuple((str(target), int(place), str(reason)) for target, place, reason in record["captured"]),
         )
 
 

@@ -14,6 +14,7 @@ import torch
 import ferrite_runtime
 from ferrite_runtime import FerriteRuntimeError, LoadedProgram, load_program
 from ferrite_torch.cache.artifact import Artifact
+from ferrite_torch.calls.compiled_graph import Boxed, CompiledGraph
 from ferrite_torch.calls.layouts import Layouts, copied, in_layouts
 from ferrite_torch.calls.lazy_results import LazyResult
 from ferrite_torch.calls.shared_inputs import on_bases
@@ -22,19 +23,16 @@ from ferrite_torch.options import Options
 from ferrite_torch.torch_private.aot_metadata import keeps_graph
 from ferrite_torch.torch_private.fake_tensors import without_modes
 
-Boxed = Callable[[list[Any]], Any]
-
 
 def load_artifact(
     artifact: Artifact,
     options: Options,
     constants: Sequence[torch.Tensor] = (),
     captured: Mapping[str, Callable[..., Any]] | None = None,
-) -> Boxed:
-    """Returns a compiled graph as a function of the list of its arguments, which it empties.
+) -> CompiledGraph:
+    """Returns a compiled graph; its kernels compile in the background where the store has none.
 
-    Kernels compile in the background where the store has none; the function's ``wait`` waits for them. ``captured`` is
-    what its steps call of the captured graph.
+    ``captured`` is what its steps call of the captured graph. Nothing is known of how the graph runs op by op.
 
     Raises:
         FerriteRuntimeError: the program does not load here.
@@ -45,9 +43,8 @@ def load_artifact(
     call = on_bases(_sparing(call, artifact.donated), artifact.bases)
     if artifact.kind == "backward":
         call = _by_slices(call, compiled, artifact, tuple(constants))
-    call = mark_boxed(_naming_places(call, artifact.places))
-    call.wait = _naming_places(compiled.wait, artifact.places)  # type: ignore[attr-defined]
-    return call
+    run = _naming_places(call, artifact.places)
+    return CompiledGraph(run, wait=_naming_places(compiled.wait, artifact.places))
 
 
 def _naming_places(function: Callable[..., Any], places: Mapping[str, str]) -> Callable[..., Any]:
@@ -134,7 +131,7 @@ def boxed(compiled: LoadedProgram, artifact: Artifact, constants: tuple[torch.Te
             arguments.clear()
             return run(chosen)
 
-    return mark_boxed(_passing(call, artifact.passed) if artifact.passed else call)
+    return _passing(call, artifact.passed) if artifact.passed else call
 
 
 def _passing(function: Boxed, passed: tuple[tuple[int, int], ...]) -> Boxed:
@@ -184,18 +181,14 @@ def _marking(function: Boxed, lazy: tuple[LazyResult, ...]) -> Boxed:
     return run
 
 
-def mark_boxed(function: Boxed) -> Boxed:
-    """Returns the function, marked as one that takes its arguments in a list: AOTAutograd's convention."""
-    function._boxed_call = True  # type: ignore[attr-defined]  # noqa: SLF001  # torch's name for it
-    return function
-
-
-def run_eagerly(module: torch.nn.Module, arguments: Layouts | None = None, results: Layouts | None = None) -> Boxed:
-    """Returns the graph run op by op, in the boxed convention; some arguments and results copied into these layouts."""
+def run_eagerly(
+    module: torch.nn.Module, arguments: Layouts | None = None, results: Layouts | None = None
+) -> CompiledGraph:
+    """Returns the graph run op by op; some arguments and results copied into these layouts."""
 
     def call(arguments: list[Any]) -> Any:
         held: Sequence[Any] = tuple(arguments)
         arguments.clear()
         return module(*held)
 
-    return mark_boxed(in_layouts(call, arguments, results))
+    return CompiledGraph(in_layouts(call, arguments, results))

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.calls.higher_order import CONTROL_FLOW
+from ferrite_torch.calls.higher_order import CONTROL_FLOW, USER_KERNELS, call_of_node
+from ferrite_torch.calls.user_constants import NotWritten, fixed_launch
 from ferrite_torch.rewrites.returned_halves import RETURNED
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
 from ferrite_torch.torch_private.nodes import example_of
@@ -87,12 +88,19 @@ class _Describer:
         lines = []
         for number, node in enumerate(self.module.graph.nodes):
             args = [self.argument(value) for value in node.args]
-            named = [(name, self.argument(value)) for name, value in sorted(node.kwargs.items())]
+            named = self.named(node)
             value = self.value(node.meta.get("val"))
             returned = " returned" if node.meta.get(RETURNED) else ""
             lines.append(f"{node.op} {self.target(node)} {args} {named} {value}{returned}")
             self.numbers[node] = number
         return lines
+
+    def named(self, node: torch.fx.Node) -> list[tuple[str, Any]]:
+        """Returns the keyword arguments of a node; of a launch of a user's kernel, what the numbers among them mean."""
+        is_launch = str(node.target) in USER_KERNELS
+        left = {name: value for name, value in node.kwargs.items() if not (is_launch and name in _NUMBERS)}
+        found = [(name, self.argument(value)) for name, value in sorted(left.items())]
+        return [*found, ("launch", _fixed(node))] if is_launch else found
 
     def calls(self) -> list[str]:
         """Returns the text of a captured graph: what the calls result in follows from the inputs."""
@@ -223,6 +231,18 @@ class _Describer:
         storage = self.storages.setdefault(storage_key(value), len(self.storages))
         held, offset = size_text(value.untyped_storage().nbytes()), size_text(value.storage_offset())
         return f"{value.dtype} [{shape}] [{strides}] {value.device} in {storage} of {held} at {offset}"
+
+
+_NUMBERS = ("kernel_idx", "constant_args_idx")
+"""By which torch refers to kernels and constants: they are good for one process, and there for one compilation."""
+
+
+def _fixed(node: torch.fx.Node) -> str:
+    """Returns the text of a kernel that is part of a program, and of its constants; others are found at hand."""
+    try:
+        return repr(fixed_launch(call_of_node(node)).described())
+    except NotWritten:
+        return "at hand"
 
 
 def _number(value: Any) -> Any:

@@ -21,11 +21,12 @@ from ferrite_runtime import Store, choose_store
 from ferrite_runtime.errors import StoreWarning, warn
 from ferrite_runtime.store.interface import PICKLES
 from ferrite_torch.cache.artifact import recall_artifact
-from ferrite_torch.cache.artifact_loading import Boxed, load_artifact, runtime_options
+from ferrite_torch.cache.artifact_loading import load_artifact, runtime_options
 from ferrite_torch.cache.environment import compile_facts, options_mapping
 from ferrite_torch.cache.graph_key import NoKey, captured_key
+from ferrite_torch.calls.compiled_graph import Boxed, CompiledGraph
 from ferrite_torch.diagnostics.log_choice import CACHE
-from ferrite_torch.diagnostics.statistics import CompiledGraph, Stopwatch, record_graph
+from ferrite_torch.diagnostics.statistics import GraphRecord, Stopwatch, record_graph
 from ferrite_torch.errors import EnvironmentProblem
 from ferrite_torch.options import Options
 from ferrite_torch.torch_private.aot_cache import output_code, refuse_to_store, stores_graphs
@@ -135,9 +136,9 @@ def _digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()
 
 
-def mark_storable(call: Boxed, key: str | None, options: Options, plan: Plan) -> Boxed:
+def mark_storable(call: CompiledGraph, key: str | None, options: Options, plan: Plan) -> CompiledGraph:
     """Returns a compiled graph with what AOTAutograd's cache stores in its place; without a key it refuses to."""
-    call.__wrapped__ = _stored_class()(key, options_mapping(options), call, plan.is_sound)  # type: ignore[attr-defined]
+    call.__wrapped__ = _stored_class()(key, options_mapping(options), call, plan.is_sound)
     return call
 
 
@@ -146,7 +147,7 @@ def restore(key: str, options: Mapping[str, Any]) -> Any:
     return _stored_class()(key, options, None)
 
 
-def load_stored(key: str, options: Options) -> Boxed:
+def load_stored(key: str, options: Options) -> CompiledGraph:
     """Returns the compiled graph with a key, its kernels compiled.
 
     Raises:
@@ -160,10 +161,10 @@ def load_stored(key: str, options: Options) -> Boxed:
         raise EnvironmentProblem(f"the store has no graph {key[:12]} any more; it is compiled again")
     with watch.phase("load"):
         call = load_artifact(artifact, options)
-        call.wait()  # type: ignore[attr-defined]
+        call.wait()
     CACHE.info("%s graph: found under %s, by AOTAutograd's cache", artifact.kind, key[:12])
     record_graph(
-        CompiledGraph(
+        GraphRecord(
             artifact.kind, artifact.program, artifact.externs, watch.seconds, is_recalled=True, names=artifact.names
         )
     )

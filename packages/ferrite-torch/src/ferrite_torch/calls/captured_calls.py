@@ -24,20 +24,20 @@ from ferrite_torch.torch_private import user_kernels
 FlatCall = Callable[..., tuple[Any, ...]]
 
 
-def bind_captured(module: torch.fx.GraphModule, places: Iterable[tuple[str, int]]) -> dict[str, FlatCall]:
+def bind_captured(module: torch.fx.GraphModule, places: Iterable[tuple[str, int, str]]) -> dict[str, FlatCall]:
     """Returns what the captured steps of a program call, by their targets, and says once what runs so.
 
     Args:
         module: the graph that the program was compiled from, or one with the same key.
-        places: the target of each step, and the position of its node in the graph.
+        places: the target of each step, the position of its node in the graph, and why it is a step of its own.
     """
     nodes = list(module.graph.nodes)
-    return {target: _bound(module, nodes[position]) for target, position in places}
+    return {target: _bound(module, nodes[position], reason) for target, position, reason in places}
 
 
-def _bound(module: torch.fx.GraphModule, node: torch.fx.Node) -> FlatCall:
+def _bound(module: torch.fx.GraphModule, node: torch.fx.Node, reason: str) -> FlatCall:
     call = call_of_node(node)
-    announce(f"{origins_of(node)[0].told}: {what_runs(call)}", REMEDY)
+    announce(f"{origins_of(node)[0].told}: {what_runs(call)}{f': {reason}' if reason else ''}", REMEDY)
     attributes = {
         held: operator.attrgetter(str(held.target))(module) for held in node.all_input_nodes if held.op == "get_attr"
     }

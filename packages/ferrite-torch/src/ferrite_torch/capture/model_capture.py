@@ -31,6 +31,7 @@ from ferrite_torch.torch_private.tracing import (
     trace_functional,
     written_arguments,
 )
+from ferrite_torch.torch_private.user_kernels import tracing_launches
 from ferrite_torch.validation.observing import watching
 
 log = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ def _captured(  # what `capture` is asked for
     lines = nullcontext() if isinstance(call.model, WholeModel) else noting_lines()  # its graphs have them
     with fake_mode():
         fakes = [_fake_of(value, training) for value in tensors]
-        with exporting(), _portable_attention(training), watching(copies_storages=True), lines:
+        with exporting(), _portable_attention(training), watching(copies_storages=True), tracing_launches(), lines:
             call.rehearse(fakes)
             forward, backward, saved, derived = _trace(call, fakes, training, decompositions)
     for module in (forward, backward):

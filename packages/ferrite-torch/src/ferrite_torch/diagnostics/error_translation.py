@@ -73,6 +73,7 @@ MISTAKES: tuple[Translation, ...] = (
     Translation("UnsupportedFakeTensorException", Unsupported, "pass tensors whose data torch can do without"),
     Translation("ConstraintViolationError", Unsupported, "take the size out of mark_dynamic, or widen its range"),
     Translation("CheckpointError", Unsupported, "make the recomputed function do what it did in the forward"),
+    Translation("UserKernelRunError", RunError),
     Translation("UserKernelError", CompileError),
     Translation("IndexOutOfBounds", RunError),
     Translation("ValueRefused", RunError),

@@ -18,7 +18,7 @@ KEPT_PROGRAMS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class CompiledGraph:
+class GraphRecord:
     """The record of one compiled graph.
 
     Attributes:
@@ -52,7 +52,7 @@ class Ledger:
     fallbacks: Counter[str] = field(default_factory=Counter)
     specialised: Counter[tuple[str, str]] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
-    programs: deque[CompiledGraph] = field(default_factory=lambda: deque(maxlen=KEPT_PROGRAMS))
+    programs: deque[GraphRecord] = field(default_factory=lambda: deque(maxlen=KEPT_PROGRAMS))
     announced: set[str] = field(default_factory=set)
 
 
@@ -119,13 +119,13 @@ def compiled_programs() -> list[dict[str, Any]]:
         return [dict(record.program) for record in _ledger.programs]
 
 
-def compiled_graphs() -> list[CompiledGraph]:
+def compiled_graphs() -> list[GraphRecord]:
     """Returns the records of the graphs compiled in this process (the last `KEPT_PROGRAMS`)."""
     with _lock:
         return list(_ledger.programs)
 
 
-def record_graph(record: CompiledGraph) -> None:
+def record_graph(record: GraphRecord) -> None:
     """Counts a compiled graph."""
     steps = list(all_steps(record.program))
     ledger = _counting()

@@ -25,6 +25,8 @@ from ferrite_runtime import Options as RuntimeOptions
 from ferrite_runtime import Target as GpuTarget
 from ferrite_runtime.compilation.assertions import checked_program
 from ferrite_runtime.formats.target import find_ptx_target, find_target
+from ferrite_runtime.kernel_source.allowed_text import find_liberty
+from ferrite_runtime.kernel_source.user_text import place_of_line
 from ferrite_runtime.process.option_ranges import BOOL, FUNCTION, MAYBE_MAPPING, Range
 from ferrite_scheduler import Target
 from ferrite_torch.capture.model_capture import Captured, capture
@@ -111,27 +113,38 @@ def export(  # noqa: PLR0913  # each says something of its own about the bundle
         raise OptionError(f"export: name is {name!r}; it takes one line of printable text")
     for inputs in (example_inputs, *dynamic):
         check_call(model, inputs, kwargs or {})
-    try:
-        runtime = RuntimeOptions(tune=tune, workers=options.workers, use_cache=options.use_cache)
-    except RuntimeOptionError as error:
-        raise OptionError(str(error)) from error
+    runtime = _runtime_options(options, tune)
     device = _device_of(targets)
     entry, programs, blobs = _Exporter(model, options, tuple(targets), training, device).run(
         [tuple(example_inputs), *(tuple(other) for other in dynamic)], kwargs or {}
     )
-    bundle = Bundle(
-        name=name or str(getattr(model, "__name__", type(model).__name__)),
+    bundle = _bundle(name or str(getattr(model, "__name__", type(model).__name__)), entry, programs, blobs)
+    return bundle if device == CPU or not prebuilt else _prebuilt(bundle, targets, ptx, runtime)
+
+
+def _bundle(name: str, entry: Entry, programs: Mapping[str, Program], blobs: Mapping[str, bytes]) -> Bundle:
+    return Bundle(
+        name=name,
         kernels={spec.id: spec for program in programs.values() for spec in program.kernels},
         programs=programs,
         entries={"main": entry},
         producer={"name": "ferrite-torch", "version": VERSION},
         blobs=blobs,
     )
-    if device == CPU or not prebuilt:
-        return bundle
+
+
+def _runtime_options(options: Options, tune: str) -> RuntimeOptions:
+    try:
+        return RuntimeOptions(tune=tune, workers=options.workers, use_cache=options.use_cache)
+    except RuntimeOptionError as error:
+        raise OptionError(str(error)) from error
+
+
+def _prebuilt(bundle: Bundle, targets: Sequence[str], ptx: str | None, options: RuntimeOptions) -> Bundle:
+    """Returns a bundle with binaries for the targets, and PTX where one of them is NVIDIA's."""
     has_cuda = any(GpuTarget.parse(target).backend == "cuda" for target in targets)
     try:
-        return prebuild(bundle, targets, ptx=ptx if has_cuda else None, options=runtime)
+        return prebuild(bundle, targets, ptx=ptx if has_cuda else None, options=options)
     except Exception as error:
         raise translate(error, "compiling kernels") from error
 
@@ -300,6 +313,7 @@ class _Exporter:
             compiled = compile_for_targets(module, kind, self.options, facts, targets, watch, self.device)
             lowered = compiled.lowered.complete()
             _refuse_captured(lowered)
+            _refuse_liberties(lowered)
             grouped: dict[str, tuple[list[str], Program]] = {}
             for name, mapping in zip(targets, compiled.programs, strict=True):
                 checks = self.options.check_indices and name != CPU
@@ -320,11 +334,29 @@ def _refuse_captured(lowered: LoweredModule) -> None:
         Unsupported: one does; the message names the op and the line.
     """
     for step in lowered.captured:
+        why = f" ({step.reason})" if step.reason else ""
         raise Unsupported(
-            f"{step.origin}: {step.op} takes functions, which a bundle cannot hold. What to do: choose the branch "
+            f"{step.origin}: {step.op} takes functions, which a bundle cannot hold{why}. What to do: choose the branch "
             "before the model is exported, unroll the loop, or make an operator of the kernel "
             "(torch.library.custom_op) and name it where the bundle is loaded (operators=[…])"
         )
+
+
+def _refuse_liberties(lowered: LoweredModule) -> None:
+    """Checks that users' Triton kernels stay within the language of kernels: a bundle's text may do nothing else.
+
+    Raises:
+        Unsupported: one does not; the message names its line.
+    """
+    for launch in lowered.launches:
+        liberty = find_liberty(str(launch.spec["source"]))
+        if liberty is not None:
+            place = place_of_line(launch.function, liberty.line)
+            raise Unsupported(
+                f"{place}: kernel {launch.spec['name']}: {liberty.what}; a bundle holds nothing beyond the language of "
+                "kernels. What to do: write it with other functions of triton.language, or make an operator of the "
+                "kernel (torch.library.custom_op) and name it where the bundle is loaded (operators=[…])"
+            )
 
 
 def scheduler_target(name: str) -> Target:

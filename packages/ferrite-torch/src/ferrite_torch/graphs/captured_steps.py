@@ -1,7 +1,8 @@
-"""Lowering of higher-order ops that run as they are: a library call of a place in the captured graph each.
+"""Lowering of higher-order ops that have none of their own.
 
-A user's Triton kernel writes to its arguments. In a functional graph it does so "as if on copies": what it writes is
-copied first, unless nobody reads it afterwards.
+Each becomes a library call of a place in the captured graph, or the launch of a user's Triton kernel. A user's kernel
+writes to its arguments. In a functional graph it does so "as if on copies": what it writes is copied first, unless
+nobody reads it afterwards.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from ferrite_ir.language.graph import overlaps
 from ferrite_ir.language.scalar import Scalar
 from ferrite_torch.calls.higher_order import (
+    USER_KERNELS,
     HigherOrderCall,
     call_of_node,
     is_returned,
@@ -22,11 +24,13 @@ from ferrite_torch.calls.higher_order import (
     nested_like,
     operands_of,
 )
+from ferrite_torch.calls.user_constants import NotWritten
 from ferrite_torch.diagnostics.origins import origins_of, unsupported
 from ferrite_torch.graphs.graph_numbers import plain_value
 from ferrite_torch.graphs.library_calls import laid_out
 from ferrite_torch.graphs.lifetimes import Lifetimes
 from ferrite_torch.graphs.unbacked_sizes import RunTimeSizes
+from ferrite_torch.graphs.user_launches import UserLaunch, negative_axes, prepare_launch
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.sizes.symbolic_sizes import size_of, sizes_of, steps_of
@@ -36,12 +40,21 @@ A_STEP = "a step of its own, run as it is"
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """One captured step of a lowered graph: its target, where its node is in the graph, its op and where from."""
+    """One captured step of a lowered graph.
+
+    Attributes:
+        target: what it calls.
+        position: where its node is in the graph.
+        op: the higher-order op.
+        origin: where that comes from, as people read it.
+        reason: why it has no form of its own, empty where nobody has written one for the op.
+    """
 
     target: str
     position: int
     op: str
     origin: str
+    reason: str = ""
 
 
 class CapturedSteps:
@@ -52,9 +65,10 @@ class CapturedSteps:
     ) -> None:
         self._builder, self._lifetimes, self._run_time, self._results = builder, lifetimes, run_time, results
         self.found: list[Captured] = []
+        self.launches: dict[str, UserLaunch] = {}
 
-    def lower(self, node: torch.fx.Node) -> Any:
-        """Returns the results of a node, nested as torch nests them.
+    def lower(self, node: torch.fx.Node, reason: str = "") -> Any:
+        """Returns the results of a node, nested as torch nests them; ``reason`` says why it is a step of its own.
 
         Raises:
             Unsupported: torch has not told what the op returns, or a program has no form for an operand.
@@ -67,8 +81,34 @@ class CapturedSteps:
         target = f"captured.{_identifier(call.name)}.{position}"
         self._builder.begin(node, origins_of(node), lambda name: self._lifetimes.may_reuse(name, node))
         result = self._launch(target, call) if call.is_user_kernel else self._step(target, node, call)
-        self.found.append(Captured(target, position, f"higher_order.{call.name}", origins_of(node)[0].told))
+        op = f"higher_order.{call.name}"
+        self.found.append(Captured(target, position, op, origins_of(node)[0].told, reason))
         return (None, *result) if call.has_token else result
+
+    def launch(self, node: torch.fx.Node) -> Any:
+        """Returns what a user's Triton kernel has written, by the names of its parameters; it is launched as ours are.
+
+        Raises:
+            NotWritten: a program has no form for the launch.
+            LaunchRefused: the user's launch is wrong.
+        """
+        call = call_of_node(node)
+        if call.name != USER_KERNELS[0]:
+            raise NotWritten("it writes in place, in a graph where nothing else does")
+        self._refuse_unlaid(node, call)
+        self._builder.begin(node, origins_of(node), lambda name: self._lifetimes.may_reuse(name, node))
+        operands = operands_of(call)
+        given, places = self._given(call, operands)
+        values = dict(zip(operands, given, strict=True))
+        for size in negative_axes(call, values):
+            self._run_time.ask(node, ("ge", size, 0))
+        prepared = prepare_launch(node, call, values, self._builder.device, tunes=self._builder.tunes_kernels)
+        tensors = [argument for argument in prepared.arguments if isinstance(argument, Tensor)]
+        mutated = [tensors.index(given[place]) for place in places.values()]
+        target = prepared.launch.target
+        self._builder.extern(target, prepared.arguments, None, None, mutates=mutated, effects=True)
+        self.launches[target] = prepared.launch
+        return {name: given[places[call.kwargs["kwargs"][name]]] for name in call.kwargs["tensors_to_clone"]}
 
     def _step(self, target: str, node: torch.fx.Node, call: HigherOrderCall) -> Any:
         operands = [self._operand(operand) for operand in operands_of(call)]
@@ -85,17 +125,25 @@ class CapturedSteps:
         return nested_like(call.fakes, numbers)
 
     def _launch(self, target: str, call: HigherOrderCall) -> Any:
-        """Returns what a user's Triton kernel has written, by the names of its parameters."""
-        named, operands = call.kwargs["kwargs"], operands_of(call)
+        """Returns what a user's Triton kernel has written that torch launches, by the names of its parameters."""
+        named = call.kwargs["kwargs"]
         written = list(call.kwargs.get("tensors_to_clone", ()))
-        places = {named[name]: operands.index(named[name]) for name in written}
-        given = [self._operand(operand) for operand in operands]
-        for operand, place in places.items():
-            given[place] = self._writable(operand, given[place], operands)
+        given, places = self._given(call, operands_of(call))
         tensors = [place for place, value in enumerate(given) if isinstance(value, Tensor)]
         mutates = [tensors.index(place) for place in places.values()]
         self._builder.extern(target, given, None, None, mutates=mutates, effects=True)
         return {name: given[places[named[name]]] for name in written}
+
+    def _given(
+        self, call: HigherOrderCall, operands: list[torch.fx.Node]
+    ) -> tuple[list[Any], dict[torch.fx.Node, int]]:
+        """Returns the operands of a launch, what it writes as a tensor that it may write to, and where those are."""
+        named = call.kwargs["kwargs"]
+        places = {named[name]: operands.index(named[name]) for name in call.kwargs.get("tensors_to_clone", ())}
+        given = [self._operand(operand) for operand in operands]
+        for operand, place in places.items():
+            given[place] = self._writable(operand, given[place], operands)
+        return given, places
 
     def _writable(self, operand: torch.fx.Node, tensor: Tensor, others: list[torch.fx.Node]) -> Tensor:
         """Returns a tensor to be written in place of an operand: itself if nobody reads it later, else a copy."""

@@ -18,7 +18,9 @@ from ferrite_ir.language import index as ix
 from ferrite_ir.language.graph import Extern, Graph
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Undecided, symbols_of
+from ferrite_torch.calls.higher_order import USER_KERNELS
 from ferrite_torch.calls.layouts import Layouts
+from ferrite_torch.calls.user_constants import NotWritten
 from ferrite_torch.devices.placement import graph_device, is_made_on, is_number_for
 from ferrite_torch.diagnostics.announcements import announce
 from ferrite_torch.diagnostics.error_translation import translate
@@ -105,6 +107,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     products: str = "library",
     layouts: Layouts | None = None,
     marks: bool = False,
+    tunes_kernels: bool = False,
 ) -> LoweredModule:
     """Returns a functional graph of aten ops, as AOTAutograd makes it, in Ferrite's language.
 
@@ -125,6 +128,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         layouts: strides of arguments, by position, that lie otherwise than their fakes.
         marks: the caller marks results as conjugated or negated when they are read (`LoweredModule.lazy`); without it
             such results are computed, and share no storage.
+        tunes_kernels: of users' Triton kernels more configs are tried than they state.
 
     Raises:
         Unsupported: the graph as a whole cannot be compiled: control flow, data-dependent numbers and
@@ -138,6 +142,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     builder.extends_products = extends_products
     builder.product_rows, builder.wide_product_rows = product_rows, wide_product_rows
     builder.products = products
+    builder.tunes_kernels = tunes_kernels
     given = iter(inputs or ())
     for node in module.graph.find_nodes(op="placeholder"):
         node.meta.setdefault("val", next(given, None))
@@ -250,6 +255,7 @@ class _Walk:
             names,
             tuple(self.captured.found),
             tuple(self.regions.graphs),
+            tuple(self.captured.launches.values()),
         )
 
     def _region(self, module: torch.fx.GraphModule, name: str, use: Use) -> Region:
@@ -273,6 +279,7 @@ class _Walk:
         builder.product_rows = self.builder.product_rows
         builder.wide_product_rows = self.builder.wide_product_rows
         builder.products = self.builder.products
+        builder.tunes_kernels = self.builder.tunes_kernels
         walk = _Walk(module, builder, strict=self.strict, regions=self.regions)
         walk.inputs = RegionInputs(module, builder, walk.lifetimes, {})
         outputs = walk.outputs = RegionOutputs(module.graph, builder, walk.lifetimes, use)
@@ -281,6 +288,7 @@ class _Walk:
         check_region(lowered.graph, lowered.captured)
         self.externs += lowered.externs
         self.fallbacks += lowered.fallbacks
+        self.captured.launches.update({launch.target: launch for launch in lowered.launches})
         return Region(self.regions.add(lowered.graph), tuple(_fakes(module)), tuple(outputs.returned))
 
     def _call(self, node: torch.fx.Node) -> Any:
@@ -319,29 +327,31 @@ class _Walk:
         return (token, *(results if isinstance(results, tuple) else (results,)))
 
     def _call_higher_order(self, node: torch.fx.Node, args: Sequence[Any]) -> Any:
-        """Lowers control flow to calls of graphs, scans to scans, and what has no such form to a step of its own."""
+        """Lowers control flow to calls of graphs, scans to scans, kernels to launches, all else to steps of its own."""
         name = str(node.target)
-        if name not in ControlFlow.OPS and name not in HIGHER_ORDER:
+        if name not in (*ControlFlow.OPS, *HIGHER_ORDER, *USER_KERNELS):
             return self._call_as_it_is(node)
         mark, count = self.builder.mark(), len(self.builder.definitions)
         try:
             if name in ControlFlow.OPS:
                 results = self.control_flow.lower(node)
+            elif name in USER_KERNELS:
+                results = self.captured.launch(node)
             else:
                 self.builder.begin(node, origins_of(node))
                 results = HIGHER_ORDER[name](self.builder, self.module, node, args)
                 check_result(results, node.meta.get("val"))
-        except (NoForm, Unlowered) as reason:
+        except (NoForm, NotWritten, Unlowered) as reason:
             self.builder.rollback(mark)
-            return self._call_as_it_is(node, f"{A_STEP}: {reason}")
+            return self._call_as_it_is(node, str(reason))
         self.write_backs.note_sharing(self.builder.definitions[count:])
         return results
 
-    def _call_as_it_is(self, node: torch.fx.Node, reason: str = A_STEP) -> Any:
-        """Lowers a higher-order op to a step of its own."""
+    def _call_as_it_is(self, node: torch.fx.Node, reason: str = "") -> Any:
+        """Lowers a higher-order op to a step of its own, which it is for a reason, if it usually is none."""
         count = len(self.builder.definitions)
-        results = self.captured.lower(node)
-        self.externs.append((self.captured.found[-1].op, reason))
+        results = self.captured.lower(node, reason)
+        self.externs.append((self.captured.found[-1].op, f"{A_STEP}: {reason}" if reason else A_STEP))
         self.write_backs.note_sharing(self.builder.definitions[count:])
         return results
 

@@ -12,6 +12,7 @@ from ferrite_torch.calls.lazy_results import LazyResult
 from ferrite_torch.diagnostics.refusals import Fallback
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.graphs.captured_steps import Captured
+from ferrite_torch.graphs.user_launches import UserLaunch
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class LoweredModule:
         names: what the user's program calls symbols of the graph.
         captured: the steps that call a place in the module's graph.
         callees: the graphs that the graph calls, each behind those that it calls.
+        launches: users' Triton kernels that it launches, each once.
     """
 
     graph: Graph
@@ -46,6 +48,7 @@ class LoweredModule:
     names: Mapping[str, str] = field(default_factory=dict)
     captured: tuple[Captured, ...] = ()
     callees: tuple[Graph, ...] = ()
+    launches: tuple[UserLaunch, ...] = ()
 
     @property
     def module(self) -> Module:

@@ -18,7 +18,7 @@ from ferrite_scheduler.model.schedule import CallGraph, Launch
 from ferrite_torch.backend import ferrite
 from ferrite_torch.diagnostics.call_checks import check_arguments, check_call
 from ferrite_torch.diagnostics.origins import absolute
-from ferrite_torch.diagnostics.statistics import CompiledGraph, Ledger, all_steps, observed
+from ferrite_torch.diagnostics.statistics import GraphRecord, Ledger, all_steps, observed
 from ferrite_torch.inspection.graph_calls import call_text
 from ferrite_torch.inspection.launch_conditions import predicate_text
 from ferrite_torch.inspection.untouched import tensors_in, untouched
@@ -236,7 +236,7 @@ def _graph_break(reason: str, frames: Sequence[Any]) -> GraphBreak:
     return GraphBreak(f"{absolute(frames[-1].filename)}:{frames[-1].lineno}", reason)
 
 
-def explain_graph(record: CompiledGraph) -> GraphExplanation:
+def explain_graph(record: GraphRecord) -> GraphExplanation:
     """Returns the kernels, library calls and boundaries of one compiled graph."""
     launches: Counter[str] = Counter()
     steps = [step for step in all_steps(record.program) if step["do"] == "launch"]
@@ -264,7 +264,7 @@ def explain_graph(record: CompiledGraph) -> GraphExplanation:
     )
 
 
-def _calls(record: CompiledGraph) -> tuple[tuple[str, int], ...]:
+def _calls(record: GraphRecord) -> tuple[tuple[str, int], ...]:
     """Returns the control flow of a graph and of those that it calls."""
     plans = () if record.schedule is None else (record.schedule, *record.schedule.callees)
     launches = {plan.graph.name: sum(isinstance(step, Launch) for step in plan.steps) for plan in plans}
@@ -272,7 +272,7 @@ def _calls(record: CompiledGraph) -> tuple[tuple[str, int], ...]:
     return tuple(Counter(call_text(step.definition, launches) for step in steps).items())
 
 
-def _named(found: Iterable[Boundary], record: CompiledGraph) -> Iterator[Boundary]:
+def _named(found: Iterable[Boundary], record: GraphRecord) -> Iterator[Boundary]:
     """Yields boundaries with kernels called as in the program, where each launch of the schedule is one of its own."""
     ids = [step["kernel"] for step in record.program["steps"] if step["do"] == "launch"]
     numbers = [step.kernel for step in record.schedule.steps if isinstance(step, Launch)]

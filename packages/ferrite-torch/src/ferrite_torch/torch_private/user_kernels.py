@@ -2,12 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ferrite_runtime.kernel_source.user_names import jitted_function
+
 Grids = Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class UserKernel:
+    """A kernel as the user has decorated it, taken apart.
+
+    Attributes:
+        function: the jitted function.
+        configs: what ``@triton.autotune`` chooses from, empty without it.
+        keys: the arguments whose values its choice depends on.
+        heuristics: functions of all arguments that ``@triton.heuristics`` computes constants with, the outermost first.
+    """
+
+    function: Any
+    configs: tuple[Any, ...]
+    keys: tuple[str, ...]
+    heuristics: tuple[tuple[str, Callable[[Mapping[str, Any]], Any]], ...]
+
+
+def take_apart(kernel: Any) -> UserKernel:
+    """Returns a kernel without what is wrapped around its function.
+
+    Raises:
+        TypeError: something else than Triton's decorators is.
+    """
+    configs: list[Any] = []
+    keys: list[str] = []
+    heuristics: list[tuple[str, Callable[[Mapping[str, Any]], Any]]] = []
+    while jitted_function(kernel) is None:
+        if getattr(kernel, "configs", None):
+            configs, keys = list(kernel.configs), list(kernel.keys)
+        elif hasattr(kernel, "values") and hasattr(kernel, "fn"):
+            heuristics += kernel.values.items()
+        else:
+            raise TypeError(f"a kernel within a {type(kernel).__name__}")
+        kernel = kernel.fn
+    return UserKernel(kernel, tuple(configs), tuple(keys), tuple(heuristics))
+
+
+@contextmanager
+def tracing_launches() -> Iterator[None]:
+    """Makes launches of Triton kernels nodes of what is being traced, as ``torch.library.wrap_triton`` does.
+
+    Outside of a graph that dynamo has captured a launch would read the memory of tensors that have none. Values of
+    ``@triton.heuristics`` are computed as in every launch, and what these are around is launched.
+    """
+    jit, autotuner = sys.modules.get("triton.runtime.jit"), sys.modules.get("triton.runtime.autotuner")
+    if jit is None or autotuner is None:
+        yield  # nobody has a kernel
+        return
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
+        return torch.library.wrap_triton(self)[grid](*args, **kwargs)
+
+    theirs = {each: each.run for each in (jit.JITFunction, autotuner.Autotuner)}
+    try:
+        for each in theirs:
+            each.run = run
+        yield
+    finally:
+        for each, original in theirs.items():
+            each.run = original
 
 
 def find_kernel(number: int) -> Any:

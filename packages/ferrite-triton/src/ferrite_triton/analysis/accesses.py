@@ -12,7 +12,8 @@ from ferrite_ir.language.sizes import Size, hint, is_provably_at_most, is_static
 from ferrite_scheduler.model.forms import PersistentReduction
 from ferrite_triton.analysis.flat import FlatKernel, KernelParam
 from ferrite_triton.analysis.index_reach import INDEX_LIMIT, reaches_of
-from ferrite_triton.analysis.space import LARGEST_BLOCK, REDUCTION_AXES, Axes
+from ferrite_triton.analysis.lowering_policy import LOWERING
+from ferrite_triton.analysis.space import REDUCTION_AXES, Axes
 
 INDEX_BITS = 31
 
@@ -86,7 +87,7 @@ def narrow_conditions(flat: FlatKernel, accesses: tuple[Access, ...]) -> tuple[C
 
 
 def _axis_condition(size: Size) -> Condition:
-    limit = (1 << INDEX_BITS) - LARGEST_BLOCK * 16 - 1
+    limit = (1 << INDEX_BITS) - LOWERING.largest_block * 16 - 1
     # The last position of a symbolic axis is at most that of a tensor it walks over, which makes this test needless.
     return (size, limit) if is_static(size) else (size - 1, min(limit, INDEX_LIMIT - 1))
 
@@ -133,10 +134,6 @@ def shortest_run(flat: FlatKernel, accesses: tuple[Access, ...]) -> int | None:
     return min(counted, default=None)
 
 
-FEW_NEIGHBOURS = 16
-"""Columns beside each other from which on a warp reads enough of them at once."""
-
-
 def is_noncoalesced(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
     """Returns whether whole columns are held of which few, an odd number, lie beside each other.
 
@@ -146,7 +143,7 @@ def is_noncoalesced(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
     if not isinstance(flat.kernel.form, PersistentReduction) or contiguous_axis(flat, accesses) != "x":
         return False
     run = shortest_run(flat, accesses)
-    return run is not None and run < FEW_NEIGHBOURS and run % 2 == 1
+    return run is not None and run < LOWERING.few_neighbours and run % 2 == 1
 
 
 def percent_apart(flat: FlatKernel, accesses: tuple[Access, ...]) -> int:

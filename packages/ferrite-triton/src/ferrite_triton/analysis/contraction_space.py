@@ -9,13 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ferrite_scheduler.model.schedule import Axis, Kernel
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.space import KernelAxis, Space, dim_mapping, free_axis
 
 RESULT, LEFT, RIGHT = ("y", "x"), ("y", "r"), ("r", "x")
 """The axes of tiles of the result and of the factors."""
-TILE, POINTS = 128, 64
-"""Blocks that a config may surely choose for an axis of the result, and for the reduction axis, without masks."""
-LARGEST_TILE, LARGEST_POINTS = 256, 256
 LEAST = 16
 """Fewest rows, columns and points that tensor cores multiply: shorter axes have a mask."""
 
@@ -34,7 +32,8 @@ def factor_space(space: Space, order: tuple[str, str]) -> Space:
 def _axis(name: str, axis: Axis) -> KernelAxis:
     if name == "z":
         return KernelAxis(name, axis.size, tiled=False, masked=False, block=1, max_block=1)
-    sure, largest = (POINTS, LARGEST_POINTS) if axis.is_reduction else (TILE, LARGEST_TILE)
+    sure = LOWERING.tile_points if axis.is_reduction else LOWERING.tile_rows
+    largest = LOWERING.largest_points if axis.is_reduction else LOWERING.largest_tile
     found = free_axis(name, axis.size, sure, largest)
     if found.max_block is None or found.max_block < LEAST:
         return replace(found, masked=True, max_block=largest)

@@ -14,19 +14,10 @@ from ferrite_ir.language.graph import Reduction
 from ferrite_ir.language.sizes import Size, is_provably_at_most, is_static
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.loop_plan import plan_passes
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row
 from ferrite_triton.analysis.space import Axes, Space
 from ferrite_triton.tile.language import Block, Expand, Expression, Extent, Reduce, Reshape, Shape
-
-SHORTEST = 1024
-"""Fewest points of a reduction axis whose blocks are surely wide enough to be grouped."""
-
-
-THREAD_SHARE = 8
-"""Points of the reduction axis that a thread holds and that do not all lie next to each other."""
-SHORTEST_COLUMN = 128
-"""Fewest points of a column of which a thread surely holds several."""
-
 
 GROUPED = ("welford", "online_softmax")
 """Combines for which a kernel groups what a thread holds."""
@@ -108,9 +99,9 @@ def grouping(flat: FlatKernel, reduction: Reduction) -> Grouping:
     if flat.space.order == ("r", "x"):
         # Kernels of either kind get blocks of several rows to a thread.
         is_read_again = len(plan_passes(flat).loops) > 1
-        is_long = is_provably_at_most(SHORTEST_COLUMN, axis.max_block or axis.size)
-        return Grouping(THREAD_SHARE, 1) if is_long and (is_read_again or has_moments) else Grouping(1, 1)
-    is_long = flat.space.least >= SHORTEST or is_provably_at_most(SHORTEST, axis.size)
+        is_long = is_provably_at_most(LOWERING.grouped_column, axis.max_block or axis.size)
+        return Grouping(LOWERING.grouped_share, 1) if is_long and (is_read_again or has_moments) else Grouping(1, 1)
+    is_long = flat.space.least >= LOWERING.grouped_points or is_provably_at_most(LOWERING.grouped_points, axis.size)
     if flat.space.order[-1:] != ("r",) or not is_long:
         return Grouping(1, 1)
     found: tuple[int, int] | None = None
@@ -130,7 +121,7 @@ def grouping(flat: FlatKernel, reduction: Reduction) -> Grouping:
     if found is None:
         return Grouping(1, 1)
     near, width = found
-    return Grouping(1 if near == width else max(1, THREAD_SHARE // near), near)
+    return Grouping(1 if near == width else max(1, LOWERING.grouped_share // near), near)
 
 
 def _row_of_multiples(space: Space, width: int) -> Size:

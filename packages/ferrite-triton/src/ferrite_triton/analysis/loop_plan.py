@@ -13,6 +13,7 @@ from ferrite_ir.language.graph import Computed, Contract, Loop, Reduction, Scan,
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import hint
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.rows import behind, step_along, varies_along_reduction
 from ferrite_triton.analysis.update_targets import update_scalars
 
@@ -110,13 +111,6 @@ def rereads(flat: FlatKernel, passes: Passes) -> list[dict[Scalar, str]]:
     return policies
 
 
-LONG_PASS = 192 << 10
-"""Bytes of what a program reads again that do not all stay in the cache: of 264 programs at once, in 50 MB.
-
-Measured on an H200, softmax over rows in halves: of 256 KiB 4 % faster backwards, of 100 KiB as fast or 2 % slower.
-"""
-
-
 def goes_backwards(flat: FlatKernel, passes: Passes) -> list[bool]:
     """Returns for each loop whether it begins with the last block of the reduction axis.
 
@@ -132,7 +126,7 @@ def goes_backwards(flat: FlatKernel, passes: Passes) -> list[bool]:
         again = loads_along_reduction(flat, loop).keys() & loads_along_reduction(flat, before).keys()
         row = hint(axis.size) * sum(flat.param_of(load.source).dtype.bytes for load in again)
         scans = any(isinstance(definition, Scan) for definition in (*loop.inside, *before.inside))
-        found[number] = row >= LONG_PASS and not scans and not found[number - 1]
+        found[number] = row >= LOWERING.long_pass and not scans and not found[number - 1]
     return found
 
 

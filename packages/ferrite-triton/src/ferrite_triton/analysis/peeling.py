@@ -14,11 +14,9 @@ from ferrite_ir.language.index import Index, mod
 from ferrite_ir.language.scalar import postorder
 from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_reduction
 from ferrite_triton.analysis.space import Misalignment
-
-SHORTEST = 8192
-"""Fewest elements of a row in which the vectors at its ends, that are not full, do not count."""
 
 
 def misalignment_of(flat: FlatKernel) -> Misalignment | None:
@@ -31,7 +29,7 @@ def misalignment_of(flat: FlatKernel) -> Misalignment | None:
     space, reduction = flat.space, flat.space.reduction
     if reduction is None or not space.loops or space.order[-1:] != ("r",) or not reduction.masked:
         return None
-    if not is_static(reduction.size) or reduction.size < SHORTEST:
+    if not is_static(reduction.size) or reduction.size < LOWERING.peeled_row:
         return None
     inside = [definition for definition in flat.definitions if flat.is_reduction_level(definition)]
     if not all(_only_reduces(flat, definition) for definition in inside):

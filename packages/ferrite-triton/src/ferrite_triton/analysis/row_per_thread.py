@@ -17,21 +17,14 @@ from __future__ import annotations
 from ferrite_ir.language import index as ix
 from ferrite_ir.language.graph import Loop, Reduction
 from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import hint, is_static
 from ferrite_scheduler.model.forms import PersistentReduction
 from ferrite_triton.analysis.accesses import Access, touched_bytes
 from ferrite_triton.analysis.flat import FlatKernel
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.rows import behind, is_aligned_row, step_along
-from ferrite_triton.analysis.space import POSITION, Space, flat_dim, next_power_of_two
-
-LEAST_ROW, MOST_ROW, MOST_HELD = 3, 64, 128
-"""Elements of such a row, and of all rows that a thread reads: it holds them in registers."""
-LEAST_ROWS = 1 << 14
-"""Rows from which on most of a device has a thread for each of them; fewer are shared by the threads of warps."""
-ROW_BYTES = 88
-"""Of a row at most: those of all threads stay in the cache next to them until each has been read to its end."""
-ACCESS_BYTES = 8
-"""What a thread reads at once of rows that are no such rows, at least."""
+from ferrite_triton.analysis.space import POSITION, Space, flat_dim
 
 
 def has_row_per_thread(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
@@ -41,12 +34,12 @@ def has_row_per_thread(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
         return False
     if (
         not is_static(reduction.size)
-        or not LEAST_ROW <= reduction.size <= MOST_ROW
+        or not LOWERING.least_thread_row <= reduction.size <= LOWERING.most_thread_row
         or reduction.size == next_power_of_two(reduction.size)
     ):
         return False
     rows = space.axis("x")
-    if rows is None or hint(rows.size) < LEAST_ROWS:
+    if rows is None or hint(rows.size) < LOWERING.least_thread_rows:
         return False
     if not all(isinstance(definition, (Reduction, Loop)) for definition in flat.definitions):
         return False
@@ -54,10 +47,12 @@ def has_row_per_thread(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
     heaviest = max(read, key=lambda access: touched_bytes(flat, access), default=None)
     if heaviest is None or behind(heaviest.offset) is None or step_along(heaviest.offset, "x") != reduction.size:
         return False
-    if len(read) * reduction.size > MOST_HELD:
+    if len(read) * reduction.size > LOWERING.most_thread_held:
         return False
     width = heaviest.param.dtype.bytes
-    return reduction.size * width <= ROW_BYTES and not is_aligned_row(heaviest.offset, max(1, ACCESS_BYTES // width))
+    if reduction.size * width > LOWERING.thread_row_bytes:
+        return False
+    return not is_aligned_row(heaviest.offset, max(1, LOWERING.thread_access_bytes // width))
 
 
 def in_order(space: Space, place: Index) -> Index:

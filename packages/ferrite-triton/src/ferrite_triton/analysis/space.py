@@ -12,6 +12,7 @@ from ferrite_ir.language import index as ix
 from ferrite_ir.language import sizes
 from ferrite_ir.language.dtypes import I32
 from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import Size, is_provably_at_most
 from ferrite_scheduler.model.contractions import uses_tensor_cores
 from ferrite_scheduler.model.forms import (
@@ -27,6 +28,7 @@ from ferrite_scheduler.model.forms import (
     Sort,
 )
 from ferrite_scheduler.model.schedule import Axis, Kernel
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.size_params import SizeParams
 from ferrite_triton.tile.build import add, mul, quotient, remainder
 from ferrite_triton.tile.language import Block, BlockSize, Expand, Expression, Lanes, Literal, Shape
@@ -43,16 +45,8 @@ REDUCTION_AXES: Axes = frozenset(("r", "b"))
 # A mask may be left out where every block divides the axis. That costs the config its larger blocks, so only generous
 # divisors are taken.
 FREE_BLOCK = {"pointwise": 1024, "tiled": 128, "reduction": 1024, "grid": 64, "row_per_thread": 512}
-LARGEST_BLOCK = 4096
-# Rows of a scan along columns that lie in one tile: more are walked in blocks, so that a tile can be as wide as a line
-# of memory and there are programs enough.
-LONGEST_COLUMN = 64
-# A reduction axis that is walked twice takes large steps, so that few rows at a time wait in the cache.
-LARGEST_REDUCTION_BLOCK = 16384
-# The longest row that a scan or a sort takes in one tile: sorting it takes 78 steps, and seconds to compile.
-LONGEST_ROW = 4096
-# Rows that tensor cores multiply at once, and points of the reduction axis by which blocks of such a product are cut.
-PRODUCT_ROWS, PRODUCT_POINTS = 16, 64
+PRODUCT_ROWS = 16
+"""Rows that tensor cores multiply at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +222,6 @@ def flat_dim(axis: KernelAxis) -> Dim:
     return Dim(axis.name, axis.size)
 
 
-def next_power_of_two(value: int) -> int:
-    """Returns the smallest power of two that is at least ``value``."""
-    return 1 << max(0, value - 1).bit_length()
-
-
 def dim_mapping(axes: tuple[Axis, ...]) -> dict[Dim, Index]:
     """Returns every dim of the axes as an index of the axis's flat position; dims of extent 1 become 0."""
     mapping: dict[Dim, Index] = {}
@@ -286,8 +275,8 @@ def is_held(kernel: Kernel, size: Size, *, is_across: bool) -> bool:
 
 def _longest_line(form: Scan | Sort, *, is_across: bool) -> int:
     if isinstance(form, Sort):
-        return LONGEST_ROW
-    return LONGEST_COLUMN if is_across else form.longest
+        return LOWERING.longest_row
+    return LOWERING.longest_column if is_across else form.longest
 
 
 def _reduction_axis(kernel: Kernel, axis: Axis, *, is_across: bool) -> KernelAxis:
@@ -307,10 +296,10 @@ def _reduction_axis(kernel: Kernel, axis: Axis, *, is_across: bool) -> KernelAxi
         return KernelAxis("r", size, tiled=size != 1, masked=size != block, block=block, max_block=block)
     generous = FREE_BLOCK["reduction"]
     if isinstance(kernel.form, Scan) and is_across:
-        generous = LONGEST_COLUMN
+        generous = LOWERING.longest_column
     elif uses_tensor_cores(kernel.body):
-        generous = PRODUCT_POINTS
-    return free_axis("r", size, generous, LARGEST_REDUCTION_BLOCK)
+        generous = LOWERING.product_points
+    return free_axis("r", size, generous, LOWERING.largest_reduction_block)
 
 
 def _grid_axis(kernel: Kernel, axis: Axis, *, is_across: bool) -> KernelAxis:
@@ -386,7 +375,7 @@ def row_per_thread_space(space: Space) -> Space:
     return replace(space, axes=tuple(axes), row_per_thread=True)
 
 
-def free_axis(name: str, size: Size, generous: int, largest: int = LARGEST_BLOCK) -> KernelAxis:
+def free_axis(name: str, size: Size, generous: int, largest: int = LOWERING.largest_block) -> KernelAxis:
     """Returns an axis whose block the config chooses, without a mask where its blocks can be made to divide it."""
     if size == 1:
         return KernelAxis(name, 1, tiled=False, masked=False, block=None, max_block=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from ferrite_ir.language.graph import Contract, Reduction, Update, bodies_of
 from ferrite_ir.language.ops import OPS, RANDOM
@@ -11,7 +10,14 @@ from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_ir.language.sizes import hint
 from ferrite_scheduler.model.annotations import SortedScatter
 from ferrite_scheduler.model.contractions import uses_tensor_cores
-from ferrite_scheduler.model.forms import RowColumnReduction, TiledContraction
+from ferrite_scheduler.model.forms import (
+    Contraction,
+    GridReduction,
+    LookBackScan,
+    RegisterNorm,
+    RowColumnReduction,
+    TiledContraction,
+)
 from ferrite_triton.analysis.accesses import (
     Access,
     contiguous_axis,
@@ -23,9 +29,22 @@ from ferrite_triton.analysis.accesses import (
 )
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.lane_groups import rows_together
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.space import REDUCTION_AXES, Space
 from ferrite_triton.analysis.update_targets import needs_atomics
 from ferrite_triton.facts.liveness import live_tiles
+from ferrite_triton.facts.records import (
+    CommonFacts,
+    ContractionFacts,
+    FormFacts,
+    KernelFacts,
+    PointwiseFacts,
+    ReductionFacts,
+    RegisterNormFacts,
+    RowColumnFacts,
+    SplitFacts,
+    TiledContractionFacts,
+)
 from ferrite_triton.tile.language import (
     Call,
     For,
@@ -33,91 +52,119 @@ from ferrite_triton.tile.language import (
     expressions_of,
 )
 
-QUARTET_SHARE = 0.5
-"""Share of its cost that a random number has where four of them come from one draw."""
+
+def collect_facts(
+    flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgram, registers: int | None = None, threads: int = 0
+) -> KernelFacts:
+    """Returns the facts of a kernel that a tile program carries out, for the sizes that its spec expects.
+
+    Args:
+        flat: the kernel.
+        accesses: its accesses of memory.
+        program: what its programs do.
+        registers: most that a thread may have, if its text is written for so many.
+        threads: of a program, if its text relies on their number.
+    """
+    common = common_facts(flat, accesses, program, registers)
+    if flat.space.reduction is None:
+        return KernelFacts(common, pointwise_facts(flat, accesses))
+    return KernelFacts(common, reduction_facts(flat, program), form_facts(flat, threads))
 
 
-def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgram) -> dict[str, Any]:
-    """Returns the facts of a kernel that a tile program carries out."""
+def common_facts(
+    flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgram, registers: int | None
+) -> CommonFacts:
+    """Returns the facts that kernels of all forms have."""
     nodes = list(postorder(body for definition in flat.definitions for body in bodies_of(definition)))
     operations = [node for node in nodes if node.op in OPS]
     points = prod(hint(axis.size) for axis in flat.space.axes)
-    draws = QUARTET_SHARE if draws_quartets(program) else 1.0
+    draws = LOWERING.quartet_share if draws_quartets(program) else 1.0
     costs = {node: OPS[node.op].cost * (draws if node.op in RANDOM else 1.0) for node in operations}
     tensors = [access for access in accesses if not access.param.param.host_scalar]
-    facts: dict[str, Any] = {
-        "loads": len({access.param.text for access in tensors if not access.writes}),
-        "stores": len({access.param.text for access in tensors if access.writes}),
-        "reductions": sum(isinstance(definition, Reduction) for definition in flat.definitions),
-        "ops": len(operations),
-        "flops": int(sum(cost * points_of(flat.space, node) for node, cost in costs.items())),
-        "bytes": traffic(flat, tensors),
-        "element_bytes": max((access.param.dtype.bytes for access in tensors), default=1),
-        "contiguous_axis": contiguous_axis(flat, accesses),
-        "transposed": is_transposed(flat, accesses),
-        "numel": points // max(1, hint(flat.space.reduction_size)),
-        "atomics": any(isinstance(d, Update) and needs_atomics(flat, d) for d in flat.definitions),
-        "random": any(node.op in RANDOM for node in operations),
-    }
-    facts |= where_neighbours_end(flat, accesses)
-    if flat.space.reduction is not None:
-        facts["reduction_size"] = hint(flat.space.reduction_size)
-        facts["live_values"] = live_tiles(flat.space, program)
-        if flat.space.row_per_thread:
-            facts["row_per_thread"] = True
-        if vectors := count_vectors(accesses):
-            facts["vectors"] = vectors
-    elif vectors := count_columns(accesses, facts["contiguous_axis"]):
-        facts["vectors"] = vectors
-    if flat.space.splits:
-        tiles = flat.space.register_tiles
-        facts |= {"splits": flat.space.splits} | ({"register_tiles": tiles} if tiles > 1 else {})
-    if any(isinstance(definition, SortedScatter) for definition in flat.definitions):
-        facts["sorted"] = True
-    if flat.space.parts > 1:
-        facts["parts"] = flat.space.parts
-    facts |= product_facts(flat)
-    if isinstance(flat.space.form, RowColumnReduction):
-        facts["chunk"] = hint(flat.space.chunk_length)
-    if flat.space.loops:
-        facts["passes"] = count_loops(program)
-    if (rows := rows_together(flat)) > 1:
-        facts["rows_together"] = rows
-    return facts
+    contiguous = contiguous_axis(flat, accesses)
+    return CommonFacts(
+        loads=len({access.param.text for access in tensors if not access.writes}),
+        stores=len({access.param.text for access in tensors if access.writes}),
+        reductions=sum(isinstance(definition, Reduction) for definition in flat.definitions),
+        ops=len(operations),
+        flops=int(sum(cost * points_of(flat.space, node) for node, cost in costs.items())),
+        bytes=_expected_traffic(flat, tensors),
+        element_bytes=max((access.param.dtype.bytes for access in tensors), default=1),
+        contiguous_axis=contiguous,
+        transposed=is_transposed(flat, accesses),
+        numel=points // max(1, hint(flat.space.reduction_size)),
+        atomics=any(isinstance(d, Update) and needs_atomics(flat, d) for d in flat.definitions),
+        random=any(node.op in RANDOM for node in operations),
+        neighbours=shortest_run(flat, accesses),
+        noncoalesced=is_noncoalesced(flat, accesses) or None,
+        vectors=(count_columns(accesses, contiguous) if flat.space.reduction is None else count_vectors(accesses))
+        or None,
+        registers=registers,
+    )
 
 
-def product_facts(flat: FlatKernel) -> dict[str, Any]:
-    """Returns the facts about products of matrices; without such, nothing."""
-    products = sum(isinstance(definition, Contract) for definition in flat.definitions)
-    if isinstance(flat.kernel.form, TiledContraction):
-        return {"product": products, **factor_bytes(flat)}
-    if uses_tensor_cores(flat.kernel.body):
-        return {"product": products}
-    if products:
-        return {"multiplied_rows": next(hint(axis.size) for axis in flat.space.axes if axis.name == "y")}
-    return {}
+def _expected_traffic(flat: FlatKernel, tensors: list[Access]) -> int:
+    """Returns the bytes of a launch, where a kernel is launched for no shorter reduction axis than some."""
+    moved, reduction, least = traffic(flat, tensors), flat.space.reduction, flat.space.least
+    expected = 0 if reduction is None else hint(reduction.size)
+    return moved * least // max(1, expected) if reduction is not None and least > expected else moved
 
 
-def factor_bytes(flat: FlatKernel) -> dict[str, int]:
+def pointwise_facts(flat: FlatKernel, accesses: tuple[Access, ...]) -> PointwiseFacts:
+    """Returns the facts of a kernel without a reduction axis."""
+    return PointwiseFacts(
+        percent_apart=percent_apart(flat, accesses) or None,
+        sorted=any(isinstance(definition, SortedScatter) for definition in flat.definitions) or None,
+        parts=flat.space.parts if flat.space.parts > 1 else None,
+    )
+
+
+def reduction_facts(flat: FlatKernel, program: TileProgram) -> ReductionFacts:
+    """Returns the facts of a kernel with a reduction axis."""
+    space, rows = flat.space, rows_together(flat)
+    return ReductionFacts(
+        reduction_size=hint(space.reduction_size),
+        live_values=live_tiles(space, program),
+        passes=count_loops(program) if space.loops else None,
+        rows_together=rows if rows > 1 else None,
+        row_per_thread=space.row_per_thread or None,
+    )
+
+
+def form_facts(flat: FlatKernel, threads: int) -> FormFacts | None:
+    """Returns the facts that kernels of one form alone have, None for forms without such."""
+    space = flat.space
+    tiles = space.register_tiles if space.register_tiles > 1 else None
+    match flat.kernel.form:
+        case RowColumnReduction():
+            return RowColumnFacts(chunk=hint(space.chunk_length))
+        case Contraction() if uses_tensor_cores(flat.kernel.body):
+            return ContractionFacts(product=count_products(flat))
+        case Contraction():
+            return ContractionFacts(multiplied_rows=next(hint(axis.size) for axis in space.axes if axis.name == "y"))
+        case TiledContraction():
+            left, right = factor_bytes(flat)
+            return TiledContractionFacts(product=count_products(flat), left_bytes=left, right_bytes=right)
+        case RegisterNorm():
+            return RegisterNormFacts(splits=space.splits, register_tiles=tiles, threads=threads)
+        case GridReduction() | LookBackScan():
+            return SplitFacts(splits=space.splits, register_tiles=tiles)
+    return None
+
+
+def count_products(flat: FlatKernel) -> int:
+    """Returns how many products of matrices a kernel computes."""
+    return sum(isinstance(definition, Contract) for definition in flat.definitions)
+
+
+def factor_bytes(flat: FlatKernel) -> tuple[int, int]:
     """Returns the bytes that a point of a tile of either side's factors is loaded with, those of all products."""
     contractions = [definition for definition in flat.definitions if isinstance(definition, Contract)]
-    sides = {"left_bytes": [d.left for d in contractions], "right_bytes": [d.right for d in contractions]}
-    return {
-        name: sum(load.dtype.bytes for load in memory_loads(flat, tuple(roots)) if len(load.dims) > 1)
-        for name, roots in sides.items()
-    }
 
+    def loaded(factors: list[Scalar]) -> int:
+        return sum(load.dtype.bytes for load in memory_loads(flat, tuple(factors)) if len(load.dims) > 1)
 
-def where_neighbours_end(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict[str, Any]:
-    """Returns the facts about places that lie next to each other for a while, or not at all; without such, nothing."""
-    facts: dict[str, Any] = {}
-    if (run := shortest_run(flat, accesses)) is not None:
-        facts["neighbours"] = run
-    if is_noncoalesced(flat, accesses):
-        facts["noncoalesced"] = True
-    if flat.space.reduction is None and (percent := percent_apart(flat, accesses)):
-        facts["percent_apart"] = percent
-    return facts
+    return loaded([d.left for d in contractions]), loaded([d.right for d in contractions])
 
 
 def points_of(space: Space, node: Scalar) -> int:

@@ -14,7 +14,6 @@ from ferrite_scheduler.model.forms import (
     Combo,
     GridReduction,
     LookBackScan,
-    Pointwise,
     RegisterNorm,
     RowColumnReduction,
     TiledContraction,
@@ -28,6 +27,7 @@ from ferrite_triton.analysis.loop_plan import (
     rereads,
     roots_of,
 )
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.row_per_thread import in_order
 from ferrite_triton.analysis.space import NO_AXES, REDUCTION_AXES, KernelAxis, Space
 from ferrite_triton.forms.builder import Builder, Place, Tile
@@ -55,12 +55,6 @@ from ferrite_triton.tile.language import Barrier, Expression, For, If, Literal, 
 
 WIDE = 64
 """Bits of addresses that do not fit in 32."""
-COLUMN_STAGES = 2
-"""Blocks of a scan along columns that are on their way at once."""
-SHORT_ROW = 1024
-"""Elements of a row that takes little of the shared memory."""
-MOST_WAITING = 8
-"""Stores that wait for the loads after them: each holds registers."""
 
 
 class KernelBody:
@@ -77,10 +71,8 @@ class KernelBody:
         self._scans = Scans(flat, builder, self._evaluator, self._reductions, wide=width == WIDE)
         self._sorts = Sorts(flat.space, builder, self._evaluator, self._reductions)
         self._updates = Updates(flat, builder, self._evaluator, self._stores)
-        # Stores into memory that is also read wait until every load beside them has been written. Others of a pointwise
-        # kernel wait so that the loads are under way together: the compiler moves no load before a store.
+        # Stores into memory that is also read wait until every load beside them has been written.
         self._waits = overwrites_operands(flat)
-        self._most_waiting = MOST_WAITING if isinstance(flat.kernel.form, Pointwise | Combo) else 0
         self._waiting: list[Callable[[], None]] = []
 
     def write(self) -> None:
@@ -140,13 +132,14 @@ class KernelBody:
                 self._put(self._stores.prepare(name, tile, home, [*conditions]))
 
     def _put(self, store: Callable[[], None]) -> None:
-        self._waiting.append(store)
-        if not self._waits and len(self._waiting) > self._most_waiting:
-            self._flush()
+        if self._waits:
+            self._waiting.append(store)
+        else:
+            store()
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
-        if waiting and self._waits:
+        if waiting:
             # Several threads may load one element (of a small tile all do, and Triton repeats cheap loads in another
             # layout): none may overwrite it before all have it.
             self._builder.do(Barrier(), R)
@@ -305,7 +298,7 @@ class KernelBody:
                 self._store_results(definition)
         self._flush()
         bounds = Literal(0, counted), bound, block_size("RBLOCK", counted)
-        builder.close_loop(counter, bounds, COLUMN_STAGES if space.serial else 0)
+        builder.close_loop(counter, bounds, LOWERING.column_stages if space.serial else 0)
         return finishers
 
     def _from_the_end(self, counter: Expression, size: Size, dtype: DType) -> Expression:
@@ -376,7 +369,7 @@ def stages_of(flat: FlatKernel) -> int:
     """
     roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
     widest = max((load.dtype.bytes for load in memory_loads(flat, roots) if _is_whole_row(load)), default=2)
-    is_short = flat.space.reduction is not None and is_provably_at_most(flat.space.reduction.size, SHORT_ROW)
+    is_short = flat.space.reduction is not None and is_provably_at_most(flat.space.reduction.size, LOWERING.short_row)
     return (3 if widest <= 2 else 2) + is_short
 
 

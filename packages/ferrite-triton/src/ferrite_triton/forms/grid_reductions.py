@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from ferrite_ir.language.dtypes import F32, I32, DType
 from ferrite_ir.language.graph import Reduction
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.reference.combine_semantics import neutral
 from ferrite_scheduler.model.forms import GridReduction
 from ferrite_triton.analysis.flat import FlatKernel
-from ferrite_triton.analysis.space import next_power_of_two
 from ferrite_triton.forms.builder import Builder, Tile
 from ferrite_triton.forms.reductions import R, Reductions
 from ferrite_triton.forms.scalar_values import ScalarValues

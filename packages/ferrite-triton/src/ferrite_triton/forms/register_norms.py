@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from ferrite_ir.language.dtypes import BOOL, F32, I32, I64, DType
 from ferrite_ir.language.graph import Computed, Loop, Reduction, bodies_of
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_scheduler.model.forms import RegisterNorm
 from ferrite_scheduler.model.group_blocks import slots_of, spans_of
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_reduction
 from ferrite_triton.analysis.loop_plan import READ_THE_LAST_TIME
 from ferrite_triton.analysis.packed_residency import held_loads, holds_only_halves
-from ferrite_triton.analysis.space import NO_AXES, Space, next_power_of_two
+from ferrite_triton.analysis.space import NO_AXES, Space
 from ferrite_triton.forms.builder import Builder, Place, Tile
 from ferrite_triton.forms.positions import place_axis, positions_from
 from ferrite_triton.forms.prefetches import ask_for_image
@@ -33,6 +34,7 @@ from ferrite_triton.tile.language import (
     TileType,
 )
 
+# Numbers that this form is written for: what a thread holds, and how many registers that takes it.
 PLACES = 32
 """Parts of the tile a program keeps in registers: one after the other is widened to floats; the rest stays packed."""
 REGISTERS, REGISTERS_OF_HALVES = 96, 56

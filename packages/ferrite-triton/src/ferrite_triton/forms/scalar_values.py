@@ -16,6 +16,7 @@ from ferrite_scheduler.model.contractions import uses_tensor_cores
 from ferrite_scheduler.model.forms import RegisterNorm
 from ferrite_triton.analysis.approximations import rounded_quotients, shares, weights
 from ferrite_triton.analysis.flat import FlatKernel, KernelParam, memory_loads, reads_along_reduction
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.neutral_padding import padded_sums
 from ferrite_triton.analysis.packed_residency import held_halves
 from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_reduction
@@ -45,13 +46,6 @@ class Guard:
 
 
 Key = tuple[Scalar, Guard | None]
-
-SEVERAL_TIMES = 16
-"""A tensor with so many times fewer elements than the kernel has points is read from the cache."""
-
-
-SHORTEST_DRAW = 64
-"""Fewest points of an axis whose blocks are surely whole quartets of random numbers."""
 
 
 class ScalarValues:
@@ -260,7 +254,7 @@ class ScalarValues:
             points = math.prod(hint(axis.size) for axis in self._space.axes)
             found = self._inside[load] = (
                 not offset.is_indirect
-                and param.elements * SEVERAL_TIMES <= points
+                and param.elements * LOWERING.repeated_share <= points
                 and offset.lo is not None
                 and offset.hi is not None
                 and is_provably_at_most(0, offset.lo)
@@ -337,7 +331,12 @@ class ScalarValues:
         """Returns what is added to quarters of the fastest axis in a ``rand`` of neighbours, or None elsewhere."""
         seed, offset = node.args
         axis = self._space.axis(self._space.order[-1]) if self._space.order else None
-        if axis is None or not is_provably_at_most(SHORTEST_DRAW, axis.size) or seed.dims or offset.op != "index":
+        if (
+            axis is None
+            or not is_provably_at_most(LOWERING.shortest_draw, axis.size)
+            or seed.dims
+            or offset.op != "index"
+        ):
             return None
         rest = behind(offset.args[0], axis.name)
         return None if rest is None or not is_aligned_row(offset.args[0], 4, axis.name) else floordiv(rest, 4)

@@ -15,6 +15,7 @@ from ferrite_ir.language.sizes import is_provably_at_most
 from ferrite_scheduler.model.annotations import HALF_BYTES, LookBackScan, sums_halves
 from ferrite_scheduler.model.scan_positions import positions_rise
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.rows import varies_along_reduction
 from ferrite_triton.analysis.space import Axes, Space
 from ferrite_triton.forms.builder import Builder, Tile
@@ -299,9 +300,6 @@ SCANNED = frozenset(("sum", "prod", "max", "min", "xor", "logaddexp"))
 IN_ORDER = frozenset(("prod", "logaddexp"))
 """Combines of which a prefix may be in the range of its type where the same values in another order are not."""
 
-SERIAL = 8
-"""Neighbours along a column that a thread holds, where columns are scanned block by block."""
-
 
 REGISTER_TILES, TILES_REGISTERS = 4, 128
 """Pieces of a part whose elements have two bytes, and registers of a thread that holds 128 of them."""
@@ -338,7 +336,7 @@ def scans_serially(flat: FlatKernel) -> bool:
     space = flat.space
     if not space.loops or space.order != ("r", "x") or space.reduction is None:
         return False
-    if not is_provably_at_most(SERIAL, space.reduction.size):
+    if not is_provably_at_most(LOWERING.column_neighbours, space.reduction.size):
         return False  # a block might be shorter
     scans = [definition for definition in flat.definitions if isinstance(definition, Scan)]
     others = [definition for definition in flat.definitions if not isinstance(definition, (Scan, Loop))]

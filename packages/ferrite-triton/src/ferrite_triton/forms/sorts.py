@@ -8,8 +8,10 @@ from ferrite_ir.language import index as ix
 from ferrite_ir.language.dtypes import I32, I64
 from ferrite_ir.language.graph import Sort
 from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import is_static
-from ferrite_triton.analysis.space import LONGEST_ROW, NO_AXES, RANK, Axes, Space, flat_dim, next_power_of_two
+from ferrite_triton.analysis.lowering_policy import LOWERING
+from ferrite_triton.analysis.space import NO_AXES, RANK, Axes, Space, flat_dim
 from ferrite_triton.errors import UnsupportedDefinition
 from ferrite_triton.forms.builder import Builder, Place, Tile
 from ferrite_triton.forms.reductions import R, Reductions
@@ -39,7 +41,7 @@ class Sorts:
         name, reduction = definition.results[0].name, self.space.reduction
         if reduction is None or self.space.loops:
             raise UnsupportedDefinition(
-                f"{name}: rows of more than {LONGEST_ROW} elements are not sorted in one tile; "
+                f"{name}: rows of more than {LOWERING.longest_row} elements are not sorted in one tile; "
                 "lower this sort to a library call"
             )
         if tile.dtype.bits == 8 and tile.dtype.is_float:

@@ -27,6 +27,7 @@ from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.contraction_space import LEFT, RIGHT, factor_space
 from ferrite_triton.analysis.flat import FlatKernel
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.neutral_padding import zero_padded_loads
 from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis
 from ferrite_triton.forms.builder import Builder, Place, Tile
@@ -37,8 +38,6 @@ from ferrite_triton.forms.scalar_values import ScalarValues
 from ferrite_triton.tile.build import add, apply, block_size, converted, full, lanes, mul, quotient, remainder, sub
 from ferrite_triton.tile.language import Block, Dot, Expression, Literal, Name, ProgramId, TileType
 
-GROUP = 8
-"""Rows of tiles that programs take column by column."""
 TILE = (Block("YBLOCK"), Block("XBLOCK"))
 RESULT_AXES: Axes = frozenset("yx")
 
@@ -54,9 +53,11 @@ def place_tile(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
         builder.places["z"] = Place(builder.let("z", quotient(program, each), NO_AXES).expression)
         tile = remainder(program, each)
     tile = builder.let("tile", tile, NO_AXES).expression
-    group_size = builder.let("group", mul(counts["x"], Literal(GROUP, dtype)), NO_AXES).expression
-    first = builder.let("first", mul(quotient(tile, group_size), Literal(GROUP, dtype)), NO_AXES).expression
-    rows_left = apply("lesser", sub(counts["y"], first), Literal(GROUP, dtype))
+    group_size = builder.let("group", mul(counts["x"], Literal(LOWERING.tile_group, dtype)), NO_AXES).expression
+    first = builder.let(
+        "first", mul(quotient(tile, group_size), Literal(LOWERING.tile_group, dtype)), NO_AXES
+    ).expression
+    rows_left = apply("lesser", sub(counts["y"], first), Literal(LOWERING.tile_group, dtype))
     height = builder.let("height", rows_left, NO_AXES).expression
     inside = builder.let("inside", remainder(tile, group_size), NO_AXES).expression
     mine = {"y": add(first, remainder(inside, height)), "x": quotient(inside, height)}

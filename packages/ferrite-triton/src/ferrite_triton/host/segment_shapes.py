@@ -12,36 +12,66 @@ from itertools import pairwise
 from math import ceil, sqrt
 
 from ferrite_ir.language.dtypes import I32, DType
+from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import Size, bounds, is_static, maximum, minimum
 from ferrite_scheduler.model.segments import MOST_ROWS, MOST_SHARE
-from ferrite_triton.analysis.space import next_power_of_two
 from ferrite_triton.host.templates import Scratch
 
-SHARES, MANY_SHARES = 128, 1024
-"""Shares of the rows: about one for each processor, and more of them, but not too many, before they are long."""
-LEAST_SHARE, LONG_SHARE = 256, 1024
-"""Rows of a share, which a program sorts at once: the longer, the more steps that takes. Chunks of a place look at all
-shares."""
-MOST_SPREAD = 256
-"""Shares that a chunk looks at together: it has a warp, whose code grows with them times the rows of the chunk."""
-FEW_ROWS = SHARES * LEAST_SHARE
-"""Rows whose shares are all sorted while they are listed, however they meet: about one for each processor."""
 LINE = 32
 """Counters of neighbours are so many counters apart; see `fmath`."""
 SECTOR = 32
-"""Bytes that are moved for a number that lies alone."""
-MOST_RUNS = 1 << 23
-"""Runs that there is room for, if shares are not too large then."""
-LEAST_LISTED, MOST_LISTED = 16, 256
-"""Rows of a list: a warp sorts them in registers."""
-LEAST_DEPTH = 2
-"""Rows of a place that are on their way at once, at least: where places have one row on average, some have two."""
-LEAST_CHUNK, MOST_CHUNKS = 128, 4096
-"""Rows of a chunk at least, and chunks for which these are not more: each looks at all of them."""
+"""Bytes that memory moves for a number that lies alone."""
 NARROW = 31
 """Bits of a number in 32 bits that is never negative."""
-LEAST_CLASS, CLASS_STEP = 1 << 12, 4
-"""Rows that the first shape is for where their number is symbolic, and how many times as many each further one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPolicy:
+    """Thresholds of the kernels of segmented reductions (decisions 0009 and 0027), with unit and default.
+
+    Defaults are set by the reasons given here; the decisions have what the kernels then take on an H200.
+
+    Attributes:
+        shares, many_shares: shares that rows are sorted in: about one for each processor, and more of them, but not too
+            many, before they are long.
+        least_share, long_share: rows of a share, which a program sorts at once: the longer, the more steps that takes.
+            Chunks of a place look at all shares.
+        most_spread: shares that a chunk looks at together: it has a warp, whose code grows with them times the rows of
+            the chunk.
+        most_runs: runs that there is room for, if shares are not too large then.
+        least_listed, most_listed: rows of a list, which a warp sorts in registers.
+        least_depth: rows of a place that are on their way at once, at least: where places have one row on average, some
+            have two.
+        least_chunk: rows of a chunk at least.
+        most_chunks: chunks for which rows of one are not more: each looks at all shares.
+        most_rows: rows for which there are kernels: chunks look at all shares of them.
+        least_class, class_step: rows that the first shape is for where their number is symbolic, and how many times as
+            many each further one.
+    """
+
+    shares: int = 128
+    many_shares: int = 1024
+    least_share: int = 256
+    long_share: int = 1024
+    most_spread: int = 256
+    most_runs: int = 1 << 23
+    least_listed: int = 16
+    most_listed: int = 256
+    least_depth: int = 2
+    least_chunk: int = 128
+    most_chunks: int = 4096
+    most_rows: int = MOST_ROWS
+    least_class: int = 1 << 12
+    class_step: int = 4
+
+    @property
+    def few_rows(self) -> int:
+        """Returns for how many rows shares are sorted while these are listed, however they meet: one per processor."""
+        return self.shares * self.least_share
+
+
+SEGMENTS = SegmentPolicy()
+"""What shapes are made by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +100,7 @@ class RowsShape:
     @property
     def depth(self) -> int:
         """Returns how many rows of one place are on their way at once: about as many as it has on average."""
-        return min(self.batch, max(next_power_of_two(ceil(self.count / self.rows)), LEAST_DEPTH))
+        return min(self.batch, max(next_power_of_two(ceil(self.count / self.rows)), SEGMENTS.least_depth))
 
     @property
     def group(self) -> int:
@@ -86,7 +116,7 @@ class RowsShape:
         """
         mean = self.count / self.rows
         wanted = next_power_of_two(ceil(mean + 6 * sqrt(mean) + 8))
-        return max(wanted if wanted <= MOST_LISTED else 0, 2 * self.depth, LEAST_LISTED)
+        return max(wanted if wanted <= SEGMENTS.most_listed else 0, 2 * self.depth, SEGMENTS.least_listed)
 
     @property
     def halves(self) -> bool:
@@ -97,7 +127,7 @@ class RowsShape:
     @property
     def chunk(self) -> int:
         """Returns the rows of a chunk."""
-        return max(LEAST_CHUNK, self.capacity, next_power_of_two(-(-self.count // MOST_CHUNKS)))
+        return max(SEGMENTS.least_chunk, self.capacity, next_power_of_two(-(-self.count // SEGMENTS.most_chunks)))
 
     def slots(self, count: Size) -> Size:
         """Returns how many chunks there may be: one for each long place, and one for each that is full."""
@@ -106,8 +136,12 @@ class RowsShape:
     @property
     def share(self) -> int:
         """Returns the rows of a share: more of them where there are many places, whose runs take memory."""
-        wanted = max(min(-(-self.count // SHARES), LONG_SHARE), LEAST_SHARE, -(-self.count // MANY_SHARES))
-        return min(next_power_of_two(max(wanted, -(-self.rows * self.count // MOST_RUNS))), MOST_SHARE)
+        wanted = max(
+            min(-(-self.count // SEGMENTS.shares), SEGMENTS.long_share),
+            SEGMENTS.least_share,
+            -(-self.count // SEGMENTS.many_shares),
+        )
+        return min(next_power_of_two(max(wanted, -(-self.rows * self.count // SEGMENTS.most_runs))), MOST_SHARE)
 
     def shares_of(self, count: Size) -> Size:
         """Returns the number of shares of so many rows."""
@@ -121,7 +155,7 @@ class RowsShape:
     @property
     def spread(self) -> int:
         """Returns how many shares a chunk looks at together, a power of two."""
-        return min(max(next_power_of_two(self.shares), 2), MOST_SPREAD)
+        return min(max(next_power_of_two(self.shares), 2), SEGMENTS.most_spread)
 
     def is_like(self, other: RowsShape) -> bool:
         """Returns whether kernels of the two have the same numbers."""
@@ -138,15 +172,15 @@ def shapes_for(count: Size, rows: int, width: int, batch: int, block: int) -> tu
         return (RowsShape(count, rows, width, batch, block),)
     _, most = bounds(count)
     found: list[RowsShape] = []
-    limit = LEAST_CLASS
-    while limit <= MOST_ROWS:
+    limit = SEGMENTS.least_class
+    while limit <= SEGMENTS.most_rows:
         shape = RowsShape(limit, rows, width, batch, block)
         if found and found[-1].is_like(shape):
             found.pop()
         found.append(shape)
         if most is not None and most <= limit:
             break
-        limit *= CLASS_STEP
+        limit *= SEGMENTS.class_step
     return tuple(found)
 
 
@@ -192,7 +226,7 @@ def sorts_all(count: Size, shapes: Sequence[RowsShape]) -> bool:
     Not where the number of rows is symbolic: whether they are sorted then decides what is launched.
     """
     first = shapes[0]
-    return is_static(count) and (count <= FEW_ROWS or count > first.rows * first.capacity)
+    return is_static(count) and (count <= SEGMENTS.few_rows or count > first.rows * first.capacity)
 
 
 def most_shares(count: Size, shapes: Sequence[RowsShape]) -> Size:

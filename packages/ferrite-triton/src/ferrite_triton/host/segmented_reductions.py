@@ -11,6 +11,7 @@ from ferrite_ir.language.sizes import Size, hint, is_static, maximum, minimum, s
 from ferrite_scheduler.model.schedule import CallExtern
 from ferrite_triton.analysis.packed_residency import HALF_BYTES
 from ferrite_triton.analysis.size_params import host_expression, size_value
+from ferrite_triton.facts.records import TemplateFacts
 from ferrite_triton.host.segment_shapes import (
     SECTOR,
     RowsShape,
@@ -42,6 +43,7 @@ from ferrite_triton.tile.language import (
     Variable,
 )
 
+# Numbers that the kernels below are written for; what is chosen by the rows is in `segment_shapes`.
 ZEROED = 1024
 """Numbers that one program makes zero."""
 SORTED_WARP, MOST_WARPS = 128, 16
@@ -172,7 +174,8 @@ def _write_zeros(template: Template, call: _Call, shape: RowsShape) -> KernelSpe
     accesses = dict.fromkeys(zeroed, "write")
     programs = (maximum(*zeroed.values()) + (ZEROED - 1)) // ZEROED
     moved = I32.bytes * sum(hint(extent) for extent in zeroed.values())
-    return template.write("zero_counts", accesses, tuple(body), host_expression(programs), 4, call.sizes, bytes=moved)
+    facts = TemplateFacts(num_warps=4, bytes=moved)
+    return template.write("zero_counts", accesses, tuple(body), host_expression(programs), facts, call.sizes)
 
 
 def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
@@ -189,7 +192,8 @@ def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpe
     programs = host_expression(shape.shares_of(call.number) + (call.number + (LISTED - 1)) // LISTED)
     # Of a row its place; and alone the counter of its place, and its number in a list.
     moved = min(hint(call.count), shape.count) * (template.operands["places"].dtype.bytes + 2 * SECTOR)
-    return template.write("bin_rows", accesses, body, programs, LISTING_WARPS, call.sizes, bytes=moved)
+    facts = TemplateFacts(num_warps=LISTING_WARPS, bytes=moved)
+    return template.write("bin_rows", accesses, body, programs, facts, call.sizes)
 
 
 def _write_shares(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
@@ -200,7 +204,8 @@ def _write_shares(template: Template, call: _Call, shape: RowsShape) -> KernelSp
     warps = min(max(shape.share // SORTED_WARP, 1), MOST_WARPS)
     shares = shape.shares_of(call.number)
     moved = I32.bytes * hint(shares)  # what there is to sort, if anything, is not known
-    return template.write("sort_rows", accesses, body, host_expression(shares), warps, call.sizes, bytes=moved)
+    facts = TemplateFacts(num_warps=warps, bytes=moved)
+    return template.write("sort_rows", accesses, body, host_expression(shares), facts, call.sizes)
 
 
 def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
@@ -220,8 +225,9 @@ def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec
     shared = minimum(slots * shape.blocks, call.programs)
     programs = host_expression(maximum(-(-call.rows // shape.group) * shape.blocks, shared))
     is_wide = bytes_of["source"] == HALF_BYTES and shape.block >= WIDE
-    facts = {"bytes": moved, "registers": REGISTERS_OF_WIDE_HALVES if is_wide else REGISTERS}
-    return template.write("reduce_segments", accesses, body, programs, 1, call.sizes, **facts)
+    registers = REGISTERS_OF_WIDE_HALVES if is_wide else REGISTERS
+    facts = TemplateFacts(num_warps=1, bytes=moved, registers=registers)
+    return template.write("reduce_segments", accesses, body, programs, facts, call.sizes)
 
 
 def _call(

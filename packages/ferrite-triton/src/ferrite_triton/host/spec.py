@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ferrite_ir.language.sizes import Size
 from ferrite_triton.analysis.accesses import Condition
+from ferrite_triton.facts.records import Facts
 
 Expr: TypeAlias = "int | str | list[Any]"
 
@@ -36,7 +38,7 @@ class KernelSpec:
     grid: Expr
     mutated: tuple[str, ...]
     index_width: int
-    facts: dict[str, Any]
+    facts: Facts
     origin: tuple[str, ...] = ()
     sizes: tuple[Size, ...] = ()
 
@@ -62,9 +64,36 @@ class KernelSpec:
             "grid": self.grid,
             "mutated": list(self.mutated),
             "index_width": self.index_width,
-            "facts": dict(self.facts),
+            "facts": self.facts.to_mapping(),
             "origin": list(self.origin),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class GivenKernel:
+    """A kernel that is not ours: its spec as somebody else has written it, in the format.
+
+    Attributes:
+        mapping: the spec.
+        origin: where it and its launches come from.
+    """
+
+    mapping: Mapping[str, Any]
+    origin: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Returns the identity that the spec states."""
+        return str(self.mapping["id"])
+
+    @property
+    def source(self) -> str:
+        """Returns the kernel's text."""
+        return str(self.mapping["source"])
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form."""
+        return {**self.mapping, "origin": list(self.origin)}
 
 
 @dataclass(frozen=True, slots=True)

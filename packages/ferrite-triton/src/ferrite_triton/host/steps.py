@@ -26,7 +26,7 @@ from ferrite_scheduler.model.schedule import (
 from ferrite_triton.analysis.size_params import Expr, host_expression
 from ferrite_triton.errors import EmitError
 from ferrite_triton.host.arguments import encode_argument, encode_number
-from ferrite_triton.host.spec import Emitted
+from ferrite_triton.host.spec import Emitted, GivenKernel
 
 
 def encode_layout(type_: TensorType) -> dict[str, Any]:
@@ -83,6 +83,17 @@ def encode_launch(form: LaunchForm, tensors: Sequence[str]) -> dict[str, Any]:
     if not form.alternatives:
         return launch
     return launch | {"alternatives": list(form.alternatives), "expected": form.expected}
+
+
+def encode_given_launch(kernel: GivenKernel, step: CallExtern) -> dict[str, Any]:
+    """Returns the launch of a kernel that is not ours, on the arguments of a call: one for each of its params."""
+    return {"do": "launch", "kernel": kernel.id, "args": [_launched(each) for each in step.definition.args]}
+
+
+def _launched(argument: Any) -> Any:
+    if isinstance(argument, View):
+        return argument.name
+    return host_expression(argument) if isinstance(argument, Symbolic) else encode_argument(argument)
 
 
 def encode_output(output: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from ferrite_ir.language.graph import Origins, TensorType
 from ferrite_ir.language.sizes import Size, hint, is_provably_at_most
 from ferrite_scheduler.model.schedule import CallExtern, Conditions
 from ferrite_triton.analysis.size_params import host_expression
+from ferrite_triton.facts.records import TemplateFacts
 from ferrite_triton.host.spec import Emitted, Expr, KernelSpec
 from ferrite_triton.host.steps import encode_launch, encode_layout, launch_form
 from ferrite_triton.printing.kernel import print_kernel
@@ -83,9 +84,8 @@ class Template:
         accesses: dict[str, str],
         body: tuple[Statement, ...],
         programs: Expr,
-        warps: int,
+        facts: TemplateFacts,
         sizes: Mapping[str, Size] = MappingProxyType({}),
-        **more: int,
     ) -> KernelSpec:
         """Returns a kernel of these statements.
 
@@ -94,10 +94,8 @@ class Template:
             accesses: of each tensor that it takes, in order.
             body: what each program does.
             programs: how many there are, over the names of the sizes.
-            warps: of each.
+            facts: the config of its programs, and what is known of them.
             sizes: the symbolic sizes that it takes as integers of 32 bits, by name.
-            more: further facts: ``bytes`` of memory that one launch must move, if they are many, and ``registers`` that
-                a thread may have at most.
         """
         kinds = ", ".join(f"{name}: {self.operands[name].dtype}" for name in accesses)
         parameters = (
@@ -123,7 +121,7 @@ class Template:
             grid=programs,
             mutated=tuple(name for name, access in accesses.items() if access in ("atomic", "readwrite")),
             index_width=64,
-            facts={"num_warps": warps, "num_stages": 1, **more},
+            facts=facts,
             origin=tuple(dict.fromkeys(str(origin) for origin in self.origins if str(origin))),
             sizes=tuple(sizes.values()),
         )

@@ -4,7 +4,7 @@ In comes what a kernel form makes of a scheduled kernel; out goes a program for 
 Nothing outside this folder but kernel forms, passes and printers calls it.
 """
 
-from .evaluate import EvaluationError, run_program
+from .evaluate import run_program
 from .language import (
     UNDEFINED,
     Carried,
@@ -25,6 +25,7 @@ from .language import (
 )
 from .parse import parse_tile
 from .text import tile_text
+from .tile_values import EvaluationError
 from .types import types_of
 from .verify import TileError, require_valid, verify
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
 
 from ferrite_ir.language.dtypes import DType
 from ferrite_ir.language.scalar import Number
@@ -19,6 +17,7 @@ from ferrite_ir.reference.combine_semantics import merge
 from ferrite_ir.reference.rounding import convert, reinterpret, round_to
 from ferrite_ir.reference.scalar_semantics import apply_operation
 
+from .combined_tiles import Merge, reduce_tiles, scan_tiles
 from .language import (
     UNDEFINED,
     Assert,
@@ -67,34 +66,9 @@ from .language import (
     parts_of,
 )
 from .operations import ELEMENTWISE, meaning_of
+from .tile_values import Address, Element, EvaluationError, Tile, line_of, number_in, positions, row_major, spread
 from .types import result_types
 from .verify import require_valid
-
-
-class EvaluationError(ValueError):
-    """A program that does what it may not: it uses an undefined element, or an address that is nowhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where an element lies: in which parameter, and how many elements behind its first one."""
-
-    parameter: str
-    element: int
-
-
-Element: TypeAlias = "Number | Address | Undefined"
-_State: TypeAlias = "tuple[Element, ...]"
-Merge: TypeAlias = "Callable[[tuple[Number, ...], tuple[Number, ...]], tuple[Number, ...]]"
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A value: its type, its extents as numbers, and its elements in row-major order."""
-
-    type: TileType
-    shape: tuple[int, ...]
-    elements: list[Element]
 
 
 def run_program(
@@ -181,7 +155,7 @@ class _Instance:
 
     def _scalar(self, expression: Expression) -> Number:
         (element,) = self._single(expression).elements
-        return _number(element, "a bound or condition")
+        return number_in(element, "a bound or condition")
 
     # --- expressions ------------------------------------------------------------------------------------------------
 
@@ -255,39 +229,12 @@ class _Instance:
         return self._grid[axis] if axis < len(self._grid) else 1
 
 
-def _number(element: Element, what: str) -> Number:
-    if isinstance(element, (Undefined, Address)):
-        raise EvaluationError(f"{what} is {element}")
-    return element
-
-
-def _positions(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    return itertools.product(*(range(extent) for extent in shape))
-
-
-def _number_of(position: tuple[int, ...], shape: tuple[int, ...]) -> int:
-    """Returns where the element at a position is in row-major order; along extents of 1 all positions are 0."""
-    number = 0
-    for place, extent in zip(position, shape, strict=True):
-        number = number * extent + (place if extent != 1 else 0)
-    return number
-
-
-def _spread(tile: Tile, shape: tuple[int, ...]) -> list[Element]:
-    """Returns the elements of a tile repeated to a shape."""
-    if tile.shape == shape:
-        return tile.elements
-    if len(tile.elements) == 1:
-        return tile.elements * math.prod(shape)
-    return [tile.elements[_number_of(position, tile.shape)] for position in _positions(shape)]
-
-
 def _apply(
     function: Callable[..., Number], tiles: list[Tile], shape: tuple[int, ...], *, chooses: bool = False
 ) -> list[Element]:
     """Returns a function of the elements of tiles; undefined where one is, but for choices, which drop some."""
     found: list[Element] = []
-    for elements in zip(*(_spread(tile, shape) for tile in tiles), strict=True):
+    for elements in zip(*(spread(tile, shape) for tile in tiles), strict=True):
         if chooses and not isinstance(elements[0], Undefined):
             found.append(elements[1] if elements[0] else elements[2])
         elif any(isinstance(element, Undefined) for element in elements):
@@ -319,7 +266,7 @@ def _bitcast(_: _Instance, part: Bitcast, operands: list[Tile], shape: tuple[int
 
 
 def _offset(_: _Instance, __: Offset, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
-    pointers, steps = (_spread(tile, shape) for tile in operands)
+    pointers, steps = (spread(tile, shape) for tile in operands)
     found: list[Element] = []
     for pointer, step in zip(pointers, steps, strict=True):
         if isinstance(pointer, Address) and not isinstance(step, (Undefined, Address)):
@@ -330,11 +277,11 @@ def _offset(_: _Instance, __: Offset, operands: list[Tile], shape: tuple[int, ..
 
 
 def _load(instance: _Instance, part: Load, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
-    pointers, *given = (_spread(tile, shape) for tile in operands)
+    pointers, *given = (spread(tile, shape) for tile in operands)
     masks: Sequence[Element] = given.pop(0) if part.mask is not None else [True] * len(pointers)
     others: Sequence[Element] = given.pop(0) if given else [UNDEFINED] * len(pointers)
     return [
-        instance.read(pointer) if _number(mask, "a mask") else other
+        instance.read(pointer) if number_in(mask, "a mask") else other
         for pointer, mask, other in zip(pointers, masks, others, strict=True)
     ]
 
@@ -346,18 +293,12 @@ def _reshape(_: _Instance, __: Reshape | Expand | Hint, operands: list[Tile], __
 def _transpose(_: _Instance, part: Transpose, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
     (tile,) = operands
     found: list[Element] = []
-    for position in _positions(shape):
+    for position in positions(shape):
         source = [0] * len(position)
         for axis, place in zip(part.order, position, strict=True):
             source[axis] = place
-        found.append(tile.elements[_number_of(tuple(source), tile.shape)])
+        found.append(tile.elements[row_major(tuple(source), tile.shape)])
     return found
-
-
-def _line(tile: Tile, position: tuple[int, ...], axis: int) -> list[Element]:
-    """Returns the elements of a tile along an axis, through a position whose place along it does not matter."""
-    places = ((*position[:axis], place, *position[axis + 1 :]) for place in range(tile.shape[axis]))
-    return [tile.elements[_number_of(place, tile.shape)] for place in places]
 
 
 def _called(function: Function, first: tuple[Number, ...], second: tuple[Number, ...]) -> tuple[Number, ...]:
@@ -366,60 +307,18 @@ def _called(function: Function, first: tuple[Number, ...], second: tuple[Number,
     given = {each.name: number for each, number in zip(parameters, (*first, *second), strict=True)}
     instance = _Instance(TileProgram(function.name, parameters, (), function.body), given, {}, (), ())
     instance.run()
-    return tuple(_number(instance.evaluate(result)[0].elements[0], function.name) for result in function.results)
-
-
-def _combine(merging: Merge, dtypes: tuple[DType, ...], states: Iterator[tuple[Element, ...]]) -> Iterator[_State]:
-    """Yields what the states up to each one combine to; something undefined makes all that follows so."""
-    state: _State = next(states)
-    yield state
-    for each in states:
-        if any(isinstance(element, Undefined) for element in (*state, *each)):
-            state = (UNDEFINED,) * len(state)
-        else:
-            first, second = (tuple(_number(element, "a state") for element in side) for side in (state, each))
-            merged = merging(first, second)
-            state = tuple(round_to(number, dtype) for number, dtype in zip(merged, dtypes, strict=True))
-        yield state
-
-
-def _states(part: Reduce | Scan, operands: list[Tile], through: tuple[int, ...], merging: Merge) -> Iterator[_State]:
-    """Yields the combined states along the axis of a reduction or scan, through a position, in the scan's order."""
-    lines = list(zip(*(_line(tile, through, part.axis) for tile in operands), strict=True))
-    if isinstance(part, Scan) and part.reverse:
-        lines.reverse()
-    return _combine(merging, tuple(tile.type.dtype for tile in operands), iter(lines))
-
-
-def _reduce(part: Reduce, operands: list[Tile], shape: tuple[int, ...], merging: Merge) -> list[list[Element]]:
-    found: list[_State] = []
-    for position in _positions(shape):
-        through = position if part.keep else (*position[: part.axis], 0, *position[part.axis :])
-        *_, last = _states(part, operands, through, merging)
-        found.append(last)
-    return [list(elements) for elements in zip(*found, strict=True)]
-
-
-def _scan(part: Scan, operands: list[Tile], shape: tuple[int, ...], merging: Merge) -> list[list[Element]]:
-    lines: dict[tuple[int, ...], list[_State]] = {}
-    found: list[_State] = []
-    for position in _positions(shape):
-        key = (*position[: part.axis], 0, *position[part.axis + 1 :])
-        if key not in lines:
-            lines[key] = list(_states(part, operands, key, merging))[:: -1 if part.reverse else 1]
-        found.append(lines[key][position[part.axis]])
-    return [list(elements) for elements in zip(*found, strict=True)]
+    return tuple(number_in(instance.evaluate(result)[0].elements[0], function.name) for result in function.results)
 
 
 def _dot(_: _Instance, __: Dot, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
     left, right, accumulator = operands
     dtype = accumulator.type.dtype
     found: list[Element] = []
-    for row, column in _positions(shape):
-        total = _number(accumulator.elements[_number_of((row, column), shape)], "an accumulator")
+    for row, column in positions(shape):
+        total = number_in(accumulator.elements[row_major((row, column), shape)], "an accumulator")
         for point in range(left.shape[1]):
             factors = left.elements[row * left.shape[1] + point], right.elements[point * shape[1] + column]
-            total += math.prod(_number(factor, "a factor") for factor in factors)
+            total += math.prod(number_in(factor, "a factor") for factor in factors)
         found.append(round_to(total, dtype))
     return found
 
@@ -427,8 +326,8 @@ def _dot(_: _Instance, __: Dot, operands: list[Tile], shape: tuple[int, ...]) ->
 def _gather(_: _Instance, part: Gather, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
     tile, index = operands
     found: list[Element] = []
-    for position, place in zip(_positions(shape), index.elements, strict=True):
-        line, number = _line(tile, position, part.axis), int(_number(place, "an index"))
+    for position, place in zip(positions(shape), index.elements, strict=True):
+        line, number = line_of(tile, position, part.axis), int(number_in(place, "an index"))
         if not 0 <= number < len(line):
             raise EvaluationError(f"gather of element {number} of {len(line)}")
         found.append(line[number])
@@ -437,16 +336,16 @@ def _gather(_: _Instance, part: Gather, operands: list[Tile], shape: tuple[int, 
 
 def _accesses(operands: list[Tile], *, has_mask: bool) -> Iterator[tuple[Element, Element]]:
     """Yields the addresses and elements of a store or an atomic update, where its mask holds."""
-    pointers, values, *masks = (_spread(tile, operands[0].shape) for tile in operands)
+    pointers, values, *masks = (spread(tile, operands[0].shape) for tile in operands)
     held: Sequence[Element] = masks[0] if has_mask else [True] * len(pointers)
     for pointer, value, mask in zip(pointers, values, held, strict=True):
-        if _number(mask, "a mask"):
+        if number_in(mask, "a mask"):
             yield pointer, value
 
 
 def _store(instance: _Instance, part: Store, operands: list[Tile]) -> None:
     for pointer, value in _accesses(operands, has_mask=part.mask is not None):
-        instance.write(pointer, _number(value, "what is stored"))
+        instance.write(pointer, number_in(value, "what is stored"))
 
 
 _MODES = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
@@ -455,7 +354,7 @@ _MODES = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
 def _atomic(instance: _Instance, part: AtomicUpdate, operands: list[Tile]) -> None:
     dtype = operands[1].type.dtype
     for pointer, value in _accesses(operands, has_mask=part.mask is not None):
-        old, new = instance.read(pointer), _number(value, "what is added")
+        old, new = instance.read(pointer), number_in(value, "what is added")
         (merged,) = merge(_MODES[part.mode], (old,), (new,))
         instance.write(pointer, round_to(merged, dtype))
 
@@ -463,14 +362,14 @@ def _atomic(instance: _Instance, part: AtomicUpdate, operands: list[Tile]) -> No
 def _assert(_: _Instance, part: Assert, operands: list[Tile]) -> None:
     condition, *masks = operands
     shape = max((tile.shape for tile in operands), key=math.prod)
-    held = _spread(masks[0], shape) if masks else [True] * math.prod(shape)
-    for element, mask in zip(_spread(condition, shape), held, strict=True):
-        if _number(mask, "a mask") and not _number(element, "a condition"):
+    held = spread(masks[0], shape) if masks else [True] * math.prod(shape)
+    for element, mask in zip(spread(condition, shape), held, strict=True):
+        if number_in(mask, "a mask") and not number_in(element, "a condition"):
             raise EvaluationError(f"assertion failed: {part.message}")
 
 
 def _assume(_: _Instance, __: Assume, operands: list[Tile]) -> None:
-    if not _number(operands[0].elements[0], "an assumption"):
+    if not number_in(operands[0].elements[0], "an assumption"):
         raise EvaluationError("what the program assumes does not hold")
 
 
@@ -492,8 +391,8 @@ _VALUES: dict[type[Expression], Callable[..., list[Element]]] = {
     ProgramId: lambda instance, part, _, __: [instance.place(part.axis)],
     ProgramCount: lambda instance, part, _, __: [instance.count(part.axis)],
     Lanes: _count_along,
-    Full: lambda _, __, operands, shape: _spread(operands[0], shape),
-    Broadcast: lambda _, __, operands, shape: _spread(operands[0], shape),
+    Full: lambda _, __, operands, shape: spread(operands[0], shape),
+    Broadcast: lambda _, __, operands, shape: spread(operands[0], shape),
     Reshape: _reshape,
     Transpose: _transpose,
     Offset: _offset,
@@ -504,7 +403,7 @@ _VALUES: dict[type[Expression], Callable[..., list[Element]]] = {
     Dot: _dot,
 }
 
-_COMBINED: dict[type[Expression], Callable[..., list[list[Element]]]] = {Reduce: _reduce, Scan: _scan}
+_COMBINED: dict[type[Expression], Callable[..., list[list[Element]]]] = {Reduce: reduce_tiles, Scan: scan_tiles}
 
 _EFFECTS: dict[type[Expression], Callable[..., None]] = {
     Store: _store,

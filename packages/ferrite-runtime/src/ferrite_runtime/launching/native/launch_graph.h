@@ -152,8 +152,10 @@ static void rest_row(Row *self) {
 
 static NodeParams node_params(const Node *node, uint32_t grid, const unsigned char *arguments, void **pointers) {
     const Record *record = &node->launch->record;
+    uint32_t depths[2];
+    read_depths(record, arguments + node->at, depths);
     point_at_arguments(node->launch, arguments + node->at, pointers);
-    return (NodeParams){(void *)(uintptr_t)record->function, {grid, record->grid[1], record->grid[2]},
+    return (NodeParams){(void *)(uintptr_t)record->function, {grid, depths[0], depths[1]},
                         {record->threads, 1, 1}, record->shared, pointers, NULL, NULL, NULL};
 }
 

@@ -57,7 +57,7 @@ typedef struct {
     uint32_t params, fills;
     uint32_t code; /* instructions that compute the number of programs, after the template; 0: see grid_value */
     uint32_t pdl_from; /* programs from which it starts before what comes before it has ended: it waits by itself */
-    uint32_t unused;
+    uint32_t depths; /* place among the arguments of the programs along the second and third axis; 0: grid[1], grid[2] */
 } Record;
 
 typedef struct {
@@ -190,6 +190,11 @@ static int compute(const Launch *launch, const Value *values, const unsigned cha
     return 1;
 }
 
+/* Returns the programs along the second and third axis of a launch with these arguments. */
+static void read_depths(const Record *record, const unsigned char *arguments, uint32_t depths[2]) {
+    memcpy(depths, record->depths ? (const void *)(arguments + record->depths) : &record->grid[1], 2 * sizeof(uint32_t));
+}
+
 /* Fills in the arguments of a launch and its number of programs; tells whether all of it fits. */
 static int prepare_launch(const Launch *launch, const Value *values, const unsigned char *reals,
                           unsigned char *arguments, uint32_t *grid) {
@@ -213,6 +218,9 @@ static int prepare_launch(const Launch *launch, const Value *values, const unsig
             if (*grid) return 0;
         }
     }
+    uint32_t depths[2];
+    read_depths(record, arguments, depths);
+    if (!depths[0] || !depths[1]) *grid = 0;
     return 1;
 }
 
@@ -232,7 +240,9 @@ static int start_launch(const Driver *driver, const Launch *launch, uint32_t gri
     const Record *record = &launch->record;
     Attribute pdl = {PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1, {0}};
     int has_attribute = uses_pdl(record, grid);
-    Config config = {{grid, record->grid[1], record->grid[2]}, {record->threads, 1, 1}, record->shared,
+    uint32_t depths[2];
+    read_depths(record, arguments, depths);
+    Config config = {{grid, depths[0], depths[1]}, {record->threads, 1, 1}, record->shared,
                      stream, has_attribute ? &pdl : NULL, has_attribute};
     void *pointers[MAX_PARAMS], *function = (void *)(uintptr_t)record->function;
     point_at_arguments(launch, arguments, pointers);
@@ -263,6 +273,8 @@ static const char *read_launch(const char **at, const char *end, uint32_t values
     const Record *record = &launch->record;
     if (record->params > MAX_PARAMS || record->fills > MAX_PARAMS || record->bytes > MAX_ARGUMENT_BYTES)
         return "a launch has too many arguments";
+    if (record->depths > record->bytes || (record->depths && record->bytes - record->depths < 2 * sizeof(uint32_t)))
+        return "a number of programs lies outside the arguments";
     if (record->grid_value >= (int32_t)values) return "a number of programs is no value";
     if (record->code > MAX_CODE) return "a number of programs takes too many instructions";
     size_t offsets = (4 * (size_t)record->params + 7) & ~(size_t)7, fills = sizeof(Fill) * record->fills;

@@ -1,0 +1,246 @@
+"""Thresholds of config policies: which blocks, warps and stages a kernel gets first, by its sizes and facts.
+
+Defaults are the best of grids of configs on an H200 (decisions 0013 and 0020; ``benchmarks/kernels/config_grid.py``
+repeats them), but for those whose words give a reason: these were set by it. Sizes
+are in elements unless they are called bytes; "warps" are those of a program. Rates of a device stand in its descriptor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PointwiseThresholds:
+    """Blocks of pointwise kernels.
+
+    Attributes:
+        flat_tile: a program of this many elements amortises its start and still leaves enough of them to fill the
+            device.
+        small_tile: elements of the smallest tile: one for each thread of four warps.
+        row_bytes: bytes of a tile of rows: each thread has a few rows, so that what belongs to its columns is loaded
+            once for them.
+        row_waste: a block that leaves more lanes than this idle at the end of a row is halved, down to a width that a
+            warp still reads at once.
+        row_width: columns of the narrowest block of a row.
+        full_width: columns of a block of a row that is long enough.
+        fill: programs per multiprocessor below which smaller programs are better than idle multiprocessors.
+        sorted_rows: rows that a warp combines before it stores what they come to.
+        many_buffers: beyond so many buffers each element occupies registers enough that fewer per thread are faster.
+        few_apart, most_apart, apart_warps: percent of the bytes read apart from each other from which on a thread has
+            four elements of a flat tile, and from which on two, so that what the threads of a warp read at once is few
+            lines; warps of such a tile.
+        run_tile, run_warps: elements of a tile of short runs that are stored along another axis, and its warps.
+        side: a side between this length and twice as much is taken whole.
+        long_row, long_width: rows of so many halves are taken in pieces of that width: what belongs to a row is loaded
+            less often.
+    """
+
+    flat_tile: int = 1024
+    small_tile: int = 128
+    row_bytes: int = 4096
+    row_waste: float = 1.125
+    row_width: int = 64
+    full_width: int = 256
+    fill: int = 4
+    sorted_rows: int = 8
+    many_buffers: int = 6
+    few_apart: int = 25
+    most_apart: int = 60
+    apart_warps: int = 8
+    run_tile: int = 2048
+    run_warps: int = 8
+    side: int = 64
+    long_row: int = 32768
+    long_width: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RowThresholds:
+    """Rows that are reduced, scanned, sorted or multiplied, contiguous in memory.
+
+    Attributes:
+        long_row: a row of so many elements has work for a program of its own.
+        huge_row: a row of halves that is combined faster by fewer threads, with twice as many elements to each:
+            measured on an H200.
+        idle_row, idle_share: a long row that fills less than this share of its tile.
+        short_tile, row_held, row_reduced, reduced_row: elements of the tile of several short rows, and elements per
+            thread of such that one warp holds; of those that are only added up, or at least so long and only reduced.
+        tiny_row, tiny_tile: rows of so few elements, and elements of a tile of them.
+        odd_row: rows of halves that lie at odd places are reduced two by two up to this length: a thread has as many as
+            of short ones.
+        row_per_thread_short, row_per_thread_long: rows of which a thread has one each go through their lines of memory
+            element by element. So many bytes of a row leave room for those of two to a thread, and warps that store
+            rows longer than so many do so one by one: by way of shared memory, where a program of several would wait
+            for all of them.
+        loop_block: points of a block of a reduction axis that a loop goes through.
+        long_pass: rows so long that the programs that a multiprocessor would hold at once fill its share of the cache
+            with them.
+        chunk_per_thread: elements per thread, and live tiles that are counted, of a kernel that takes rows one after
+            the other.
+        chunk_live: values alive at once that count there.
+        scan_block, scanned_per_thread: block of lines that are scanned block by block, and elements per thread of a
+            scan.
+        shared_columns: columns that programs share: a line of memory of 32-bit elements.
+        product_columns, product_tile, product_stages, product_warps: columns and elements of a block of the matrix that
+            few rows are multiplied with, blocks on their way at once (with the one that is multiplied), and warps of a
+            program.
+        multiplied_per_thread, multiplied_bytes: sums of products that a thread has under way, and bytes of rows that a
+            multiprocessor's own cache has room for.
+        vector_rows, vector_per_thread: rows of halves that a program reduces with a vector, and elements of them per
+            thread.
+        sorted_bytes, sort_warps, long_sort, long_sort_warps: bytes per thread of rows that are sorted, and warps for
+            these at most; fewer for rows of more elements: more steps.
+        byte_share: bytes for an element of a matrix of bytes, with what else is read and written for a row.
+    """
+
+    long_row: int = 1024
+    huge_row: int = 8192
+    idle_row: int = 4096
+    idle_share: float = 0.75
+    short_tile: int = 2048
+    row_held: int = 32
+    row_reduced: int = 64
+    reduced_row: int = 128
+    tiny_row: int = 4
+    tiny_tile: int = 1024
+    odd_row: int = 2048
+    row_per_thread_short: int = 20
+    row_per_thread_long: int = 56
+    loop_block: int = 2048
+    long_pass: int = 16384
+    chunk_per_thread: int = 16
+    chunk_live: int = 4
+    scan_block: int = 8192
+    scanned_per_thread: int = 32
+    shared_columns: int = 32
+    product_columns: int = 32
+    product_tile: int = 4096
+    product_stages: int = 6
+    product_warps: int = 2
+    multiplied_per_thread: int = 32
+    multiplied_bytes: int = 128 << 10
+    vector_rows: int = 2
+    vector_per_thread: int = 64
+    sorted_bytes: int = 16
+    sort_warps: int = 8
+    long_sort: int = 1024
+    long_sort_warps: int = 4
+    byte_share: float = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnThresholds:
+    """Columns that are reduced or scanned: what is contiguous is the grid.
+
+    Attributes:
+        held_bytes, held_of_columns: bytes that a thread reads of whole columns, and most elements of them.
+        noncoalesced_warps: warps for columns of which few lie beside each other.
+        half_line_rows: rows of columns from which on half a line of halves is enough: more threads than hold a line
+            combine slowly.
+        small_programs: programs per multiprocessor of which each reduces rows together with few threads.
+        outer_per_thread: elements per thread of a tile that is reduced along its slow axis: what lies in registers for
+            each of them (an accumulator or two, and the values on their way) decides how many programs share a
+            multiprocessor.
+        short_column, short_columns: rows of columns of halves that many programs reduce with few threads, and the tile
+            of such a program.
+        many_tile: elements of a tile of columns of which there are many programs.
+        tall_reduction, tall_columns, tall_bytes, tall_warps, nearly_busy: rows from which on columns are tall; columns
+            and bytes of a tile of such, its warps, and the programs that are enough for a multiprocessor.
+        tall_moments, tall_moments_of_halves, whole_tiles, live_of_moments: tile and warps of moments of many tall
+            columns, floats and halves: so few registers to a thread that all programs run at once. What numbers of
+            columns are multiples of for that, and what moments have of each of their elements.
+        rows_per_thread: rows that a thread holds of columns that are scanned, or read twice.
+        scan_warps, scanned_columns, short_scan: warps of a program that scans columns, and columns of it, if there are
+            enough of them; rows of columns that it holds whole by as few warps as it can.
+        whole_scan, scan_tile: rows of columns that one tile holds whole while it scans them, and elements of such a
+            tile.
+        apart_scan_tile: elements of the tile of a scan of columns of halves whose rows begin at odd places; half of it
+            of wider ones.
+        again_warps: most warps of a program that reads columns twice: with as many rows to a thread a multiprocessor
+            holds one of them.
+        again_tile, short_again_warps, short_again: elements of a tile of columns that stay in the cache until they are
+            read again, its warps, and rows of which one turn of the loop reads all.
+        few_rows, long_column, few_warps: rows of columns that too few programs reduce for the multiprocessors there
+            are, at least and at once, and the warps of such a program for these.
+        cache_share: share of the cache that data may take that is wanted again.
+    """
+
+    held_bytes: int = 128
+    held_of_columns: int = 64
+    noncoalesced_warps: int = 4
+    half_line_rows: int = 128
+    small_programs: int = 8
+    outer_per_thread: int = 8
+    short_column: int = 256
+    short_columns: tuple[int, int] = (128, 16)
+    many_tile: int = 1024
+    tall_reduction: int = 768
+    tall_columns: int = 64
+    tall_bytes: int = 8192
+    tall_warps: int = 8
+    nearly_busy: float = 1.9
+    tall_moments: tuple[int, int, int] = (128, 4, 8)
+    tall_moments_of_halves: tuple[int, int, int] = (64, 32, 4)
+    whole_tiles: int = 128
+    live_of_moments: int = 3
+    rows_per_thread: int = 8
+    scan_warps: int = 4
+    scanned_columns: int = 64
+    short_scan: int = 64
+    whole_scan: int = 512
+    scan_tile: int = 16384
+    apart_scan_tile: int = 4096
+    again_warps: int = 16
+    again_tile: int = 16384
+    short_again_warps: int = 8
+    short_again: int = 512
+    few_rows: int = 128
+    long_column: int = 512
+    few_warps: int = 16
+    cache_share: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class TileThresholds:
+    """What tiles of rows and of columns have in common.
+
+    Attributes:
+        many_live: a row of more live tiles than this gets twice the threads.
+        fill: programs per multiprocessor that keep it busy whatever the program does.
+        part_per_thread: elements per thread of a part of a line that other programs wait for, and of columns that are
+            scanned whole.
+        halves_per_thread: the same of a part that waits in pieces, two elements in a register.
+    """
+
+    many_live: int = 3
+    fill: int = 4
+    part_per_thread: int = 64
+    halves_per_thread: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class OccupancyThresholds:
+    """How many warps fill a device; see `occupancy`. From ``benchmarks/kernels/config_grid.py --set images``.
+
+    Attributes:
+        filled_share: share of a device's threads from which on a launch fills it.
+        least_elements, least_of_heavy: elements of a tile that a thread keeps at least; of kernels with ``heavy_flops``
+            operations for a point.
+        heavy_flops: operations for a point, as a kernel's facts count them, of which a few for each thread take as long
+            as its loads.
+        busy_flops: the same from which on columns are reduced by more warps although these meet in shared memory, and
+            tiles that are stored along another axis are small: several programs to a multiprocessor, with fewer
+            elements for a thread.
+    """
+
+    filled_share: float = 0.75
+    least_elements: int = 4
+    least_of_heavy: int = 2
+    heavy_flops: float = 128.0
+    busy_flops: float = 32.0
+
+
+POINTWISE, ROWS, COLUMNS, TILES = PointwiseThresholds(), RowThresholds(), ColumnThresholds(), TileThresholds()
+OCCUPANCY = OccupancyThresholds()
+"""What config policies go by."""

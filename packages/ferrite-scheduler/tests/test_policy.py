@@ -1,0 +1,48 @@
+"""Thresholds and facts of devices: each is documented, and changes what is decided."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+
+import pytest
+
+from ferrite_ir import parse_graph
+from ferrite_scheduler import Policy, Target, schedule
+
+SUM = """graph @sum(x: f32[8, 65536]) -> (s) {
+  s: f32[8] = reduce sum [r < 8 | i < 65536] x[r, i]
+}"""
+
+
+@pytest.mark.parametrize("kind", [Policy, Target])
+def test_every_field_is_documented_and_nothing_else_is(kind: type) -> None:
+    attributes = kind.__doc__.split("Attributes:")[1]
+    named = [
+        name for line in re.findall(r"^        (\w[\w, ]*):", attributes, re.MULTILINE) for name in line.split(", ")
+    ]
+    assert sorted(named) == sorted(field.name for field in fields(kind))
+
+
+def parts(policy: Policy, target: Target | None = None) -> int:
+    first = schedule(parse_graph(SUM), target or Target(), policy).graph.definitions[0]
+    return int(first.dims[0].size)
+
+
+def test_thresholds_of_splits_are_the_policys() -> None:
+    assert parts(Policy()) == 128
+    assert parts(Policy(split_parts=32)) == 32
+    assert parts(Policy(split_chunk=4096)) == 16
+    assert parts(Policy(stages_gain=1e6)) == parts(Policy(), replace(Target(), launch_seconds=1.0)) == 8
+
+
+@pytest.mark.parametrize("name", ["split_chunk", "column_block", "swapped_share", "norm_points"])
+def test_what_is_divided_by_is_not_zero(name: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' is 0; it takes a whole number from 1 on"):
+        Policy.from_mapping({name: 0})
+
+
+@pytest.mark.parametrize("name", ["row_minimum", "norm_points", "norm_least_points"])
+def test_extents_of_tiles_are_powers_of_two(name: str) -> None:
+    with pytest.raises(ValueError, match="a power of two"):
+        Policy.from_mapping({name: 48})

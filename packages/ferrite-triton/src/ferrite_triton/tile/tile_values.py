@@ -1,0 +1,72 @@
+"""Values of the tile evaluator: tiles of numbers, addresses and what is undefined, and how their elements are found."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ferrite_ir.language.scalar import Number
+
+from .language import TileType, Undefined
+
+
+class EvaluationError(ValueError):
+    """A program that does what it may not: it uses an undefined element, or an address that is nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where an element lies: in which parameter, and how many elements behind its first one."""
+
+    parameter: str
+    element: int
+
+
+Element: TypeAlias = "Number | Address | Undefined"
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A value: its type, its extents as numbers, and its elements in row-major order."""
+
+    type: TileType
+    shape: tuple[int, ...]
+    elements: list[Element]
+
+
+def number_in(element: Element, what: str) -> Number:
+    """Returns an element that has to be a number; raises `EvaluationError` if it is undefined, or an address."""
+    if isinstance(element, (Undefined, Address)):
+        raise EvaluationError(f"{what} is {element}")
+    return element
+
+
+def positions(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Returns all positions of a shape, in row-major order."""
+    return itertools.product(*(range(extent) for extent in shape))
+
+
+def row_major(position: tuple[int, ...], shape: tuple[int, ...]) -> int:
+    """Returns where the element at a position is in row-major order; along extents of 1 all positions are 0."""
+    number = 0
+    for place, extent in zip(position, shape, strict=True):
+        number = number * extent + (place if extent != 1 else 0)
+    return number
+
+
+def spread(tile: Tile, shape: tuple[int, ...]) -> list[Element]:
+    """Returns the elements of a tile repeated to a shape."""
+    if tile.shape == shape:
+        return tile.elements
+    if len(tile.elements) == 1:
+        return tile.elements * math.prod(shape)
+    return [tile.elements[row_major(position, tile.shape)] for position in positions(shape)]
+
+
+def line_of(tile: Tile, position: tuple[int, ...], axis: int) -> list[Element]:
+    """Returns the elements of a tile along an axis, through a position whose place along it does not matter."""
+    places = ((*position[:axis], place, *position[axis + 1 :]) for place in range(tile.shape[axis]))
+    return [tile.elements[row_major(place, tile.shape)] for place in places]
