@@ -12,6 +12,7 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import ContractionFacts
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.blocks import block_limit
+from ferrite_runtime.policies.mixed_combos import parts_of
 from ferrite_runtime.policies.shape import MAX_TILE
 from ferrite_runtime.policies.tiled_contractions import tile_problem
 
@@ -44,6 +45,12 @@ def foresee_problem(spec: KernelSpec, config: Config, device: DeviceFacts, sizes
         return None
     if spec.form == "tiled_contraction":
         return tile_problem(spec, config, device)
+    if spec.parts:
+        own = [
+            foresee_problem(part, alone, device, spec.of_part(sizes, number))
+            for number, (part, alone) in enumerate(parts_of(spec, config))
+        ]
+        return next(filter(None, own), None)
     tile, blocks = 1, {}
     for axis in spec.axes:
         block = spec.blocks.get(axis.block) or config.block(axis.block)
