@@ -107,7 +107,7 @@ def test_updates_and_atomics_are_parts() -> None:
       y: f32[3] = reduce sum [i < 3 | j < 5] p[i, j]
     }"""
     program = program_of(text)
-    assert program.kernels[0].facts["atomics"]
+    assert program.kernels[0].facts.atomics
     d, e, k, p = torch.randn(11), torch.randn(40), torch.randint(0, 11, (40,)), torch.randn(3, 5)
     expected = d.clone().index_add_(0, k, e)
     (y,) = load_program(program.to_mapping())(d, e, k, p)
