@@ -43,7 +43,7 @@ def native_product(operation: str, out: Tensor, operands: tuple[Tensor, ...], co
     from ferrite_runtime.compilation.compiler import choose_store
     from ferrite_runtime.engines.native_sequence import Remainder, describe_sequence
     from ferrite_runtime.engines.sequence_items import WaitingProduct
-    from ferrite_runtime.formats.steps import Layout
+    from ferrite_runtime.formats.layouts import Layout
     from ferrite_runtime.host.native_products import Product
     from ferrite_runtime.host.product_library import find_products
     from ferrite_runtime.launching.native_launcher import shared_launcher

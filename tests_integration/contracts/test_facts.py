@@ -33,6 +33,18 @@ SPLIT = records.SplitFacts(splits=3, register_tiles=2)
 WRITTEN: dict[str, records.Facts] = {
     "pointwise": records.KernelFacts(COMMON, POINTWISE),
     "combo": records.KernelFacts(COMMON, records.PointwiseFacts(parts=3)),
+    "mixed_combo": records.MixedComboFacts(
+        loads=2,
+        stores=1,
+        reductions=1,
+        ops=3,
+        flops=300,
+        bytes=1200,
+        numel=100,
+        element_bytes=4,
+        atomics=False,
+        random=True,
+    ),
     **{form: records.KernelFacts(COMMON, REDUCTION) for form in ("persistent", "looped", "scan", "sort")},
     "row_column": records.KernelFacts(COMMON, REDUCTION, records.RowColumnFacts(chunk=8)),
     "contraction": records.KernelFacts(COMMON, REDUCTION, records.ContractionFacts(product=1, multiplied_rows=2)),
@@ -52,7 +64,7 @@ def test_what_is_written_is_read(form: str) -> None:
     read = read_facts(form, dict(written), "facts")
     assert {name: getattr(read, name) for name in written} == written
     assert read.to_mapping() == written
-    assert read.has_no_contiguous_axis == (form != "template")
+    assert read.has_no_contiguous_axis == (form not in ("mixed_combo", "template"))
 
 
 @pytest.mark.parametrize("form", WRITTEN)

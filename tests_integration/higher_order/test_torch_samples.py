@@ -17,8 +17,8 @@ pytestmark = own_only("it says what runs in kernels of ours")
 
 DTYPES = (torch.float32, torch.int64)
 NATIVE_OPS = frozenset(
-    ("auto_functionalize", "cond", "flex_attention", "flex_attention_backward", "register_hook", "while_loop")
-)
+    ("auto_functionalize", "cond", "flex_attention", "flex_attention_backward", "map", "register_hook", "scan")
+) | {"while_loop"}
 """Ops whose samples are kernels and library calls alone. All others are steps of their own."""
 EITHER = frozenset(("invoke_subgraph",))
 """Ops that torch writes out in some versions and calls in others."""

@@ -192,7 +192,6 @@ class Program:
         graphs: distinct graphs that are called, in inference.
         has_gradient: whether torch differentiates it.
         steps: ops that training leaves to steps of their own.
-        counts: whether a loop carries integers.
         sizes: the rows that the dynamic form is called with.
     """
 
@@ -201,7 +200,6 @@ class Program:
     graphs: int = 2
     has_gradient: bool = True
     steps: tuple[str, ...] = ()
-    counts: bool = False
     sizes: tuple[int, ...] = (6, 4, 7)
 
     @property
@@ -227,9 +225,9 @@ PROGRAMS = (
     Program(choice_of_reductions),
     Program(loop, steps=STACKED),
     Program(loop_without_turns, steps=STACKED),
-    Program(counting_loop, has_gradient=False, counts=True),
-    Program(counting_loop_over_rows, has_gradient=False, counts=True),
-    Program(loop_with_two_ends, has_gradient=False, counts=True),
+    Program(counting_loop, has_gradient=False),
+    Program(counting_loop_over_rows, has_gradient=False),
+    Program(loop_with_two_ends, has_gradient=False),
     Program(loop_until_small, has_gradient=False),
     Program(loop_of_products, has_gradient=False),
     Program(loop_that_exchanges, has_gradient=False),

@@ -87,7 +87,7 @@ def test_training(name: str, *, dynamic: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Pred is a Python constant")
-@pytest.mark.parametrize("name", [program.name for program in PROGRAMS if not program.counts])
+@pytest.mark.parametrize("name", BY_NAME)
 def test_bundles(name: str) -> None:
     """A bundle has the graphs, and runs them where nothing is trusted."""
     program, x = BY_NAME[name], drawn(6)
@@ -115,8 +115,7 @@ def test_stored(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         fast = torch.compile(program.run, backend="ferrite", fullgraph=True, dynamic=False, options={"fallback": False})
         for sign in (1, -1):
             check(fast(x * sign), program.run(x * sign))
-        # A graph that binds data-dependent (unbacked) integers is compiled anew.
-        assert own_statistics()["recalled"] == (place if not program.counts else 0)
+        assert own_statistics()["recalled"] == place
         check_calls(program, compiled_programs()[0])
 
 

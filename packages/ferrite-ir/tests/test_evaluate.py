@@ -185,6 +185,27 @@ def test_a_loop_carries_integers_and_binds_the_last_ones() -> None:
     assert run(COUNTING, [1.0, 2.0, 3.0], 0.5) == [[2.0, 3.0, 4.0], 4]
 
 
+ROWS = """
+graph @main(s: f32[], x: f32[n, 2], w: f32[2]) -> (t, y) where n: size {
+  t: f32[], y: f32[n, 2] = for @turn(s, x, w) times (n) carries (1) rows (1) sizes (n)
+}
+graph @turn(s: f32[], x: f32[2], w: f32[2], m: size) -> (t, y) where m: size {
+  t: f32[] = loop [] add(s[], x[0])
+  y: f32[2] = loop [i < 2] add(mul(w[i], index.f32(m)), s[])
+}
+"""
+
+
+def test_a_loop_over_rows_carries_and_stacks() -> None:
+    x = [[1.0, 9.0], [2.0, 9.0], [4.0, 9.0]]
+    assert run(ROWS, 0.5, x, [10.0, 20.0]) == [7.5, [[30.5, 60.5], [31.5, 61.5], [33.5, 63.5]]]
+
+
+def test_a_loop_over_no_rows_gives_what_it_was_given() -> None:
+    x = filled([], F32, (0, 2), (2, 1))
+    assert run(ROWS, 0.5, x, [10.0, 20.0]) == [0.5, []]
+
+
 def test_results_of_called_graphs_are_tensors_of_their_own() -> None:
     text = """
 graph @main(x: f32[2]) -> (y, z) mutates (x: z) {

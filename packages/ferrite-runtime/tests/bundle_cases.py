@@ -17,8 +17,8 @@ from ferrite_runtime.formats.binary import Binary
 from ferrite_runtime.formats.code_facts import param_bytes
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.program import Program
-from ferrite_runtime.formats.steps import Layout
 from ferrite_runtime.formats.target import Target
 from runtime_kernels import layout, pointwise, program, tensor_input
 

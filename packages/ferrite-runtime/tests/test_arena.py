@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.expression_sums import expr_of
 from ferrite_runtime.formats.expressions import Expr, evaluate
+from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.steps import (
     Alloc,
     Copy,
@@ -18,7 +19,6 @@ from ferrite_runtime.formats.steps import (
     Free,
     Item,
     Launch,
-    Layout,
     Let,
     Output,
     Probe,

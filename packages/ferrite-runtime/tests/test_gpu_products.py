@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from ferrite_runtime import Options, load_program
-from ferrite_runtime.formats.steps import Layout
+from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.host.native_products import OPERATIONS
 from ferrite_runtime.host.product_library import find_products
 from ferrite_runtime.launching.native_launcher import find_launcher

@@ -14,8 +14,9 @@ from ferrite_runtime.engines.native_sequence import Remainder, describe_sequence
 from ferrite_runtime.engines.sequence_items import WaitingProduct
 from ferrite_runtime.errors import DriverError
 from ferrite_runtime.formats.expressions import evaluate
+from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.program import Program
-from ferrite_runtime.formats.steps import Extern, Layout, Tagged
+from ferrite_runtime.formats.steps import Extern, Tagged
 from ferrite_runtime.host.native_products import OPERATIONS, product_of
 from ferrite_runtime.host.product_library import ProductLibrary, find_products
 from ferrite_runtime.host.product_steps import with_products

@@ -17,9 +17,10 @@ from ferrite_runtime.engines.engine import build_host
 from ferrite_runtime.engines.shape_cache import ShapeCache, write_entry
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.formats.expressions import evaluate, settle
+from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.sized_program import at_sizes, size_roots
-from ferrite_runtime.formats.steps import Alloc, Check, Free, Launch, Layout, Output
+from ferrite_runtime.formats.steps import Alloc, Check, Free, Launch, Output
 from ferrite_runtime.host.product_library import find_products
 from ferrite_runtime.launching.native_launcher import find_launcher
 from ferrite_runtime.store.interface import MemoryStore

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from checks import APART
 from ferrite_ir import parse_graph
 from ferrite_ir.language.graph import Graph, Origin
 from ferrite_scheduler import boundaries, schedule
@@ -28,7 +29,7 @@ def placed(graph: Graph) -> Graph:
 
 
 def test_every_boundary_has_its_rule_or_its_library_call() -> None:
-    plan = schedule(placed(parse_graph(TEXT)))
+    plan = schedule(placed(parse_graph(TEXT)), policy=APART)
     found = {(each.first.value, each.second.value): each for each in boundaries(plan)}
     scan = found["s", "c"]
     assert (scan.rule, scan.title, scan.values) == ("F03", "iteration spaces match", ("s",))
@@ -42,7 +43,7 @@ def test_every_boundary_has_its_rule_or_its_library_call() -> None:
 
 
 def test_kernels_that_read_the_same_are_told_where_a_rule_was_asked() -> None:
-    plan = schedule(parse_graph(TEXT))
+    plan = schedule(parse_graph(TEXT), policy=APART)
     (siblings,) = [each for each in boundaries(plan) if {each.first.value, each.second.value} == {"s", "r"}]
     assert siblings.values == ()
     assert siblings.rule.startswith(("F", "P"))

@@ -43,6 +43,17 @@ graph @step(x: f32[n], y: f32[], i: size, m: size) -> (z, size(i + 2)) where i: 
   z: f32[n] = loop [a < n] add(x[a], mul(y[], index.f32(i)))
 }
 """
+ROWS = """
+graph @main(s: f32[2], x: f32[n, 2]) -> (w, t) where n: size >= 1 ~ 4 {
+  a: f32[n, 2] = loop [i < n, j < 2] neg(x[i, j])
+  t: f32[2], y: f32[n, 2] = for @turn(s, a) times (n) carries (1) rows (1)
+  w: f32[n, 2] = loop [i < n, j < 2] add(y[i, j], x[i, j])
+}
+graph @turn(s: f32[2], x: f32[2]) -> (t, y) {
+  t: f32[2] = loop [j < 2] add(s[j], x[-j + 1])
+  y: f32[2] = loop [j < 2] mul(s[j], x[j])
+}
+"""
 
 
 def check(text: str, *inputs: object) -> Schedule:
@@ -75,6 +86,13 @@ def test_a_loop_carries_tensors_and_integers() -> None:
     assert "while @more do @step (a, y) sizes (0, 3) binds (u)" in str(found)
 
 
+def test_a_loop_over_rows_has_its_own_schedule_and_storage_for_what_it_returns() -> None:
+    found = check(ROWS, [1.0, 2.0], [[1.0, 2.0], [3.0, 4.0], [0.5, 0.25]])
+    assert "for @turn(s, a) times (n) carries (1) rows (1)" in str(found)
+    (body,) = found.callees
+    assert [value.name for value in body.inputs] == ["s", "x", "t_to", "y_to"]
+
+
 def test_what_uses_the_last_integer_of_a_loop_comes_behind_it() -> None:
     found = check(LOOP.replace("add(z[i], x[i])", "mul(x[i], index.f32(u))"), [1.0, 2.0], 0.5)
     place = next(place for place, step in enumerate(found.steps) if isinstance(step, CallGraph))
@@ -82,7 +100,7 @@ def test_what_uses_the_last_integer_of_a_loop_comes_behind_it() -> None:
     assert place < last
 
 
-@pytest.mark.parametrize("text", [CHOICE, LOOP])
+@pytest.mark.parametrize("text", [CHOICE, LOOP, ROWS])
 def test_schedules_of_modules_parse_back(text: str) -> None:
     found = schedule_module(parse_module(text))
     again = parse_schedule(str(found))

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from checks import APART
 from ferrite_ir import parse_graph
 from ferrite_ir.language.graph import Origin
 from ferrite_scheduler import explain, schedule
@@ -24,7 +25,7 @@ graph @f(x: f32[1024, 1024], w: f32[64]) -> (y, u, e, q) {
 
 @pytest.fixture(scope="module")
 def found():
-    return schedule(parse_graph(TEXT))
+    return schedule(parse_graph(TEXT), policy=APART)
 
 
 def test_together_says_what_it_saves(found):
@@ -69,7 +70,7 @@ def test_kernel_names_come_from_source_operations():
     graph = parse_graph(TEXT)
     origin = Origin("aten.amax.default", "", "model.py:7")
     definitions = tuple(replace(definition, origins=(origin,)) for definition in graph.definitions)
-    names = [kernel.name for kernel in schedule(replace(graph, definitions=definitions)).kernels]
+    names = [kernel.name for kernel in schedule(replace(graph, definitions=definitions), policy=APART).kernels]
     assert "persistent_amax" in names
     assert all(name.isidentifier() for name in names)
 

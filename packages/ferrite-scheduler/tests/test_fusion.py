@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from checks import check, kernel_of, refusal
+from checks import APART, check, kernel_of, refusal
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, schedule
 from ferrite_scheduler.model.forms import Combo
@@ -196,7 +197,7 @@ def test_many_equal_updates_share_kernels():
         f"q{k}: f32[6] = update set p{k} [i < 6] at [i] sub(p{k}[i], mul(g{k}[i], f32(0.1)))" for k in range(count)
     )
     text = f"graph @foreach({inputs}) -> () mutates ({mutated}) {{\n{body}\n}}"
-    for policy in (Policy(combo=False), Policy(max_combo_params=48)):
+    for policy in (replace(APART, combo=False), replace(APART, max_combo_params=48)):
         found = check(text, policy=policy)
         assert len(found.kernels) == 2
         assert max(len(kernel.params) for kernel in found.kernels) <= 48
@@ -361,10 +362,10 @@ def test_independent_readers_of_a_large_input_fuse_when_near_and_not_when_far():
         }}"""
 
     assert len(schedule(parse_graph(text(3))).kernels) == 1
-    far = schedule(parse_graph(text(80)))
+    far = schedule(parse_graph(text(80)), policy=APART)
     assert len(far.kernels) == 2
     assert refusal(far, "a", "b") == "P03"
-    assert len(schedule(parse_graph(text(3)), policy=Policy(horizontal=False)).kernels) == 2
+    assert len(schedule(parse_graph(text(3)), policy=replace(APART, horizontal=False)).kernels) == 2
 
 
 def test_unrelated_large_kernels_sharing_only_a_number_stay_apart():
@@ -433,7 +434,7 @@ def test_independent_work_between_inputs_and_results_saves_launches() -> None:
         results = ", ".join(f"{letter}{i}" for i in range(3) for letter in "mp")
         call = "c: f32[8] = extern aten.clone.default(x1)" if waits else ""
         body = "\n".join([call, *steps])
-        policy = Policy(small_kernel_bytes=0, **thresholds)
+        policy = replace(APART, small_kernel_bytes=0, **thresholds)
         return len(check(f"graph @f({inputs}) -> ({results}) {{\n{body}\n}}", policy=policy).kernels)
 
     assert kernels() == 1

@@ -10,7 +10,7 @@ from ferrite_ir.language.graph import Reduction, Scan
 from ferrite_scheduler import Policy, schedule
 from ferrite_scheduler.rewrites import long_scans
 
-POLICY = Policy(split_minimum=4, scan_part=2, look_back=False)
+POLICY = Policy(split_minimum=4, scan_part=2, look_back=False, mixed_combos=False)
 SCANS = {
     "sum": "s: f32[{n}, 3] = scan sum [r < {n}, c < 3] along r x[r, c]",
     "prod": "s: f32[{n}, 3] = scan prod [r < {n}, c < 3] along r add(x[r, c], f32(1.0))",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checks import check
+from checks import APART, check
 from ferrite_scheduler import Policy, Target
 
 CACHE = Target(l2_bytes=1024)
@@ -22,7 +22,7 @@ TWICE = """graph @f(x: f32[{n}]) -> (y) {{
 }}"""
 
 
-def traversals(text: str, target: Target = CACHE, policy: Policy = Policy()) -> list[bool]:  # noqa: B008 - frozen
+def traversals(text: str, target: Target = CACHE, policy: Policy = APART) -> list[bool]:
     """Returns for each kernel whether it walks backwards, after checking what the kernels compute."""
     return [kernel.backwards for kernel in check(text, target, policy).kernels]
 

@@ -144,6 +144,34 @@ def test_graphs_of_a_module_stand_before_the_steps_that_call_them() -> None:
     assert len(mapping["kernels"]) == 6, "one for each of the graphs double and negate, two texts of those over n"
 
 
+ROWS = """
+graph @main(s: f32[2], x: f32[n, 2]) -> (t, y) where n: size >= 1 {
+  t: f32[2], y: f32[n, 2] = for @turn(s, x) times (n) carries (1) rows (1)
+}
+graph @turn(s: f32[2], x: f32[2]) -> (t, y) {
+  t: f32[2] = loop [j < 2] add(s[j], x[j])
+  y: f32[2] = loop [j < 2] mul(s[j], x[j])
+}
+"""
+
+
+def test_a_loop_over_rows_tells_what_it_stacks() -> None:
+    mapping = emit_program(schedule_module(parse_module(ROWS))).to_mapping()
+    assert [step for step in mapping["steps"] if step["do"] == "for"] == [
+        {
+            "do": "for",
+            "graph": "turn",
+            "args": ["s", "x"],
+            "sizes": [],
+            "results": ["t", "y"],
+            "count": "n",
+            "rows": 1,
+            "stacked": [{"dtype": "f32", "shape": ["n", 2], "strides": [2, 1]}],
+            "buffers": True,
+        }
+    ]
+
+
 def test_equal_kernels_are_emitted_once_with_all_their_origins() -> None:
     graph = parse_graph(DOUBLE)
     (definition,) = graph.definitions

@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     )
     from ferrite_runtime.formats.config import Config
     from ferrite_runtime.formats.kernel_spec import KernelSpec
+    from ferrite_runtime.formats.layouts import Layout
     from ferrite_runtime.formats.program import Program
-    from ferrite_runtime.formats.steps import Layout
     from ferrite_runtime.formats.structure import describe
     from ferrite_runtime.formats.target import Target
     from ferrite_runtime.kernel_source.user_kernels import user_kernel

@@ -76,7 +76,8 @@ def schedule(
     plan, single_passes = _with_versions(graph, plan, target, policy)
     making = _Making(target, policy)
     work = _work(plan, making, single_passes)
-    refined, changed = refine(Ordered(work, plan.graph, plan.dependences), target, policy)
+    released = {value.name for value in plan.graph.inputs} - set(held)
+    refined, changed = refine(Ordered(work, plan.graph, plan.dependences, released), target, policy)
     graph, dependences = refined.graph, refined.dependences
     destinations: dict[str, str] = {}
     if has_destinations:
@@ -86,7 +87,7 @@ def schedule(
     kernels, steps, outputs = plan_memory(refined.work, graph, dependences, policy, donated, held, destinations)
     changes = (*rewritten, *narrowed, *plan.changes, *making.changes, *changed)
     places = tuple(destinations.values())
-    return Schedule(graph, kernels, steps, outputs, plan.decisions, changes, destinations=places)
+    return Schedule(graph, kernels, steps, outputs, (*plan.decisions, *refined.decisions), changes, destinations=places)
 
 
 def schedule_module(
@@ -324,11 +325,11 @@ def _kernels(cluster: Cluster, graph: Graph, dependences: Dependences, making: _
     form = form_of(cluster, dependences, policy)
     try:
         kernel = build_kernel(cluster, dependences, graph, stored, form, policy, making.layouts)
-        parted = separate_parts(kernel, dependences, policy)
-        shared = as_grid_reduction(parted, cluster, making.target, policy)
-        making.changes.extend(kernel_changes("combo_kernels", [kernel], [parted], COMBO))
-        making.changes.extend(kernel_changes("grid_reductions", [parted], [shared], SHARED))
-        return [shared]
+        shared = as_grid_reduction(kernel, cluster, making.target, policy)
+        parted = separate_parts(shared, dependences, policy)
+        making.changes.extend(kernel_changes("grid_reductions", [kernel], [shared], SHARED))
+        making.changes.extend(kernel_changes("combo_kernels", [shared], [parted], COMBO))
+        return [parted]
     except Misfit:
         if len(cluster.members) == 1:
             raise

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ferrite_torch.backend import ferrite
+from ferrite_torch.capture.repeated_blocks import RepeatedBlocks, repeat_blocks
 from ferrite_torch.diagnostics.statistics import compiled_programs, reset_statistics, statistics
 from ferrite_torch.errors import (
     CompileError,
@@ -40,6 +41,7 @@ __all__ = [
     "LaunchRefused",
     "OptionError",
     "Options",
+    "RepeatedBlocks",
     "RunError",
     "Unsupported",
     "compile",
@@ -47,6 +49,7 @@ __all__ = [
     "explain",
     "export",
     "ferrite",
+    "repeat_blocks",
     "reset_statistics",
     "statistics",
 ]

@@ -11,12 +11,13 @@ import torch
 from ferrite_runtime import warm_up
 from ferrite_torch.cache.artifact_loading import run_eagerly, runtime_options
 from ferrite_torch.cache.environment import check_environment, stores_graphs
+from ferrite_torch.cache.graph_key import constant_paths
 from ferrite_torch.cache.stored_graphs import Plan, mark_storable, plan_storage
 from ferrite_torch.calls.compiled_graph import CompiledGraph
-from ferrite_torch.calls.higher_order import is_captured_call
 from ferrite_torch.calls.transformed_calls import by_slices, keeping_tangents
 from ferrite_torch.capture.garbage import rare_collections
 from ferrite_torch.capture.joint_graphs import prepare_joint
+from ferrite_torch.capture.repeated_blocks import is_asked, is_wanted
 from ferrite_torch.diagnostics.announcements import announce_eager
 from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.diagnostics.statistics import observed, observer
@@ -29,6 +30,7 @@ from ferrite_torch.rewrites.copied_storages import counts_from_storage
 from ferrite_torch.rewrites.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.rewrites.masked_writes import choose_by_masks
 from ferrite_torch.rewrites.number_indices import index_by_tensors
+from ferrite_torch.rewrites.repeated_blocks import outline_blocks
 from ferrite_torch.rewrites.symbolic_floats import float_rules, multiply_out
 from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot, undisturbed
 from ferrite_torch.torch_private.aot_metadata import drop_dynamic_marks
@@ -112,13 +114,16 @@ def _compiled(
         choose_by_masks(captured)
         index_by_tensors(captured)
         multiply_out(captured)
+        blocks = outline_blocks(captured, is_wanted(chosen)) if module is captured and is_asked(chosen) else captured
         is_kept = module is captured and stores_graphs(chosen) and not has_guarded_floats() and observer() is None
         tensors = list(_tensors(module, inputs))
         plan = plan_storage(captured, _traced(captured, inputs), tensors, chosen) if is_kept else None
         if (plan is None or not plan.is_completed()) and observer() is None:
             _warm_up(module, inputs, chosen)
         note = partial(announce_eager, module=captured) if chosen.fallback else _refuse
-        call = keeping_tangents(_compile(module, inputs, chosen, plan), eager, captured, note)
+        call = keeping_tangents(
+            _compile(blocks if module is captured else module, inputs, chosen, plan), eager, captured, note
+        )
         return undisturbed(keeping_places(call, eager, together, captured, note) if together else call)
     except Refused as refused:
         return _refused(eager, refused, chosen, captured)
@@ -178,8 +183,7 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
         if kind == "forward":
             drop_dynamic_marks()
         try:
-            any_sizes = plan is not None and plan.sizes is not None
-            compiled = compile_graph(module, kind, options, inputs, any_sizes=any_sizes)
+            compiled = compile_graph(module, kind, options, inputs, any_sizes=plan is not None)
         except FerriteError as error:
             if not options.fallback or isinstance(error, _NEVER_EAGER):
                 raise
@@ -189,9 +193,9 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
             call = CompiledGraph(by_slices(call)) if kind == "backward" else call
             return mark_storable(call, None, options, plan) if plan else call
         # The tensors that a module holds are not part of what is stored, nor is what the value of a float decided, nor
-        # are the functions that its higher-order ops take. What AOTAutograd's cache loads gets no tokens.
-        is_whole = not module.graph.find_nodes(op="get_attr") and not has_guarded_floats() and not has_effects(module)
-        is_whole = is_whole and not any(map(is_captured_call, module.graph.nodes))
+        # are the functions that its steps call as they were captured. What AOTAutograd's cache loads gets no tokens.
+        is_whole = not constant_paths(module) and not has_guarded_floats() and not has_effects(module)
+        is_whole = is_whole and not compiled.calls_captured
         if options.fallback:
             compiled.fall_back(lambda error: announce_eager(translate(error, "compiling kernels"), module))
         return mark_storable(compiled, compiled.key if is_whole else None, options, plan) if plan else compiled

@@ -51,6 +51,8 @@ class Options:
             both on the GPU at hand, each with the kernels beside it, takes the faster one, and keeps the times.
         layout: ``auto`` puts convolutions channels-last where the library is faster so, with what is between them;
             results, gradients and written inputs lie as in eager mode. ``keep`` leaves everything as it lies.
+        repeat_blocks: compile modules that are called several times with the same structure once, as regions, whatever
+            model they are in; see `ferrite_torch.repeat_blocks`, which asks for it for one model.
         extern: ``error`` refuses library calls that stand for a missing kernel, naming op and source line; ``allow``
             makes them, and counts them.
         policy: scheduler thresholds to change, by the field names of ``ferrite_scheduler.Policy``.
@@ -75,6 +77,7 @@ class Options:
     align_matmuls: bool = True
     products: str = "library"
     layout: str = "auto"
+    repeat_blocks: bool = False
     extern: str = "allow"
     policy: Mapping[str, Any] = field(default_factory=dict)
     target: Mapping[str, Any] = field(default_factory=dict)
@@ -117,6 +120,7 @@ RANGES: dict[str, Range] = {
     "align_matmuls": BOOL,
     "products": Range((str,), ("library", "own", "measured")),
     "layout": Range((str,), ("auto", "keep")),
+    "repeat_blocks": BOOL,
     "extern": Range((str,), ("allow", "error")),
     "policy": Range((Mapping,)),
     "target": Range((Mapping,)),

@@ -31,7 +31,7 @@ from ferrite_torch.diagnostics.origins import places_of
 from ferrite_torch.diagnostics.statistics import GraphRecord, all_steps, observer, record_graph
 from ferrite_torch.errors import FerriteError
 from ferrite_torch.graphs.donations import donated_arguments, held_arguments
-from ferrite_torch.graphs.unbacked_sizes import has_unbacked
+from ferrite_torch.graphs.unbacked_sizes import has_unbacked, tells_sizes_of_data
 from ferrite_torch.measured_costs import oracle_for
 from ferrite_torch.options import Options
 from ferrite_torch.rewrites.convolution_layouts import assign_layouts
@@ -52,7 +52,7 @@ def compile_graph(
 
     ``kind`` is ``forward``, ``backward`` or ``inference``, and names the program. Kernels compile in the background
     after this returns. Fake ``inputs`` tell how tensors lie that a forward saved for a backward graph. ``any_sizes``
-    stores a graph with symbolic sizes, which only its key finds again.
+    stores a graph with symbolic sizes, or integers that its loops count to, which only AOTAutograd's cache finds again.
 
     Raises:
         FerriteError: some layer refused or failed; the message names ops and source lines where it can.
@@ -86,7 +86,7 @@ def compile_graph(
         with watch.phase("load"):
             held, captured = constants_of(module, artifact.constants), bind_captured(module, artifact.captured)
             compiled = load_artifact(artifact, options, held, captured)
-        if is_new and (key or (any_sizes and not has_unbacked(module))):
+        if is_new and (key or (any_sizes and not tells_sizes_of_data(module))):
             # What symbolic strides are was told to AOTAutograd, and is not needed where its cache finds the graph.
             told = artifact if key else replace(artifact, strides=(), names=names)
             with watch.phase("keep"):
@@ -101,6 +101,7 @@ def compile_graph(
     eager = run_eagerly(module, traced, artifact.changed)
     compiled.eager = by_slices(eager) if kind == "backward" else eager
     compiled.key = key
+    compiled.calls_captured = bool(artifact.captured)
     return compiled
 
 

@@ -37,7 +37,8 @@ from ferrite_triton.host.steps import (
 )
 from ferrite_triton.host.symbols import bind_symbols
 from ferrite_triton.host.templates import Expansion
-from ferrite_triton.kernels import emit_alternatives, origin_texts
+from ferrite_triton.kernels import emit_alternatives
+from ferrite_triton.single_kernels import origin_texts
 
 PROGRAM_FORMAT = "ferrite-program/2"
 

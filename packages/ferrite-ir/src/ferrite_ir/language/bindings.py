@@ -22,11 +22,11 @@ from typing import Any
 
 from . import size_polynomials
 from .graph import (
-    Call,
+    ControlFlow,
     Definition,
     Extern,
+    For,
     Graph,
-    If,
     Sort,
     TensorType,
     Update,
@@ -148,8 +148,9 @@ def definition_sizes(definition: Definition) -> Iterator[Size]:
     yield from (dim.size for dim in (*dims, *reduced))
     if isinstance(definition, Sort) and definition.top is not None:
         yield definition.top
-    if isinstance(definition, Call | If | While):
+    if isinstance(definition, ControlFlow):
         yield from definition.sizes
+        yield from (definition.count,) if isinstance(definition, For) else ()
         yield from definition.binds if isinstance(definition, While) else ()
     if isinstance(definition, Extern):
         arguments = (definition.args, tuple(value for _, value in definition.kwargs))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .graph import Call, Definition, Graph, If, Module, While
+from .graph import Call, Definition, For, Graph, If, Module, While
 
 
 def callees_of(definition: Definition) -> tuple[str, ...]:
@@ -14,6 +14,8 @@ def callees_of(definition: Definition) -> tuple[str, ...]:
             return definition.then, definition.otherwise
         case While():
             return definition.condition, definition.body
+        case For():
+            return (definition.body,)
     return ()
 
 

@@ -297,8 +297,33 @@ class While:
     origins: Origins = field(default=(), compare=False)
 
 
-Definition: TypeAlias = Loop | Reduction | Scan | Sort | Update | Contract | Attend | Extern | Call | If | While
-ControlFlow: TypeAlias = Call | If | While
+def row_type(kind: TensorType) -> TensorType:
+    """Returns the type of what lies at a place along the first axis of a tensor."""
+    return TensorType(kind.dtype, kind.shape[1:], kind.strides[1:], kind.device)
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """A loop over a graph of the module that turns ``count`` times: turn ``i`` is given the rows ``i`` of operands.
+
+    The first ``carried`` of the args are carried: the first outputs of ``body`` are given to the next turn, and the
+    last ones are the first results. Of the next ``sliced`` args each turn is given a row, what lies at ``i`` along
+    their first axis, which is ``count`` long; the others are given as they are. The further outputs are the rows of the
+    further results. Nothing turns where ``count`` is 0.
+    """
+
+    results: tuple[Value, ...]
+    body: str
+    args: tuple[str, ...]
+    count: Size
+    carried: int = 0
+    sliced: int = 0
+    sizes: tuple[Size, ...] = ()
+    origins: Origins = field(default=(), compare=False)
+
+
+Definition: TypeAlias = Loop | Reduction | Scan | Sort | Update | Contract | Attend | Extern | Call | If | While | For
+ControlFlow: TypeAlias = Call | If | While | For
 Computed: TypeAlias = Loop | Reduction | Scan | Sort | Update | Contract | Attend
 
 Output: TypeAlias = "View | bool | int | float | sizes.Symbolic | None"
@@ -460,7 +485,7 @@ def names_read(definition: Definition) -> tuple[str, ...]:
         case Extern():
             arguments = (*definition.args, *(value for _, value in definition.kwargs))
             return tuple(dict.fromkeys([view.name for view in views_in(arguments)] + list(definition.mutates)))
-        case Call() | While():
+        case Call() | While() | For():
             return tuple(dict.fromkeys(definition.args))
         case If():
             return tuple(dict.fromkeys((definition.condition, *definition.args)))

@@ -12,6 +12,7 @@ from ferrite_ir.language.graph import (
     Contract,
     Definition,
     Extern,
+    For,
     Graph,
     If,
     Loop,
@@ -100,7 +101,7 @@ class _Merger:
                 if (args, kwargs) == (definition.args, definition.kwargs):
                     return definition
                 return replace(definition, args=args, kwargs=kwargs)
-            case Call() | While():
+            case Call() | While() | For():
                 return replace(definition, args=tuple(renamed.get(name, name) for name in definition.args))
             case If():
                 args = tuple(renamed.get(name, name) for name in definition.args)

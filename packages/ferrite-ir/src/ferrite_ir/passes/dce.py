@@ -10,6 +10,7 @@ from ferrite_ir.language.graph import (
     Call,
     Definition,
     Extern,
+    For,
     Graph,
     If,
     Loop,
@@ -69,7 +70,7 @@ def _lasting_names(graph: Graph) -> set[str]:
 
 def _is_needed(definition: Definition, live: set[str], lasting: set[str]) -> bool:
     match definition:
-        case Call() | If() | While():
+        case Call() | If() | While() | For():
             return True  # a called graph may have effects
         case Extern() if definition.effects or definition.mutates:
             return True

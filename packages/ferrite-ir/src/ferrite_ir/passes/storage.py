@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from ferrite_ir.language.graph import Attend, Call, Extern, Graph, If, Update, While, names_read
+from ferrite_ir.language.graph import Attend, Call, Extern, For, Graph, If, Update, While, names_read
 
 NEVER = 1 << 60
 
@@ -68,7 +68,7 @@ def fixed_names(graph: Graph) -> set[str]:
                 names.add(definition.target)
             case Extern() | Attend():
                 names.update(names_read(definition))
-            case Call() | While():
+            case Call() | While() | For():
                 names.update(definition.args)
             case If():
                 names.update((definition.condition, *definition.args))

@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ferrite_ir.language import sizes
 from ferrite_ir.language.bindings import CHECK, STEPS
@@ -15,8 +15,10 @@ from ferrite_ir.language.graph import (
     Attend,
     Call,
     Contract,
+    ControlFlow,
     Definition,
     Extern,
+    For,
     Graph,
     If,
     Loop,
@@ -372,7 +374,25 @@ class Evaluator:
             tensors, numbers = [*made[:count], *tensors[count:]], [*made[count:], *numbers[len(loop.binds) :]]
         raise EvaluationError(f"@{loop.condition} still holds after {MAX_ITERATIONS} iterations")
 
-    def _given(self, call: Call | If | While) -> tuple[list[Tensor], list[int]]:
+    def run_for(self, loop: For) -> None:
+        """Runs a graph for each row of its operands."""
+        tensors, numbers = self._given(loop)
+        (count,) = self.sizes((loop.count,))
+        state, rest = tensors[: loop.carried], tensors[loop.carried + loop.sliced :]
+        sliced = tensors[loop.carried : loop.carried + loop.sliced]
+        rows: list[list[Tensor | Number | None]] = []
+        for turn in range(count):
+            given = [*state, *(_row(tensor, turn) for tensor in sliced), *rest]
+            made = self.called(loop.body, given, numbers)
+            state = cast("list[Tensor]", made[: loop.carried])
+            rows.append(made[loop.carried :])
+        self._store(loop.results[: loop.carried], state)
+        for place, value in enumerate(loop.results[loop.carried :]):
+            column = [row[place] for row in rows]
+            nested = [item.nested() if isinstance(item, Tensor) else item for item in column]
+            self.memory[value.name] = self._filled(value, cast("Nested", nested))
+
+    def _given(self, call: ControlFlow) -> tuple[list[Tensor], list[int]]:
         return [self._find(name) for name in call.args], list(self.sizes(call.sizes))
 
     def called(self, name: str, args: Sequence[Tensor], numbers: Sequence[int]) -> list[Tensor | Number | None]:
@@ -389,6 +409,12 @@ class Evaluator:
         """Stores results of a called graph, which are tensors of their own."""
         for value, result in zip(results, found, strict=True):
             self.memory[value.name] = self._filled(value, result.nested() if isinstance(result, Tensor) else result)
+
+
+def _row(tensor: Tensor, turn: int) -> Tensor:
+    """Returns what lies at a place along the first axis of a tensor, as a view."""
+    offset = tensor.offset + turn * tensor.strides[0]
+    return Tensor(tensor.dtype, tensor.shape[1:], tensor.strides[1:], offset, tensor.storage)
 
 
 def _place(point: Point, dims: Sequence[Dim]) -> tuple[int, ...]:
@@ -427,6 +453,7 @@ _RUN: dict[type, Callable[[Evaluator, Any], None]] = {
     Call: Evaluator.run_call,
     If: Evaluator.run_if,
     While: Evaluator.run_while,
+    For: Evaluator.run_for,
 }
 
 

@@ -21,6 +21,7 @@ from ferrite_ir.language.graph import (
     Contract,
     Definition,
     Extern,
+    For,
     Graph,
     If,
     Loop,
@@ -541,6 +542,17 @@ class _GraphReader:
         args, sizes, binds = self._read_names(), self._read_sizes("sizes"), self._read_sizes("binds")
         return While(self._named(results), condition, body, args, sizes, binds)
 
+    def read_for(self, results: Results) -> For:
+        """Returns the rest of a loop over rows."""
+        body, args, words = self._read_callee(), self._read_names(), self.words
+        (count,) = self._read_sizes("times") or (None,)
+        if count is None:
+            raise words.error("expected 'times', and how often the loop turns", words.next)
+        (carried,), (sliced,) = self._read_sizes("carries") or (0,), self._read_sizes("rows") or (0,)
+        if not isinstance(carried, int) or not isinstance(sliced, int):
+            raise words.error("how many operands a loop carries, and takes rows of, are numbers", words.next)
+        return For(self._named(results), body, args, count, carried, sliced, self._read_sizes("sizes"))
+
     def _read_sizes(self, word: str) -> tuple[Size, ...]:
         if not self.words.accept(word):
             return ()
@@ -594,4 +606,5 @@ _DEFINITIONS: dict[str, Callable[[_GraphReader, Results], Definition]] = {
     "call": _GraphReader.read_call,
     "if": _GraphReader.read_if,
     "while": _GraphReader.read_while,
+    "for": _GraphReader.read_for,
 }

@@ -20,6 +20,7 @@ from ferrite_ir.language.graph import (
     Contract,
     Definition,
     Extern,
+    For,
     Graph,
     If,
     Loop,
@@ -369,6 +370,12 @@ def _while(loop: While, values: Mapping[str, Value]) -> str:
     return f"while @{spelled(loop.condition)} do @{spelled(loop.body)} {_names(loop.args)}{given}"
 
 
+def _for(loop: For, values: Mapping[str, Value]) -> str:
+    counts = {"carries": (loop.carried,) if loop.carried else (), "rows": (loop.sliced,) if loop.sliced else ()}
+    words = {"times": (loop.count,), **counts, "sizes": loop.sizes}
+    return f"for @{spelled(loop.body)}{_names(loop.args)}{''.join(_sizes_text(*each) for each in words.items())}"
+
+
 def _sizes_text(word: str, given: tuple[Size, ...]) -> str:
     return f" {word} ({_list(map(sizes.text, given))})" if given else ""
 
@@ -385,6 +392,7 @@ _RIGHT: dict[type, Callable[[Any, Mapping[str, Value]], str]] = {
     Call: _call,
     If: _if,
     While: _while,
+    For: _for,
 }
 
 PRINTERS.update(scalar=scalar_text, graph=graph_text, module=module_text)

@@ -24,6 +24,7 @@ KEYWORDS = frozenset(
         "else",
         "extern",
         "false",
+        "for",
         "graph",
         "if",
         "in",

@@ -17,6 +17,7 @@ from ferrite_ir.language.graph import (
     Contract,
     Definition,
     Extern,
+    For,
     Graph,
     If,
     Loop,
@@ -422,7 +423,7 @@ class _Checker:
             if result not in results or operand not in operands:
                 self.report("V16", f"{result}: {operand} is no pair of a result and an operand", "aliases")
 
-    def check_call(self, call: Call | While) -> None:
+    def check_call(self, call: Call | While | For) -> None:
         """Checks a call as far as its own graph tells; see `check_module`."""
 
     def check_if(self, branch: If) -> None:
@@ -460,4 +461,5 @@ _CHECKS: dict[type, Callable[[_Checker, Any], None]] = {
     Call: _Checker.check_call,
     If: _Checker.check_if,
     While: _Checker.check_call,
+    For: _Checker.check_call,
 }

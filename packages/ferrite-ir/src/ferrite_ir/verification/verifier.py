@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from ferrite_ir.language import sizes
 from ferrite_ir.language.calls import callees_of
 from ferrite_ir.language.dtypes import BOOL
-from ferrite_ir.language.graph import Call, Graph, If, Module, Output, TensorType, View, While
+from ferrite_ir.language.graph import ControlFlow, For, Graph, Module, Output, TensorType, View, While, row_type
 from ferrite_ir.text.printer import definition_text, graph_text, type_text
 
 from .checks import check_graph
@@ -85,7 +85,7 @@ def _find_spot(lines: Sequence[str], spot: str) -> tuple[int, int]:
 def _check_calls(graph: Graph, module: Module) -> Iterable[Problem]:
     known = {other.name: other for other in module.graphs}
     for position, definition in enumerate(graph.definitions):
-        if not isinstance(definition, Call | If | While):
+        if not isinstance(definition, ControlFlow):
             continue
         for place, name in enumerate(callees_of(definition)):
             callee, is_condition = known.get(name), isinstance(definition, While) and place == 0
@@ -98,13 +98,22 @@ def _check_calls(graph: Graph, module: Module) -> Iterable[Problem]:
                 yield Problem("V20", message, graph.name, position, f"@{name}")
         if isinstance(definition, While) and (problem := _carry_problem(graph, definition)):
             yield Problem("V20", problem, graph.name, position, "while")
+        if isinstance(definition, For) and (problem := _row_problem(graph, definition)):
+            yield Problem("V20", problem, graph.name, position, "for")
 
 
-def _signature_problem(graph: Graph, call: Call | If | While, callee: Graph, *, is_condition: bool) -> str:
+def _signature_problem(graph: Graph, call: ControlFlow, callee: Graph, *, is_condition: bool) -> str:
     """Returns what is wrong with a call of a graph, "" if nothing is."""
     if callee.mutations:
         return f"it changes its input {callee.mutations[0][0]}, which a called graph must not"
     args = [graph.values[name].type for name in call.args if name in graph.values]
+    results = [value.type for value in call.results]
+    if isinstance(call, For):
+        if len(args) < call.carried + call.sliced or len(results) < call.carried:
+            return ""
+        rows = slice(call.carried, call.carried + call.sliced)
+        args[rows] = map(row_type, args[rows])
+        results[call.carried :] = map(row_type, results[call.carried :])
     if problem := _difference("input", [value.type for value in callee.inputs], args):
         return problem
     if len(callee.sizes) != len(call.sizes):
@@ -113,7 +122,7 @@ def _signature_problem(graph: Graph, call: Call | If | While, callee: Graph, *, 
         return "" if _is_condition(callee) else "it must give one bool, or an integer, to be a condition"
     numbers = len(call.binds) if isinstance(call, While) else 0
     tensors, integers = callee.outputs[: len(callee.outputs) - numbers], callee.outputs[len(callee.outputs) - numbers :]
-    if problem := _difference("output", [_output_type(output) for output in tensors], [v.type for v in call.results]):
+    if problem := _difference("output", [_output_type(output) for output in tensors], results):
         return problem
     is_short = len(integers) != numbers or any(isinstance(output, View) or output is None for output in integers)
     return f"its last {numbers} outputs must be integers" if is_short else ""
@@ -141,6 +150,26 @@ def _carry_problem(graph: Graph, loop: While) -> str:
         return ""
     problem = _difference("result", args, [value.type for value in loop.results])
     return f"what it carries must stay what it is: {problem}" if problem else ""
+
+
+def _row_problem(graph: Graph, loop: For) -> str:
+    """Returns what is wrong with what a loop over rows is given, carries and makes rows of."""
+    if loop.carried < 0 or loop.sliced < 0 or loop.carried > len(loop.results):
+        return "it carries more than it returns"
+    if loop.carried + loop.sliced > len(loop.args):
+        return "it carries, and takes rows of, more than it is given"
+    types = [graph.values[name].type if name in graph.values else None for name in loop.args]
+    carried = [kind for kind in types[: loop.carried] if kind is not None]
+    results = [value.type for value in loop.results]
+    if len(carried) == loop.carried and (problem := _difference("result", carried, results[: loop.carried])):
+        return f"what it carries must stay what it is: {problem}"
+    sliced = [kind for kind in types[loop.carried : loop.carried + loop.sliced] if kind is not None]
+    for kind in (*sliced, *results[loop.carried :]):
+        if not kind.shape:
+            return "what has rows has a first axis"
+        if sizes.is_static(kind.shape[0]) and sizes.is_static(loop.count) and kind.shape[0] != loop.count:
+            return f"it turns {sizes.text(loop.count)} times, and has {sizes.text(kind.shape[0])} rows"
+    return ""
 
 
 def _difference(what: str, formal: Sequence[TensorType | None], actual: Sequence[TensorType]) -> str:

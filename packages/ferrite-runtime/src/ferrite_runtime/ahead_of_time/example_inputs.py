@@ -8,8 +8,9 @@ from typing import Any
 from ferrite_runtime.errors import InputError
 from ferrite_runtime.formats.expressions import Expr, evaluate, expr_names
 from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.program import Program
-from ferrite_runtime.formats.steps import Input, Launch, Layout, Let, Probe
+from ferrite_runtime.formats.steps import Input, Launch, Let, Probe
 from ferrite_runtime.host.tensors import torch_dtype
 
 # A size that nothing is known of.

@@ -10,9 +10,8 @@ from typing import Any
 from ferrite_runtime.errors import PackageInvalid, SpecError
 from ferrite_runtime.formats.buffer_bounds import check_layout
 from ferrite_runtime.formats.json_fields import Fields
+from ferrite_runtime.formats.layouts import Layout, read_layout
 from ferrite_runtime.formats.program import Program
-from ferrite_runtime.formats.step_mappings import read_layout
-from ferrite_runtime.formats.steps import Layout
 from ferrite_runtime.formats.structure import check_arguments, check_structure
 
 WEIGHT_KINDS = ("parameter", "buffer", "constant")

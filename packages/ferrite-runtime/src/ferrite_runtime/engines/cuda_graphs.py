@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ferrite_runtime.engines.engine import HostFunction
 from ferrite_runtime.errors import ExternError
-from ferrite_runtime.formats.call_steps import Call, If, While
+from ferrite_runtime.formats.call_steps import Call, For, If, While
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Check, Copy, Extern, Item, Launch, Let, Reuse, Step, View, value_refs
 from ferrite_runtime.host.extern_calls import find_operator, is_captured
@@ -73,9 +73,18 @@ def _obstacles_of(step: Step, position: int, program: Program) -> Iterator[str]:
             yield f"step {position} computes the size {name}, which may change"
         case If() | While():
             yield f"step {position} chooses what runs by what it reads from the device"
+        case For(count=count) if not isinstance(count, int):
+            yield f"step {position} turns as often as a size says, which may change"
         case Call(graph):
-            callee = next(place for place, each in enumerate(program.graphs) if each.name == graph)
-            yield from (f"in the graph {graph}, {reason}" for reason in obstacles(program.callee(callee)))
+            yield from (f"in the graph {graph}, {reason}" for reason in obstacles(_callee(program, graph)))
+        case For(graph):  # what it returns in storage that it is given is its caller's
+            callee = _callee(program, graph)
+            reasons = (reason for n, each in enumerate(callee.steps) for reason in _obstacles_of(each, n, callee))
+            yield from (f"in the graph {graph}, {reason}" for reason in reasons)
+
+
+def _callee(program: Program, name: str) -> Program:
+    return program.callee(next(place for place, each in enumerate(program.graphs) if each.name == name))
 
 
 def _owners(program: Program) -> dict[str, str]:

@@ -406,7 +406,22 @@ def shipped_configs(spec: KernelSpec, machine: Machine, sizes: Mapping[str, int]
     """
     library = machine.compiler.library
     found = () if library is None else library.configs(spec, machine.facts.target)
-    if sizes is None or spec.form not in HOLD_ROWS:
+    if sizes is None:
         return tuple(found)
+
+    def is_right(config: Config) -> bool:
+        blocks = dict(config.blocks)
+        return all(
+            _holds_rows(part, spec.of_part(blocks, number), spec.of_part(sizes, number))
+            for number, part in enumerate(spec.alone)
+        )
+
+    return tuple(filter(is_right, found))
+
+
+def _holds_rows(spec: KernelSpec, blocks: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
+    """Returns whether a tile holds the whole reduction axis, where a kernel needs that."""
+    if spec.form not in HOLD_ROWS:
+        return True
     reductions = [axis for axis in spec.axes if axis.kind == "reduction" and axis.block not in spec.blocks]
-    return tuple(config for config in found if all(config.block(axis.block) >= sizes[axis.name] for axis in reductions))
+    return all(blocks.get(axis.block, 1) >= sizes[axis.name] for axis in reductions)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ferrite_runtime.engines.interpreter_engine import InterpretedKernel
 from ferrite_runtime.errors import fail_check
-from ferrite_runtime.formats.call_steps import While
+from ferrite_runtime.formats.call_steps import For, While
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Copy, Extern
 from ferrite_runtime.host.call_text import graph_name
@@ -74,7 +74,7 @@ def _checked(callee: Program, host: HostFunction) -> HostFunction:
 
 def gradient_guard(program: Program) -> tuple[str, ...]:
     """Returns the lines that keep library calls of a program from being recorded for differentiation."""
-    if any(isinstance(step, (Extern, Copy, While)) for step in program.steps):
+    if any(isinstance(step, (Extern, Copy, While, For)) for step in program.steps):
         return ("if _grad_enabled():", "    with _no_grad(): return host(args)")
     return ()
 

@@ -80,7 +80,11 @@ class BucketedKernel:
 
     def is_idle_at(self, sizes: Mapping[str, int]) -> bool:
         """Tells whether launches at these values of the size params have nothing to do."""
-        return not self.spec.facts.reductions and 0 in self.spec.axis_sizes(sizes).values()
+        axes = self.spec.axis_sizes(sizes)
+        return all(
+            not part.facts.reductions and 0 in self.spec.of_part(axes, number).values()
+            for number, part in enumerate(self.spec.alone)
+        )
 
 
 def _promised(spec: KernelSpec) -> tuple[str, ...]:

@@ -15,10 +15,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ferrite_runtime.errors import SpecError
-from ferrite_runtime.formats.call_steps import Call, If, While
+from ferrite_runtime.formats.call_steps import Call, For, If, While
 from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.expression_sums import terms_of
 from ferrite_runtime.formats.expressions import DIVISIONS, Condition, Expr, condition_exprs, settle
+from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import (
     Alloc,
@@ -26,7 +27,6 @@ from ferrite_runtime.formats.steps import (
     Extern,
     Keep,
     Launch,
-    Layout,
     Let,
     Probe,
     Reuse,
@@ -321,8 +321,8 @@ def _walked(step: Step, known: _Extents, path: str) -> Iterator[Step]:
             yield from known.put(name, source, known.layout(layout, path), 0, path)
         case Extern():
             _note_results(step, known, path)
-        case Call() | If() | While():
-            for size in step.sizes:
+        case Call() | If() | While() | For():
+            for size in (*step.sizes, *((step.count,) if isinstance(step, For) else ())):
                 known.settled(size, f"{path}.sizes")
             known.places |= {name: _Place(name, 0, None) for name in step.results if name is not None}
         case _:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ferrite_runtime.errors import SpecError
-from ferrite_runtime.formats.call_steps import CallStep, While, graphs_called
-from ferrite_runtime.formats.steps import Input, Layout, Output
+from ferrite_runtime.formats.call_steps import CallStep, For, While, graphs_called
+from ferrite_runtime.formats.layouts import Layout
+from ferrite_runtime.formats.steps import Input, Output
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,25 @@ def check_call(step: CallStep, layouts: Sequence[Layout | None], graphs: Mapping
         if name not in graphs:
             raise SpecError(f"{path}.{field}", f"no graph {name!r} stands before the steps that call it")
         is_condition = isinstance(step, While) and field == "condition"
-        buffers = [None] * len(step.results) if isinstance(step, While) and step.buffers and not is_condition else []
-        _check_given(step, [*layouts, *buffers], graphs[name], path, name)
+        has_buffers = isinstance(step, While | For) and step.buffers and not is_condition
+        buffers = [None] * len(step.results) if has_buffers else []
+        given = _rows(step, layouts, path) if isinstance(step, For) else layouts
+        _check_given(step, [*given, *buffers], graphs[name], path, name)
         if is_condition and len(graphs[name].outputs) != 1:
             raise SpecError(f"{path}.{field}", f"{name!r} returns {len(graphs[name].outputs)} values, not a condition")
         if not is_condition:
             _check_results(step, graphs[name], path, name)
+
+
+def _rows(step: For, layouts: Sequence[Layout | None], path: str) -> list[Layout | None]:
+    """Returns the layouts of what each turn of a loop is given."""
+    given = list(layouts)
+    for place in range(step.carried, step.carried + step.rows):
+        layout = given[place]
+        if layout is not None and not layout.shape:
+            raise SpecError(f"{path}.args[{place}]", "what a loop takes rows of has a first axis")
+        given[place] = layout and Layout(layout.dtype, layout.shape[1:], layout.strides[1:])
+    return given
 
 
 def _check_given(step: CallStep, layouts: Sequence[Layout | None], graph: Signature, path: str, name: str) -> None:

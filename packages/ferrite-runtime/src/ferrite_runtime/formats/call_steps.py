@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.formats.expressions import Expr, read_expr
 from ferrite_runtime.formats.json_fields import Fields, check_identifier
+from ferrite_runtime.formats.layouts import Layout, read_layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,32 @@ class While:
     buffers: bool = False
 
 
-CallStep: TypeAlias = Call | If | While
+@dataclass(frozen=True, slots=True)
+class For:
+    """Calls ``graph`` as often as ``count`` says, turn ``i`` with the rows ``i`` of some of the args.
+
+    As many of the first args as there are results that are not ``stacked`` are carried: the graph returns them for its
+    next call. Of the next ``rows`` args each call is given what lies at ``i`` along their first axis. The other results
+    of the graph are the rows of the last results, whose layouts ``stacked`` has. With ``buffers`` the graph takes,
+    behind the args, a buffer for each result, in which it may return it: rows are written where they lie in the end.
+    """
+
+    graph: str
+    args: tuple[str, ...]
+    sizes: tuple[Expr, ...]
+    results: tuple[str | None, ...]
+    count: Expr
+    rows: int = 0
+    stacked: tuple[Layout, ...] = ()
+    buffers: bool = False
+
+    @property
+    def carried(self) -> int:
+        """The number of the args that are carried."""
+        return len(self.results) - len(self.stacked)
+
+
+CallStep: TypeAlias = Call | If | While | For
 
 
 def graphs_called(step: CallStep) -> dict[str, str]:
@@ -66,6 +92,8 @@ def graphs_called(step: CallStep) -> dict[str, str]:
             return {"then": then, "else": otherwise}
         case While(condition, body):
             return {"condition": condition, "body": body}
+        case For(body):
+            return {"graph": body}
 
 
 def _given(fields: Fields) -> dict[str, Any]:
@@ -107,5 +135,30 @@ def _read_while(fields: Fields) -> CallStep:
     return While(*graphs, **_given(fields), binds=binds, buffers=buffers)
 
 
-READERS: Mapping[str, Callable[[Fields], CallStep]] = {"call": _read_call, "if": _read_if, "while": _read_while}
+def _read_for(fields: Fields) -> CallStep:
+    layouts = fields.array("stacked", ())
+    stacked = tuple(_read_layout(value, f"{fields.at('stacked')}[{i}]") for i, value in enumerate(layouts))
+    count, rows = read_expr(fields.take("count"), fields.at("count")), fields.integer("rows")
+    buffers = fields.boolean("buffers", default=False)
+    loop = For(fields.identifier("graph"), **_given(fields), count=count, rows=rows, stacked=stacked, buffers=buffers)
+    if rows < 0 or loop.carried < 0 or loop.carried + rows > len(loop.args):
+        raise SpecError(fields.at("rows"), "the loop carries, or takes rows of, more than it is given")
+    if any(not layout.shape for layout in stacked):
+        raise SpecError(fields.at("stacked"), "what is stacked has a first axis")
+    return loop
+
+
+def _read_layout(value: object, path: str) -> Layout:
+    fields = Fields(value, path)
+    layout = read_layout(fields)
+    fields.close()
+    return layout
+
+
+READERS: Mapping[str, Callable[[Fields], CallStep]] = {
+    "call": _read_call,
+    "if": _read_if,
+    "while": _read_while,
+    "for": _read_for,
+}
 """What reads the steps that call graphs, by their ``do``."""

@@ -215,6 +215,7 @@ class TemplateFacts(Facts):
 KINDS: dict[str, type[Facts]] = {
     "pointwise": PointwiseFacts,
     "combo": ComboFacts,
+    "mixed_combo": Facts,
     "persistent": ReductionFacts,
     "row_column": RowColumnFacts,
     "looped": ReductionFacts,

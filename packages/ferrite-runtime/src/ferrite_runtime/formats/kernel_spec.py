@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ferrite_runtime.errors import IdentityMismatch, SpecError, UnknownFormat
@@ -21,6 +21,10 @@ HOLD_ROWS = ("persistent", "row_column")
 WAIT = ("grid_reduction", "register_norm", "look_back")
 """Forms whose programs wait for each other."""
 USER = "user"
+MIXED_COMBO = "mixed_combo"
+"""The form of kernels whose parts have forms of their own."""
+PART_FORMS = ("pointwise", "combo", "persistent", "row_column", "looped", "contraction", "scan", "sort")
+"""Forms of such parts: their programs wait for no others."""
 ROLES = ("tensor", "size", "scalar")
 ACCESSES = ("read", "write", "readwrite", "atomic")
 AXIS_KINDS = ("grid", "reduction")
@@ -123,12 +127,69 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelPart:
+    """A part of a mixed combo, as if it were a kernel alone; in the whole, names of axes and blocks end in its number.
+
+    Attributes:
+        form: its form.
+        copies: how often it is done, each time with other params, by as many programs.
+        params: names of the tensors and scalars that it uses, those of all copies.
+        axes, blocks, grid, facts: what a spec says of a kernel.
+    """
+
+    form: str
+    copies: int
+    params: tuple[str, ...]
+    axes: tuple[Axis, ...]
+    blocks: Mapping[str, int]
+    grid: Expr
+    facts: Facts
+
+    @classmethod
+    def from_mapping(cls, value: object, path: str) -> KernelPart:
+        """Returns the part in ``value``; raises `SpecError` naming the field that is wrong."""
+        fields = Fields(value, path)
+        form = fields.choice("form", PART_FORMS)
+        part = cls(
+            form=form,
+            copies=fields.integer("copies"),
+            params=fields.strings("params"),
+            axes=tuple(Axis.from_mapping(v, f"{fields.at('axes')}[{i}]") for i, v in enumerate(fields.array("axes"))),
+            blocks=_read_blocks(fields),
+            grid=read_expr(fields.take("grid"), fields.at("grid")),
+            facts=read_facts(form, fields.take("facts"), fields.at("facts")),
+        )
+        fields.close()
+        if part.copies < 1:
+            raise SpecError(fields.at("copies"), f"{part.copies} is less than 1")
+        return part
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form."""
+        return {
+            "form": self.form,
+            "copies": self.copies,
+            "params": list(self.params),
+            "axes": [axis.to_mapping() for axis in self.axes],
+            "blocks": dict(self.blocks),
+            "grid": write_expr(self.grid),
+            "facts": self.facts.to_mapping(),
+        }
+
+
+def name_in_whole(name: str, number: int) -> str:
+    """Returns what an axis or a block constant of a part is called in the kernel: ``XBLOCK_2``."""
+    return f"{name}_{number}"
+
+
+@dataclass(frozen=True, slots=True)
 class KernelSpec:
     """A kernel: its source, how it is called, and the facts that a config policy needs.
 
     ``blocks`` holds the block constants that the source fixes, ``facts`` is the record of the kernel's form.
     Kernels of the form ``user``, which people wrote, state the ``configs`` to try and may have a grid of three axes:
     one, or with ``grids`` one for each config.
+    Those of the form ``mixed_combo`` have ``parts``.
     """
 
     name: str
@@ -147,6 +208,7 @@ class KernelSpec:
     grid_y: Expr = 1
     grid_z: Expr = 1
     grids: tuple[Grid, ...] = ()
+    parts: tuple[KernelPart, ...] = ()
 
     @classmethod
     def from_mapping(cls, value: object, path: str = "") -> KernelSpec:
@@ -178,9 +240,12 @@ class KernelSpec:
             facts=read_facts(form, fields.take("facts"), fields.at("facts")),
             origin=fields.strings("origin"),  # each one line: listings and errors quote it
             **(_read_user_fields(fields) if form == USER else {}),
+            **(_read_parts(fields) if form == MIXED_COMBO else {}),
         )
         fields.close()
         _check_names(spec, fields)
+        if form == MIXED_COMBO:
+            _check_parts(spec, fields)
         expected = kernel_id(spec.to_mapping())
         if spec.id != expected:
             raise IdentityMismatch(fields.at("id"), f"kernel {spec.name} claims {spec.id}, its content is {expected}")
@@ -203,6 +268,7 @@ class KernelSpec:
             "facts": self.facts.to_mapping(),
             "origin": list(self.origin),
             **self._user_mapping(),
+            **({"parts": [part.to_mapping() for part in self.parts]} if self.parts else {}),
         }
 
     def _user_mapping(self) -> dict[str, Any]:
@@ -211,6 +277,35 @@ class KernelSpec:
             mapping["configs"] = [config.to_mapping() for config in self.configs]
         mapping |= {name: write_expr(e) for name, e in (("grid_y", self.grid_y), ("grid_z", self.grid_z)) if e != 1}
         return mapping | ({"grids": [list(map(write_expr, grid)) for grid in self.grids]} if self.grids else {})
+
+    @property
+    def alone(self) -> tuple[KernelSpec, ...]:
+        """Returns the parts of a mixed combo as kernels of their own, without text; of another kernel, itself."""
+        if not self.parts:
+            return (self,)
+        return tuple(
+            replace(
+                self,
+                form=part.form,
+                params=tuple(param for param in self.params if param.name in part.params or param.role == "size"),
+                axes=part.axes,
+                blocks=part.blocks,
+                grid=part.grid,
+                mutated=tuple(name for name in self.mutated if name in part.params),
+                facts=part.facts,
+                source="",
+                parts=(),
+            )
+            for part in self.parts
+        )
+
+    def of_part(self, values: Mapping[str, int], number: int) -> dict[str, int]:
+        """Returns those of the values of a kernel's axes, or block constants, that are a part's own, by its names."""
+        if not self.parts:
+            return dict(values)
+        part = self.parts[number]
+        names = [name for axis in part.axes for name in (axis.name, axis.block)]
+        return {name: values[whole] for name in names if (whole := name_in_whole(name, number)) in values}
 
     def size_names(self) -> tuple[str, ...]:
         """Returns the names of the size params, in order."""
@@ -252,6 +347,30 @@ class KernelSpec:
         values = {**sizes, **self.axis_sizes(sizes), **self.blocks, **blocks}
         _, grid_y, grid_z = self.grid_at(blocks)
         return evaluate(grid_y, values), evaluate(grid_z, values)
+
+
+def _read_parts(fields: Fields) -> dict[str, Any]:
+    path = fields.at("parts")
+    return {"parts": tuple(KernelPart.from_mapping(v, f"{path}[{i}]") for i, v in enumerate(fields.array("parts")))}
+
+
+def _check_parts(spec: KernelSpec, fields: Fields) -> None:
+    """Checks that a kernel has the axes and the blocks of its parts, and that these use its params."""
+    names = {param.name for param in spec.params}
+    for number, part in enumerate(spec.parts):
+        for name in part.params:
+            if name not in names:
+                raise SpecError(f"{fields.at('parts')}[{number}].params", f"{name!r} is no param of the kernel")
+    axes = tuple(
+        replace(axis, name=name_in_whole(axis.name, number), block=name_in_whole(axis.block, number))
+        for number, part in enumerate(spec.parts)
+        for axis in part.axes
+    )
+    if axes != spec.axes:
+        raise SpecError(fields.at("axes"), "the axes of a mixed combo are those of its parts, with their numbers")
+    blocks = {name_in_whole(k, number): v for number, part in enumerate(spec.parts) for k, v in part.blocks.items()}
+    if blocks != spec.blocks:
+        raise SpecError(fields.at("blocks"), "the blocks of a mixed combo are those of its parts, with their numbers")
 
 
 def _read_blocks(fields: Fields) -> dict[str, int]:

@@ -7,10 +7,11 @@ from types import MappingProxyType
 
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.formats.call_checks import Signature, check_call, check_signature
-from ferrite_runtime.formats.call_steps import Call, CallStep, If, While
+from ferrite_runtime.formats.call_steps import CallStep, For, If, While
 from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.expressions import Expr, condition_exprs, expr_names
 from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.steps import (
     Alloc,
     Check,
@@ -21,7 +22,6 @@ from ferrite_runtime.formats.steps import (
     Item,
     Keep,
     Launch,
-    Layout,
     Let,
     Output,
     Probe,
@@ -90,7 +90,7 @@ def check_names(
         names.define(value.name, kind, f"{prefix}inputs[{position}].name")
     for position, step in enumerate(steps):
         path = f"{prefix}steps[{position}]"
-        if isinstance(step, Call | If | While):
+        if isinstance(step, CallStep):
             _check_call_step(step, names, graphs, path)
         else:
             _check_step(step, names, by_id, path)
@@ -107,6 +107,10 @@ def _check_call_step(step: CallStep, names: _Names, graphs: Mapping[str, Signatu
     layouts = [names.tensor(name, f"{path}.args[{place}]") for place, name in enumerate(step.args)]
     for size in step.sizes:
         _check_scalars(expr_names(size), names, f"{path}.sizes")
+    if isinstance(step, For):
+        exprs = (step.count, *(expr for layout in step.stacked for expr in (*layout.shape, *layout.strides)))
+        for expr in exprs:
+            _check_scalars(expr_names(expr), names, f"{path}.count")
     check_call(step, layouts, graphs, path)
     for place, result in enumerate(step.results):
         if result is not None:

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ferrite_runtime.formats.call_steps import Call, If, While
+from ferrite_runtime.formats.call_steps import Call, For, If, While
 from ferrite_runtime.formats.expressions import expr_names, settle, settle_condition
+from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import (
     Alloc,
@@ -20,7 +21,6 @@ from ferrite_runtime.formats.steps import (
     Item,
     Keep,
     Launch,
-    Layout,
     Let,
     Output,
     Probe,
@@ -112,7 +112,7 @@ def _touched(step: Step, used: Collection[str | None]) -> Iterable[str]:
             return [name for value in (*args, *kwargs.values()) for name in value_refs(value)]
         case Item(_, source) | Let(_, Probe(_, source)):
             return [source]
-        case Call() | If() | While():
+        case Call() | If() | While() | For():
             return [*step.args, *([step.condition] if isinstance(step, If) else [])]
         case Copy(to, source):
             return [to, source]
@@ -152,6 +152,9 @@ class _Known:
                 yield replace(step, holds=settle_condition(step.holds, self.values), names=names)
             case Within():
                 yield replace(step, end=settle(step.end, self.values))
+            case For():
+                (count,), stacked = self.exprs((step.count,)), tuple(map(self.layout, step.stacked))
+                yield replace(step, sizes=self.exprs(step.sizes), count=count, stacked=stacked)
             case Call() | If() | While():
                 yield replace(step, sizes=self.exprs(step.sizes))
             case Free(names):

@@ -13,10 +13,10 @@ from ferrite_runtime.formats.call_steps import READERS as CALL_READERS
 from ferrite_runtime.formats.dtypes import is_dtype
 from ferrite_runtime.formats.expressions import Expr, read_condition, read_expr, write_condition, write_expr
 from ferrite_runtime.formats.json_fields import MAX_NAME, Fields, check_identifier, check_text
+from ferrite_runtime.formats.layouts import MAX_DIMS, read_dtype, read_exprs, read_layout, write_layout
 from ferrite_runtime.formats.steps import (
     CLOSED_TAGS,
     DEVICES,
-    MAX_DIMS,
     Alloc,
     Alternative,
     Check,
@@ -27,7 +27,6 @@ from ferrite_runtime.formats.steps import (
     Item,
     Keep,
     Launch,
-    Layout,
     Let,
     Output,
     Probe,
@@ -40,31 +39,6 @@ from ferrite_runtime.formats.steps import (
 # --- inputs and outputs ---------------------------------------------------------------------------------------------
 
 
-def read_layout(fields: Fields) -> Layout:
-    """Returns the layout in the fields ``dtype``, ``shape`` and ``strides``."""
-    layout = Layout(_read_dtype(fields), _read_exprs(fields, "shape"), _read_exprs(fields, "strides"))
-    if len(layout.shape) != len(layout.strides):
-        raise SpecError(fields.at("strides"), f"{len(layout.strides)} strides for {len(layout.shape)} dimensions")
-    if len(layout.shape) > MAX_DIMS:
-        raise SpecError(fields.at("shape"), f"{len(layout.shape)} dimensions, torch has {MAX_DIMS} at most")
-    if any(isinstance(size, int) and size < 0 for size in layout.shape):
-        raise SpecError(fields.at("shape"), "a size is negative")
-    if any(isinstance(stride, int) and stride < 0 for stride in layout.strides):
-        raise SpecError(fields.at("strides"), "a stride is negative")
-    return layout
-
-
-def _read_exprs(fields: Fields, name: str) -> tuple[Expr, ...]:
-    return tuple(read_expr(value, f"{fields.at(name)}[{i}]") for i, value in enumerate(fields.array(name)))
-
-
-def _read_dtype(fields: Fields) -> str:
-    dtype = fields.string("dtype")
-    if not is_dtype(dtype):
-        raise SpecError(fields.at("dtype"), f"unknown dtype {dtype!r}")
-    return dtype
-
-
 def read_input(value: object, path: str) -> Input:
     """Returns the input in ``value``."""
     fields = Fields(value, path)
@@ -72,7 +46,7 @@ def read_input(value: object, path: str) -> Input:
     if kind == "tensor":
         read = Input(name, kind, layout=read_layout(fields), device=fields.choice("device", DEVICES))
     elif kind == "scalar":
-        read = Input(name, kind, dtype=_read_dtype(fields))
+        read = Input(name, kind, dtype=read_dtype(fields))
     else:
         read = Input(name, kind)
     fields.close()
@@ -83,7 +57,7 @@ def write_input(value: Input) -> dict[str, Any]:
     """Returns the JSON form of an input."""
     mapping: dict[str, Any] = {"name": value.name, "kind": value.kind}
     if value.layout is not None:
-        return mapping | _write_layout(value.layout) | {"device": value.device}
+        return mapping | write_layout(value.layout) | {"device": value.device}
     return mapping | ({"dtype": value.dtype} if value.dtype is not None else {})
 
 
@@ -305,12 +279,12 @@ def _read_result_strides(fields: Fields) -> tuple[tuple[Expr, ...] | None, ...] 
     if not isinstance(rows, (list, tuple)):
         raise SpecError(path, f"an array is needed, not {rows!r}")
     return tuple(
-        None if row is None else _read_exprs(Fields({"row": row}, f"{path}[{i}]"), "row") for i, row in enumerate(rows)
+        None if row is None else read_exprs(Fields({"row": row}, f"{path}[{i}]"), "row") for i, row in enumerate(rows)
     )
 
 
 def _read_item(fields: Fields) -> Step:
-    return Item(fields.identifier("name"), fields.identifier("from"), _read_dtype(fields))
+    return Item(fields.identifier("name"), fields.identifier("from"), read_dtype(fields))
 
 
 def _read_free(fields: Fields) -> Step:
@@ -355,14 +329,6 @@ def read_step(value: object, path: str) -> Step:
     return step
 
 
-def _write_layout(layout: Layout) -> dict[str, Any]:
-    return {
-        "dtype": layout.dtype,
-        "shape": list(map(write_expr, layout.shape)),
-        "strides": list(map(write_expr, layout.strides)),
-    }
-
-
 def _write_arg(arg: Any) -> Any:
     return write_value(arg) if isinstance(arg, (Tagged, bool, float)) else write_expr(arg)
 
@@ -374,6 +340,8 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
     "names": lambda names: [[name[0], write_expr(name[1])] if isinstance(name, tuple) else name for name in names],
     "holds": write_condition,
     "binds": lambda binds: [bind if isinstance(bind, str) else list(bind) for bind in binds],
+    "count": write_expr,
+    "stacked": lambda layouts: list(map(write_layout, layouts)),
     "sizes": lambda sizes: list(map(write_expr, sizes)),
     "strides": lambda rows: [None if row is None else list(map(write_expr, row)) for row in rows],
     "offset": write_expr,
@@ -396,7 +364,7 @@ def write_step(step: Step) -> dict[str, Any]:
     for field in dataclass_fields(step):
         value = getattr(step, field.name)
         if field.name == "layout":
-            mapping |= _write_layout(value)
+            mapping |= write_layout(value)
         elif isinstance(step, Launch) and field.name == "args":
             mapping["args"] = [_write_arg(arg) for arg in value]
         elif not (value is None or value is False or value == ()) or field.name not in _LEFT_OUT:

@@ -8,33 +8,9 @@ from typing import Any, TypeAlias
 
 from ferrite_runtime.formats.call_steps import CallStep
 from ferrite_runtime.formats.expressions import Condition, Expr
+from ferrite_runtime.formats.layouts import Layout
 
 Number: TypeAlias = "int | float | bool"
-
-MAX_DIMS = 64
-"""Dimensions that a tensor may have; torch has no more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The type of a tensor: dtype, and shape and strides counted in elements, numbers or expressions of the program."""
-
-    dtype: str
-    shape: tuple[Expr, ...]
-    strides: tuple[Expr, ...]
-
-    @property
-    def is_empty(self) -> bool:
-        """Tells whether the tensor has no elements."""
-        return 0 in self.shape
-
-    @property
-    def numbers(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Shape and strides where all of them are numbers, None where some are expressions."""
-        shape = tuple(size for size in self.shape if isinstance(size, int))
-        strides = tuple(stride for stride in self.strides if isinstance(stride, int))
-        is_exact = len(shape) == len(self.shape) and len(strides) == len(self.strides)
-        return (shape, strides) if is_exact else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ferrite_runtime.formats.call_steps import Call, If, While
+from ferrite_runtime.formats.call_steps import CallStep
 from ferrite_runtime.formats.expression_sums import Names, Terms, bound_of, expr_of, is_number, is_within, total_of
 from ferrite_runtime.formats.expressions import Expr
-from ferrite_runtime.formats.steps import Alloc, Extern, Free, Launch, Layout, Output, Reuse, View
+from ferrite_runtime.formats.layouts import Layout
+from ferrite_runtime.formats.steps import Alloc, Extern, Free, Launch, Output, Reuse, View
 from ferrite_runtime.host.extern_calls import RESULTS_LIKE
 from ferrite_runtime.host.footprint import bytes_of
 from ferrite_runtime.host.product_steps import HostStep, Multiply
@@ -97,7 +98,7 @@ def _total(steps: Sequence[HostStep], lengths: Names) -> Terms | None:
     """Returns the bytes that a program allocates, each buffer's rounded up; None where they are not known."""
     sizes = []
     for step in steps:
-        if isinstance(step, Call | If | While) or (isinstance(step, Extern) and step.target not in RESULTS_LIKE):
+        if isinstance(step, CallStep) or (isinstance(step, Extern) and step.target not in RESULTS_LIKE):
             return None
         if isinstance(step, Alloc):
             size = _span(step.layout, lengths)

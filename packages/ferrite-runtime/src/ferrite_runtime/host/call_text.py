@@ -2,6 +2,12 @@
 
     z, = (_graph1 if c else _graph2)([a, y])            an ``if``
     while _graph1([z, y])[0]: z, = _graph2([z, y])      a ``while`` that carries z
+    while (u < 8): z, u = _graph2([z, y, u])            one whose condition is an integer of those it is given
+
+    for _turn in range(3):                              a ``for`` that carries z and makes the rows of y
+        _row0 = y[_turn]
+        z, _made0 = _graph1([z, x[_turn]])
+        if _made0 is not _row0: _row0.copy_(_made0)
 
 A loop that keeps two buffers for what it carries gives the body, for its next result, what was carried a turn before
 the present one:
@@ -17,7 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ferrite_runtime.formats.call_steps import Call, CallStep, If, While
+from ferrite_runtime.formats.call_steps import Call, CallStep, For, If, While
+from ferrite_runtime.formats.expressions import print_expr
+from ferrite_runtime.formats.program import Subprogram
 
 
 def graph_name(position: int) -> str:
@@ -26,18 +34,25 @@ def graph_name(position: int) -> str:
 
 
 def write_graph_call(
-    step: CallStep, positions: dict[str, int], condition: str, tensors: Sequence[str], integers: Sequence[str]
+    step: CallStep,
+    graphs: Sequence[Subprogram],
+    condition: str,
+    tensors: Sequence[str],
+    integers: Sequence[str],
+    stacked: Sequence[str] = (),
 ) -> Iterator[str]:
     """Yields the lines of a step.
 
     Args:
         step: the step.
-        positions: the graphs of the program, by name.
-        condition: the text of the tensor that chooses.
+        graphs: the graphs of the program.
+        condition: the text of the tensor that chooses, or of the number of turns.
         tensors: the texts of the tensors that are given.
         integers: the texts of the integers behind them.
+        stacked: the texts of new tensors for results that are made row by row.
     """
     given = f"([{', '.join((*tensors, *integers))}])"
+    positions = {graph.name: place for place, graph in enumerate(graphs)}
     match step:
         case Call(graph):
             yield from _with_results(step.results, f"{graph_name(positions[graph])}{given}")
@@ -45,7 +60,9 @@ def write_graph_call(
             chosen = f"{graph_name(positions[then])} if {condition} else {graph_name(positions[otherwise])}"
             yield from _with_results(step.results, f"({chosen}){given}")
         case While():
-            yield from _loop(step, positions, tensors, integers)
+            yield from _loop(step, graphs[positions[step.condition]], positions, tensors, integers)
+        case For(graph):
+            yield from _loop_over_rows(step, graph_name(positions[graph]), condition, (tensors, integers), stacked)
 
 
 def _with_results(results: Sequence[str | None], call: str) -> Iterator[str]:
@@ -55,7 +72,9 @@ def _with_results(results: Sequence[str | None], call: str) -> Iterator[str]:
         yield "del _"
 
 
-def _loop(step: While, positions: dict[str, int], tensors: Sequence[str], integers: Sequence[str]) -> Iterator[str]:
+def _loop(
+    step: While, test: Subprogram, positions: dict[str, int], tensors: Sequence[str], integers: Sequence[str]
+) -> Iterator[str]:
     """Yields the lines of a loop; one that never turns gives copies of what it was given."""
     values = [name or f"_carried{place}" for place, name in enumerate(step.results)]
     carried = [*values, *step.binds]
@@ -67,7 +86,9 @@ def _loop(step: While, positions: dict[str, int], tensors: Sequence[str], intege
     buffers = [f"_buffer{place}" for place in range(len(values))] if step.buffers else []
     for place, origin in enumerate(tensors[: len(buffers)]):
         yield f"_before{place} = {origin}"
-    yield f"while {condition}([{', '.join(given)}])[0]:"
+    number = _integer_of(test, given[len(given) - len(integers) :])
+    called = f"{condition}([{', '.join(given)}])[0]"
+    yield f"while {number or called}:"
     for place, (value, origin) in enumerate(zip(values, tensors, strict=False) if buffers else ()):
         yield f"    _buffer{place} = _like({origin}) if _before{place} is {origin} else _before{place}"
         yield f"    _before{place} = {value}"
@@ -76,6 +97,52 @@ def _loop(step: While, positions: dict[str, int], tensors: Sequence[str], intege
     if buffers:
         yield f"{' = '.join([*buffers, *(f'_before{place}' for place in range(len(values)))])} = None"
     for value, origin in zip(values, tensors, strict=False):
+        yield f"if {value} is {origin}: {value} = _restride({value}, {value}.stride())"
+    unused = [value for value, name in zip(values, step.results, strict=True) if name is None]
+    if unused:
+        yield f"del {', '.join(unused)}"
+
+
+def _integer_of(graph: Subprogram, integers: Sequence[str]) -> str:
+    """Returns the text of the integer that a graph computes of those it is given and nothing else; "" of others."""
+    returned = graph.outputs[0]
+    if graph.steps or returned.value is not None or not isinstance(returned.scalar, int | str | tuple):
+        return ""
+    names = [value.name for value in graph.inputs if value.kind == "scalar"]
+    return print_expr(returned.scalar, dict(zip(names, integers, strict=True)))
+
+
+def _loop_over_rows(
+    step: For, body: str, count: str, given: tuple[Sequence[str], Sequence[str]], stacked: Sequence[str]
+) -> Iterator[str]:
+    """Yields the lines of a loop over rows; what it carries is a copy of what it was given where it never turns."""
+    tensors, integers = given
+    values = [name or f"_carried{place}" for place, name in enumerate(step.results)]
+    carried, whole = values[: step.carried], values[step.carried :]
+    if carried:
+        yield f"{', '.join(carried)}, = {', '.join(tensors[: len(carried)])},"
+    for value, made in zip(whole, stacked, strict=True):
+        yield f"{value} = {made}"
+    for place, origin in enumerate(tensors[: len(carried)] if step.buffers else ()):
+        yield f"_before{place} = {origin}"
+    yield f"for _turn in range({count}):"
+    for place, (value, origin) in enumerate(zip(carried, tensors, strict=False) if step.buffers else ()):
+        yield f"    _buffer{place} = _like({origin}) if _before{place} is {origin} else _before{place}"
+        yield f"    _before{place} = {value}"
+    for place, value in enumerate(whole):
+        yield f"    _row{place} = {value}[_turn]"
+    rows = [f"{text}[_turn]" for text in tensors[len(carried) : len(carried) + step.rows]]
+    buffers = [*(f"_buffer{n}" for n in range(len(carried))), *(f"_row{n}" for n in range(len(whole)))]
+    names = [*carried, *(f"_made{place}" for place in range(len(whole)))]
+    taken = [*carried, *rows, *tensors[len(carried) + step.rows :], *(buffers if step.buffers else ()), *integers]
+    yield f"    {', '.join(names)}{',' if names else '_'} = {body}([{', '.join(taken)}])"
+    for place in range(len(whole)):
+        yield f"    if _made{place} is not _row{place}: _row{place}.copy_(_made{place})"
+    left = [f"_before{n}" for n in range(len(carried) if step.buffers else 0)]
+    left += [*(buffers if step.buffers else buffers[len(carried) :]), *names[len(carried) :]]
+    if left:
+        yield f"{' = '.join(left)} = None"
+    for value, origin in zip(carried, tensors, strict=False):
         yield f"if {value} is {origin}: {value} = _restride({value}, {value}.stride())"
     unused = [value for value, name in zip(values, step.results, strict=True) if name is None]
     if unused:

@@ -6,8 +6,9 @@ import functools
 
 from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.expression_sums import Names, Terms, grows, terms_of
+from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.program import Program
-from ferrite_runtime.formats.steps import Layout, Let
+from ferrite_runtime.formats.steps import Let
 
 
 def lengths_of(program: Program) -> Names:

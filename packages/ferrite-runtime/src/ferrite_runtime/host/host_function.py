@@ -16,11 +16,12 @@ from typing import Any
 
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.formats.buffer_bounds import reach_of
-from ferrite_runtime.formats.call_steps import Call, CallStep, If, While
+from ferrite_runtime.formats.call_steps import Call, CallStep, For, If, While
 from ferrite_runtime.formats.dtypes import DTYPES, torch_name
 from ferrite_runtime.formats.expression_sums import Terms, expr_of, is_number
 from ferrite_runtime.formats.expressions import Expr, is_settled, print_condition, print_expr
 from ferrite_runtime.formats.kernel_spec import KernelSpec, Param
+from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import (
     CLOSED_TAGS,
@@ -33,7 +34,6 @@ from ferrite_runtime.formats.steps import (
     Item,
     Keep,
     Launch,
-    Layout,
     Let,
     Output,
     Probe,
@@ -253,15 +253,20 @@ class _Writer:
                 self.delete([variable for name in names for variable in self.release(name)])
             case Copy():
                 self._copy(step)
-            case Call() | If() | While():
+            case Call() | If() | While() | For():
                 self._call_graph(step)
 
     def _call_graph(self, step: CallStep) -> None:
         condition = self.tensor(step.condition) if isinstance(step, If) else ""
         tensors, integers = [self.tensor(name) for name in step.args], [self.number(size) for size in step.sizes]
         self.flush()
-        positions = {graph.name: place for place, graph in enumerate(self.program.graphs)}
-        self.lines += write_graph_call(step, positions, condition, tensors, integers)
+        stacked = step.stacked if isinstance(step, For) else ()
+        buffers = [
+            f"_empty({self.sizes(each.shape)}, {self.sizes(each.strides)}, {self.dtype(each.dtype)})"
+            for each in stacked
+        ]
+        count = self.number(step.count) if isinstance(step, For) else ""
+        self.lines += write_graph_call(step, self.program.graphs, condition or count, tensors, integers, buffers)
         for name in (name for name in step.results if name is not None):
             self.own(name, None, trusted=False)
         for name in step.binds if isinstance(step, While) else ():

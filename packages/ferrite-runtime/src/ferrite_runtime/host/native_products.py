@@ -13,7 +13,8 @@ from typing import Any
 from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.expression_sums import is_same, times
 from ferrite_runtime.formats.expressions import Expr
-from ferrite_runtime.formats.steps import Extern, Layout, Tagged
+from ferrite_runtime.formats.layouts import Layout
+from ferrite_runtime.formats.steps import Extern, Tagged
 
 OPERATIONS = ("mm", "addmm", "bmm", "baddbmm")
 """Names of the products, in the order of the native side's numbers."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from ferrite_runtime.errors import DriverError
 from ferrite_runtime.formats.dtypes import torch_name
-from ferrite_runtime.formats.steps import Layout
+from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.host.native_products import OPERATIONS, PRODUCT_DTYPES, Product
 from ferrite_runtime.host.tensors import tensor_of_handle
 

@@ -7,8 +7,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.program import Program
-from ferrite_runtime.formats.steps import Alloc, Extern, Layout, Reuse, Step, Tagged, View
+from ferrite_runtime.formats.steps import Alloc, Extern, Reuse, Step, Tagged, View
 from ferrite_runtime.host.extern_calls import LOCAL_RESULTS
 from ferrite_runtime.host.native_products import Product, product_of
 

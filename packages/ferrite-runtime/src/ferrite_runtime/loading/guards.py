@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ferrite_runtime.errors import InputError
-from ferrite_runtime.formats.steps import Layout
+from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.host.tensors import torch_dtype
 from ferrite_runtime.process.options import Options
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from ferrite_runtime.errors import InputError
 from ferrite_runtime.formats.expressions import evaluate
+from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.program import Program
-from ferrite_runtime.formats.steps import Input, Layout, Let, Probe
+from ferrite_runtime.formats.steps import Input, Let, Probe
 from ferrite_runtime.host.tensors import torch_dtype
 
 

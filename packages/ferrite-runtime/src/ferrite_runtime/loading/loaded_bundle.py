@@ -24,8 +24,8 @@ from ferrite_runtime.errors import (
     PackageInvalid,
     failed_program,
 )
+from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.program import Program
-from ferrite_runtime.formats.steps import Layout
 from ferrite_runtime.formats.structure import build, flatten, leaf_names
 from ferrite_runtime.formats.target import Target
 from ferrite_runtime.host.operators import check_operators, names_of

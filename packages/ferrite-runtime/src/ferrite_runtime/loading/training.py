@@ -9,7 +9,7 @@ import torch
 
 from ferrite_runtime.bundles.entries import Entry, Variant
 from ferrite_runtime.errors import FerriteRuntimeError, ProgramFailed, failed_program
-from ferrite_runtime.formats.steps import Layout
+from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.host.tensors import restride
 from ferrite_runtime.loading.loaded_program import LoadedProgram
 

@@ -37,6 +37,8 @@ def misfit(spec: KernelSpec, config: Config, sizes: Mapping[str, int]) -> str:
     if spec.form == "user":
         stated = any(config.blocks == each.blocks for each in spec.configs)
         return "" if stated or not spec.grids else "nothing says how many programs it has"
+    if spec.parts:
+        return _misfit_of_parts(spec, config, sizes)
     fixed = [name for name, _ in config.blocks if name in spec.blocks]
     if fixed:
         return f"{fixed[0]} is fixed by its text"
@@ -52,6 +54,15 @@ def misfit(spec: KernelSpec, config: Config, sizes: Mapping[str, int]) -> str:
             return f"{axis.block} is {block}, less than the {sizes[axis.name]} elements that have to be in one tile"
         if spec.form in HOLD_ROWS and axis.kind == "reduction" and block > next_power_of_two(sizes[axis.name]):
             return f"{axis.block} is {block}, more than it takes to hold the {sizes[axis.name]} elements in one tile"
+    return ""
+
+
+def _misfit_of_parts(spec: KernelSpec, config: Config, sizes: Mapping[str, int]) -> str:
+    blocks = dict(config.blocks)
+    for number, part in enumerate(spec.alone):
+        own = Config.of(spec.of_part(blocks, number), config.num_warps, config.num_stages)
+        if problem := misfit(part, own, spec.of_part(sizes, number)):
+            return f"part {number}: {problem}"
     return ""
 
 

@@ -11,6 +11,7 @@ from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.attention import attention_configs
 from ferrite_runtime.policies.blocks import next_power_of_two, previous_power_of_two
 from ferrite_runtime.policies.interpreted import interpreter_config
+from ferrite_runtime.policies.mixed_combos import mixed_combo_configs
 from ferrite_runtime.policies.pointwise import pointwise_configs
 from ferrite_runtime.policies.reductions import (
     contraction_configs,
@@ -55,6 +56,7 @@ def user_configs(shape: Shape) -> tuple[Config, ...]:
 _FORMS: dict[str, Callable[[Shape], tuple[Config, ...]]] = {
     "pointwise": pointwise_configs,
     "combo": pointwise_configs,
+    "mixed_combo": lambda shape: mixed_combo_configs(shape, lambda part: _FORMS[part.spec.form](part)),
     "persistent": persistent_configs,
     "row_column": row_column_configs,
     "looped": looped_configs,
@@ -115,6 +117,10 @@ def _count(shape: Shape, tune: str) -> int | None:
 
 def launch_bytes(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> int | None:
     """Returns the bytes that a launch has to move, None where the facts do not say."""
+    if spec.parts:
+        whole = spec.hint_sizes() if sizes is None else sizes
+        own = [launch_bytes(part, device, spec.of_part(whole, k)) for k, part in enumerate(spec.alone)]
+        return sum((each or 0) * part.copies for each, part in zip(own, spec.parts, strict=True))
     stated = spec.facts.bytes
     if stated is None:
         return None

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.formats.config import Config
-from ferrite_runtime.formats.kernel_spec import HOLD_ROWS, WAIT, KernelSpec
+from ferrite_runtime.formats.kernel_spec import HOLD_ROWS, MIXED_COMBO, WAIT, KernelSpec
 from ferrite_runtime.policies.resources import foresee_problem
 
 # Moves before it ends in any case: each is a round of compilations.
 MAX_MOVES = 6
 # What their writers list is what there is; sorting networks have one config, and compile slowly.
-_SETTLED = ("user", "template", "sort", *WAIT)
+# The parts of a mixed combo have too many blocks to walk among.
+_SETTLED = ("user", "template", "sort", MIXED_COMBO, *WAIT)
 
 
 def neighbours(spec: KernelSpec, device: DeviceFacts, config: Config, sizes: Mapping[str, int]) -> tuple[Config, ...]:

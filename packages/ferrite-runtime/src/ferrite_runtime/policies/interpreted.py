@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ferrite_runtime.formats.config import Config
-from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.kernel_spec import KernelSpec, name_in_whole
 from ferrite_runtime.policies.blocks import block_limit, fixed_tile, free_axes
 
 # Triton refuses tiles of more elements than this; it also bounds the interpreter's memory.
@@ -22,6 +22,9 @@ def interpreter_config(spec: KernelSpec, sizes: Mapping[str, int]) -> Config:
     """
     if spec.form == "user":
         return spec.configs[0] if spec.configs else Config.of({}, 4)
+    if spec.parts:
+        own = [interpreter_config(part, spec.of_part(sizes, number)) for number, part in enumerate(spec.alone)]
+        return Config.of({name_in_whole(k, n): v for n, each in enumerate(own) for k, v in each.blocks}, num_warps=4)
     budget = max(1, MAX_TILE // fixed_tile(spec, sizes))
     blocks: dict[str, int] = {}
     for axis in free_axes(spec, "reduction"):

@@ -9,7 +9,7 @@ so that a benchmark that prints predictions beside measurements says which one i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ferrite_runtime.devices.descriptors import DeviceFacts
@@ -17,6 +17,7 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import (
     AttentionFacts,
     ContractionFacts,
+    Facts,
     ReductionFacts,
     TiledContractionFacts,
     facts_as,
@@ -61,7 +62,8 @@ def predict(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | No
         sizes: the size of every axis, by name; the expected ones without it.
     """
     config = configs(spec, device, "none", sizes)[0]
-    memory, arithmetic = _memory(spec, device, config), _arithmetic(spec, device)
+    memory = _memory(spec, device, config)
+    arithmetic = sum(_arithmetic(part, device) * copies for part, copies in _often(spec))
     longer, shorter = max(memory, arithmetic), min(memory, arithmetic)
     seconds = device.launch_nanoseconds / 1e9 + longer + OVERLAP_LOSS * shorter + _waiting(spec, device, config)
     return Prediction(seconds, memory, arithmetic)
@@ -76,7 +78,20 @@ def _waiting(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
 
 
 def _memory(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
-    facts = spec.facts
+    moved = sum(_moved(part.facts, device) * copies for part, copies in _often(spec))
+    programs = max(1, spec.expected_programs(dict(config.blocks)))
+    share = min(1.0, PROGRAM_SHARE * programs / device.multiprocessors)
+    return moved / (device.bandwidth * share)
+
+
+def _often(spec: KernelSpec) -> Iterator[tuple[KernelSpec, int]]:
+    """Yields the parts of a kernel as kernels alone, with how often each is done; another kernel is its only part."""
+    copies = [part.copies for part in spec.parts] or [1]
+    yield from zip(spec.alone, copies, strict=True)
+
+
+def _moved(facts: Facts, device: DeviceFacts) -> float:
+    """Returns the bytes that a kernel, or a part of one, moves, those weighed that cost more than others."""
     moved = float(facts.bytes or 0)
     if isinstance(facts, ReductionFacts) and facts.passes > 1:
         moved += _read_again(facts, device, moved)
@@ -84,9 +99,7 @@ def _memory(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
         moved *= ATOMIC_FACTOR
     if facts.has_no_contiguous_axis:
         moved *= SCATTERED_FACTOR
-    programs = max(1, spec.expected_programs(dict(config.blocks)))
-    share = min(1.0, PROGRAM_SHARE * programs / device.multiprocessors)
-    return moved / (device.bandwidth * share)
+    return moved
 
 
 def _read_again(facts: ReductionFacts, device: DeviceFacts, moved: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ferrite_runtime.devices.descriptors import DeviceFacts
@@ -13,6 +13,7 @@ from ferrite_runtime.formats.facts import ContractionFacts
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.attention import attention_problem
 from ferrite_runtime.policies.blocks import block_limit
+from ferrite_runtime.policies.mixed_combos import parts_of
 from ferrite_runtime.policies.shape import MAX_TILE
 from ferrite_runtime.policies.tiled_contractions import tile_problem
 
@@ -33,6 +34,13 @@ class Usage:
     shared: int = 0
 
 
+_OWN_RULES: Mapping[str, Callable[[KernelSpec, Config, DeviceFacts], str | None]] = {
+    "tiled_contraction": tile_problem,
+    "attention": attention_problem,
+}
+"""What judges configs of forms whose programs hold several tiles."""
+
+
 def foresee_problem(spec: KernelSpec, config: Config, device: DeviceFacts, sizes: Mapping[str, int]) -> str | None:
     """Returns why a config is not worth compiling for a device, None if it may be.
 
@@ -43,10 +51,14 @@ def foresee_problem(spec: KernelSpec, config: Config, device: DeviceFacts, sizes
         return f"{threads} threads per program, {MAX_THREADS} are possible"
     if spec.form in ("user", "template"):
         return None
-    if spec.form == "tiled_contraction":
-        return tile_problem(spec, config, device)
-    if spec.form == "attention":
-        return attention_problem(spec, config, device)
+    if spec.form in _OWN_RULES:
+        return _OWN_RULES[spec.form](spec, config, device)
+    if spec.parts:
+        own = [
+            foresee_problem(part, alone, device, spec.of_part(sizes, number))
+            for number, (part, alone) in enumerate(parts_of(spec, config))
+        ]
+        return next(filter(None, own), None)
     tile, blocks = 1, {}
     for axis in spec.axes:
         block = spec.blocks.get(axis.block) or config.block(axis.block)

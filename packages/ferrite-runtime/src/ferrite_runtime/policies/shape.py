@@ -22,7 +22,8 @@ MAX_PER_THREAD = 64
 class Shape:
     """A kernel as its policy sees it: ``sizes`` by axis name; element width in bytes.
 
-    Programs of a combo kernel, of several ``parts``, touch their share of its buffers.
+    Programs of a combo kernel, of several ``parts``, touch their share of its buffers. A part of a mixed combo has as
+    many as there would be if the whole kernel were like it.
     """
 
     spec: KernelSpec

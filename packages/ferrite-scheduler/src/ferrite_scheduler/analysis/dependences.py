@@ -16,19 +16,17 @@ from typing import Any, TypeAlias
 from ferrite_ir.language.bindings import SIZE, bindings_of, check_symbols, definition_symbols, type_sizes
 from ferrite_ir.language.graph import (
     Attend,
-    Call,
     Computed,
     Contract,
+    ControlFlow,
     Definition,
     Extern,
     Graph,
-    If,
     Reduction,
     Scan,
     Sort,
     TensorType,
     Update,
-    While,
     bodies_of,
     loads_of,
     names_read,
@@ -115,7 +113,7 @@ class Node:
     @property
     def is_host(self) -> bool:
         """Returns whether the definition is a call on the host rather than a kernel."""
-        return isinstance(self.definition, Extern | Call | If | While)
+        return isinstance(self.definition, Extern | ControlFlow)
 
     @property
     def points(self) -> int:
@@ -137,7 +135,7 @@ Memo: TypeAlias = dict[Any, Any]
 def make_node(number: int, definition: Definition, types: dict[str, TensorType], memo: Memo) -> Node:
     """Returns the node of one definition; ``types`` has the type of every value it names."""
     names = tuple([result.name for result in definition.results if result is not None])
-    if isinstance(definition, Extern | Call | If | While):
+    if isinstance(definition, Extern | ControlFlow):
         return Node(number, definition, reads=names_read(definition), result_names=names)
     space = _space_of(definition, memo)
     if isinstance(definition, Attend):
@@ -467,7 +465,7 @@ def written_names(definition: Definition) -> tuple[str, ...]:
 
 def _has_effects(definition: Definition) -> bool:
     """Returns whether a definition keeps its place among others with effects; called graphs may have some."""
-    return definition.effects if isinstance(definition, Extern) else isinstance(definition, Call | If | While)
+    return definition.effects if isinstance(definition, Extern) else isinstance(definition, ControlFlow)
 
 
 def _add_symbol_edges(graph: Graph, before: tuple[dict[int, None], ...]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ferrite_ir.language.graph import Definition, Extern, Origin, names_read
+from ferrite_scheduler.model.launch_rules import LAUNCH_RULES
 from ferrite_scheduler.model.schedule import Decision, Numbers, Schedule, with_numbers
 
 from .rules import LEGALITY, PROFITABILITY
@@ -13,7 +14,8 @@ from .rules import LEGALITY, PROFITABILITY
 KEPT = 3
 """Refusals that one boundary tells, the last ones: they were about what the kernels had become."""
 
-_TITLES = {rule.number: rule.title for rule in (*LEGALITY, *PROFITABILITY)} | {"F09": "no path through a third kernel"}
+_FUSION = {rule.number: rule.title for rule in (*LEGALITY, *PROFITABILITY)} | {"F09": "no path through a third kernel"}
+_TITLES = _FUSION | LAUNCH_RULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,8 @@ def _through_memory(
 def _boundary(schedule: Schedule, pair: tuple[int, int], names: tuple[str, ...], decisions: list[Decision]) -> Boundary:
     first, second = (schedule.kernels[number] for number in pair)
     if decisions:
+        # What kept them from being fused says more than what kept them from sharing a launch afterwards.
+        decisions = sorted(decisions, key=lambda decision: decision.rule in _FUSION)
         last = decisions[-1]
         ends = (last.first, last.second) if last.first in first.homes else (last.second, last.first)
         kinds = {(each.rule, each.reason, each.numbers): each for each in decisions[:-1]}

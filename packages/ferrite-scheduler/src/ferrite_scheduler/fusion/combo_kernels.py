@@ -14,9 +14,13 @@ from ferrite_ir.language.graph import Computed, Update, names_read
 from ferrite_ir.language.sizes import hint, product
 from ferrite_scheduler.analysis.clusters import Cluster
 from ferrite_scheduler.analysis.dependences import Dependences, count_elements
-from ferrite_scheduler.model.forms import Combo, Pointwise
-from ferrite_scheduler.model.schedule import Kernel
+from ferrite_scheduler.kernels.shared_launches import combined
+from ferrite_scheduler.model.forms import Combo, LoopedReduction, MixedCombo, PersistentReduction, Pointwise, Scan
+from ferrite_scheduler.model.schedule import ComboPart, Kernel
 from ferrite_scheduler.model.target import Policy
+
+SEPARATED = (PersistentReduction, LoopedReduction, Scan)
+"""Forms of kernels that become several if their definitions are independent."""
 
 
 def costs_no_memory(a: Cluster, b: Cluster, dependences: Dependences) -> bool:
@@ -41,14 +45,24 @@ def _is_detached(cluster: Cluster, dependences: Dependences) -> bool:
 
 
 def separate_parts(kernel: Kernel, dependences: Dependences, policy: Policy) -> Kernel:
-    """Returns a pointwise kernel as a combo kernel, its body in parts; the same where it is one."""
-    if not policy.combo or not isinstance(kernel.form, Pointwise) or len(kernel.body) < 2:
+    """Returns a kernel whose definitions are independent groups as a combo kernel; the same where they are not.
+
+    Pointwise ones are parts over one iteration space. Those that reduce or scan are kernels that share a launch: a
+    program that did one after the other would leave the others' multiprocessors idle.
+    """
+    is_pointwise = isinstance(kernel.form, Pointwise)
+    wanted = policy.combo if is_pointwise else policy.mixed_combos and isinstance(kernel.form, SEPARATED)
+    if not wanted or len(kernel.body) < 2:
         return kernel
     groups = list(_groups(kernel, dependences, policy))
     if len(groups) < 2:
         return kernel
     body = tuple(definition for group in groups for definition in group)
-    return replace(kernel, body=body, form=Combo(tuple(map(len, groups))))
+    if is_pointwise:
+        return replace(kernel, body=body, form=Combo(tuple(map(len, groups))))
+    parts = tuple(ComboPart(kernel.name, kernel.form, kernel.axes, len(group)) for group in groups)
+    whole = replace(kernel, body=body, form=MixedCombo(), axes=(), combined=parts)
+    return combined([whole])
 
 
 def _groups(kernel: Kernel, dependences: Dependences, policy: Policy) -> Iterator[list[Computed]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ferrite_ir.language.calls import callees_of
-from ferrite_ir.language.graph import Graph, Module, Value, View, While, whole
+from ferrite_ir.language.graph import For, Graph, Module, Value, View, While, whole
 
 
 def loop_bodies(module: Module) -> frozenset[str]:
@@ -18,9 +18,9 @@ def loop_bodies(module: Module) -> frozenset[str]:
     bodies: set[str] = set()
     others: set[str] = set()
     for definition in (definition for graph in module.graphs for definition in graph.definitions):
-        if isinstance(definition, While):
+        if isinstance(definition, While | For):
             bodies.add(definition.body)
-            others.add(definition.condition)
+            others.update({definition.condition} if isinstance(definition, While) else ())
         else:
             others.update(callees_of(definition))
     return frozenset(bodies - others)

@@ -8,6 +8,7 @@ last; a dead buffer may serve the next value of its size (`Reuse`), or a result 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -247,7 +248,22 @@ def _item(plan: _Plan, host: str, tensor: TensorType) -> str:
 
 
 def _in_place(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[str]) -> dict[str, str]:
-    """Returns for results that may overwrite an operand which dies in this kernel the host name of that operand."""
+    """Returns for results that may overwrite an operand which dies in this kernel the host name of that operand.
+
+    Of kernels that share a launch, each may overwrite what it alone reads.
+    """
+    members = kernel.members
+    touching = Counter(host for member in members for host in {plan.host[param.name] for param in member.params})
+    alone = [host for host in spare if touching[host] == 1]
+    found: dict[str, str] = {}
+    for member in members:
+        own = {plan.host[param.name] for param in member.params}
+        wanted = [param for param in fresh if param.name in member.homes]
+        found |= _in_place_of(plan, member, wanted, [host for host in alone if host in own])
+    return found
+
+
+def _in_place_of(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[str]) -> dict[str, str]:
     if not spare or isinstance(kernel.form, Scan | LookBackScan | Sort):
         return {}
     reads = _read_addresses(plan, kernel)

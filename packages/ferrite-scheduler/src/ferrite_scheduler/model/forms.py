@@ -34,6 +34,19 @@ class Combo:
 
 
 @dataclass(frozen=True, slots=True)
+class MixedCombo:
+    """Horizontal fusion of kernels of any forms and spaces: each has programs of its own (`schedule.ComboPart`).
+
+    Attributes:
+        takes_turns: whether neighbouring programs belong to different parts (round-robin); otherwise the programs of a
+            part follow each other.
+    """
+
+    name: ClassVar[str] = "mixed_combo"
+    takes_turns: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PersistentReduction:
     """A program holds the whole reduction axis of its rows in one tile.
 
@@ -174,6 +187,7 @@ class Sort:
 Form: TypeAlias = (
     Pointwise
     | Combo
+    | MixedCombo
     | PersistentReduction
     | RowColumnReduction
     | LoopedReduction
@@ -192,6 +206,7 @@ FORMS: dict[str, type[Form]] = {
     for form in (
         Pointwise,
         Combo,
+        MixedCombo,
         PersistentReduction,
         RowColumnReduction,
         LoopedReduction,
@@ -248,6 +263,8 @@ def _value(kind: type[Form], field: str, text: str) -> str | int | tuple[int, ..
         raise ValueError(f"{kind.name} has no {field!r}; it has {', '.join(types) or 'no fields'}")
     if types[field] == "str":
         return text
+    if types[field] == "bool":
+        return text == "True"
     try:
         numbers = tuple(map(int, text.split("+")))
     except ValueError:

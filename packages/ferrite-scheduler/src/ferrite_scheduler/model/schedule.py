@@ -87,6 +87,23 @@ class Param:
 
 
 @dataclass(frozen=True, slots=True)
+class ComboPart:
+    """A kernel that shares its launch with others, but for what stands in the whole: its definitions and params.
+
+    Attributes:
+        name: as it would have alone.
+        form: how its own programs divide its points among them.
+        axes: its iteration space.
+        count: of definitions of the body, in order, that are its own.
+    """
+
+    name: str
+    form: Form
+    axes: tuple[Axis, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One GPU kernel before it has text.
 
@@ -103,6 +120,7 @@ class Kernel:
         backwards: whether the programs that begin first take the end of the grid.
         skip_guard: for what sizes the kernel is not launched, as others do its work: those for which all conditions of
             a row hold. Results that another kernel has stored then are ``readwrite`` params.
+        combined: the kernels that a mixed combo holds; it has no axes of its own.
     """
 
     name: str
@@ -114,6 +132,30 @@ class Kernel:
     params: tuple[Param, ...]
     skip_guard: tuple[Conditions, ...] = ()
     backwards: bool = False
+    combined: tuple[ComboPart, ...] = ()
+
+    @property
+    def members(self) -> tuple[Kernel, ...]:
+        """Returns the kernels that share the launch, each as it would be alone: of most kernels, itself."""
+        if not self.combined:
+            return (self,)
+        ends = list(accumulate((part.count for part in self.combined), initial=0))
+        return tuple(
+            self._alone(part, self.body[b:e]) for part, (b, e) in zip(self.combined, pairwise(ends), strict=True)
+        )
+
+    def _alone(self, part: ComboPart, body: tuple[Computed, ...]) -> Kernel:
+        made = {result.name for definition in body for result in definition.results}
+        touched = made.union(*(names_read(definition) for definition in body))
+        homes = {name: home for name, home in self.homes.items() if name in made}
+        stored = tuple(name for name in self.stored if name in made)
+        params = tuple(param for param in self.params if param.name in touched)
+        return Kernel(part.name, part.form, part.axes, body, homes, stored, params)
+
+    @property
+    def points(self) -> int:
+        """Returns the number of points of all axes, by hints; of a mixed combo those of all parts."""
+        return sum(sizes.hint(sizes.product(axis.size for axis in each.axes)) for each in self.combined or (self,))
 
     @property
     def splits(self) -> int:
@@ -143,7 +185,8 @@ class Kernel:
     @property
     def part_of(self) -> tuple[int, ...]:
         """Returns the number of the part that each definition of the body belongs to."""
-        return tuple(number for number, part in enumerate(self.parts) for _ in part)
+        parts = [part for member in self.members for part in member.parts]
+        return tuple(number for number, part in enumerate(parts) for _ in part)
 
     @property
     def pass_of(self) -> dict[str, int]:

@@ -222,6 +222,18 @@ class Policy:
             Set: it survives without being told to (decision 0018).
         horizontal: fuse independent definitions that share inputs.
         combo: give independent definitions of a pointwise kernel programs of their own.
+        mixed_combos: have small kernels that need nothing of each other share a launch, whatever their forms and sizes
+            (decision 0052).
+        combo_part_bytes: most bytes that one of them moves: a launch is 2 to 4 microseconds, in which an H100 moves 4
+            to 8 MiB. Not measured yet.
+        combo_moved_bytes: most bytes of one of them that is moved past others though what it reads or writes is of the
+            graph's own: it would not find that in the cache. Not measured yet.
+        combo_row_elements: longest row of a kernel that shares a launch with others of short rows, or none, where they
+            are not small together: all have as many warps. Not measured yet.
+        combo_unlike_bytes: most bytes that such kernels move together. Not measured yet.
+        combo_peak_bytes: bytes by which shared launches may raise the peak of a program, all of them together: eight of
+            the blocks that torch's allocator rounds to.
+        max_combo_parts: most kernels of one launch.
         reuse: let a dead buffer's storage serve a new one of the same size.
         inplace: let a pointwise result take the storage of an operand that dies there.
     """
@@ -333,6 +345,13 @@ class Policy:
     last_use_share: int = 8
     horizontal: bool = True
     combo: bool = True
+    mixed_combos: bool = True
+    combo_part_bytes: int = 32 << 20
+    combo_moved_bytes: int = 2 << 20
+    combo_row_elements: int = 2048
+    combo_unlike_bytes: int = 8 << 20
+    combo_peak_bytes: int = 4096
+    max_combo_parts: int = 64
     reuse: bool = True
     inplace: bool = True
 
@@ -355,7 +374,7 @@ _LEAST = dict.fromkeys(
     (
         "processors", "warp_size", "registers", "bandwidth", "persistent_elements", "persistent_elements_outer",
         "persistent_elements_again", "scan_elements", "heavy_scan_elements", "run_programs", "run_elements",
-        "programs_for_images", "max_kernel_params", "max_combo_params", "max_kernel_ops",
+        "programs_for_images", "max_kernel_params", "max_combo_params", "max_combo_parts", "max_kernel_ops",
         "max_tiled_axes", "horizontal_share", "uncoalesced_factor", "look_back_points", "grid_reduction_points",
         "grid_reduction_rows", "segment_batch", "segment_prefetch", "run_least_programs", "run_tile", "split_chunk",
         "split_symbolic_chunk", "split_parts", "stages_gain", "column_block", "narrow_column_block", "scan_part",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ferrite_ir.language.graph import Graph
@@ -10,11 +10,12 @@ from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.memory.host_steps import Work
 from ferrite_scheduler.model.changes import Change
 from ferrite_scheduler.model.forms import form_text
-from ferrite_scheduler.model.schedule import Kernel
+from ferrite_scheduler.model.schedule import Decision, Kernel
 from ferrite_scheduler.model.target import Policy, Target
 
 from .grid_reductions import with_workspaces
 from .last_uses import mark_last_uses
+from .mixed_combos import combine_kernels
 from .prefetches import prefetch
 from .register_norms import hold_images
 from .reverse_traversal import reverse_traversal
@@ -22,11 +23,16 @@ from .reverse_traversal import reverse_traversal
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """Kernels and calls in execution order, with the graph that they carry out."""
+    """Kernels and calls in execution order, with the graph that they carry out.
+
+    ``released`` are inputs whose storage is freed after their last use; ``decisions`` tell what shares launches.
+    """
 
     work: Sequence[Work]
     graph: Graph
     dependences: Dependences
+    released: Collection[str] = ()
+    decisions: tuple[Decision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,12 @@ REFINEMENTS: tuple[Refinement, ...] = (
     Refinement(
         "workspaces",
         "programs that wait for each other need words in memory for what they publish",
-        lambda plan, _, __: Ordered(*with_workspaces(plan.work, plan.graph, plan.dependences)),
+        lambda plan, _, __: _with_workspaces(plan),
+    ),
+    Refinement(
+        "mixed_combos",
+        "independent kernels have programs of one launch",
+        lambda plan, _, policy: _combined(plan, policy),
     ),
     Refinement(
         "last_uses",
@@ -79,6 +90,16 @@ REFINEMENTS: tuple[Refinement, ...] = (
     ),
 )
 """What happens to kernels after fusion."""
+
+
+def _with_workspaces(plan: Ordered) -> Ordered:
+    work, graph, dependences = with_workspaces(plan.work, plan.graph, plan.dependences)
+    return replace(plan, work=work, graph=graph, dependences=dependences)
+
+
+def _combined(plan: Ordered, policy: Policy) -> Ordered:
+    work, decisions = combine_kernels(plan.work, plan.graph, plan.dependences, policy, plan.released)
+    return replace(plan, work=work, decisions=(*plan.decisions, *decisions))
 
 
 def refine(plan: Ordered, target: Target, policy: Policy) -> tuple[Ordered, tuple[Change, ...]]:

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ferrite_ir.language.graph import Graph
-from ferrite_ir.language.sizes import hint, product
 from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.memory.host_steps import Work
 from ferrite_scheduler.model.forms import Combo, PersistentReduction, Pointwise
@@ -51,8 +50,7 @@ def _touched(item: Work, graph: Graph, dependences: Dependences) -> dict[str, in
     whole = storages_of(item, graph, dependences)
     if not isinstance(item, Kernel):
         return whole
-    points = hint(product(axis.size for axis in item.axes))
-    most = {dependences.storage[param.name]: points * param.type.dtype.bytes for param in item.params}
+    most = {dependences.storage[param.name]: item.points * param.type.dtype.bytes for param in item.params}
     return {storage: min(size, most[storage]) for storage, size in whole.items()}
 
 

@@ -286,6 +286,11 @@ def _over_groups(kernel: Kernel) -> Kernel:
 
 
 def _launch(kernel: Kernel, arguments: Sequence[Tensor], host: Evaluator, *, backwards: bool) -> None:
+    if kernel.combined:
+        tensors = {param.name: tensor for param, tensor in zip(kernel.params, arguments, strict=True)}
+        for member in kernel.members:
+            _launch(member, [tensors[param.name] for param in member.params], host, backwards=backwards)
+        return
     kernel = _over_groups(kernel) if isinstance(kernel.form, RegisterNorm) else kernel
     run = _Run(kernel, arguments, host)
     run.begin_columns()

@@ -11,12 +11,10 @@ from typing import Any, TypeVar, cast
 
 from ferrite_ir.language import sizes
 from ferrite_ir.language.graph import (
-    Call,
     Computed,
     ControlFlow,
     Definition,
     Extern,
-    If,
     Loop,
     Origins,
     Reduction,
@@ -24,20 +22,20 @@ from ferrite_ir.language.graph import (
     Update,
     Value,
     View,
-    While,
 )
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.text.expression_parser import read_indices, read_integer, read_listed, read_number
 from ferrite_ir.text.parser import DefinitionReader
 from ferrite_ir.text.tokens import ParseError, Words
 from ferrite_scheduler.model.annotations import ColumnReduction, LookBackScan, RowResult, SortedScatter
-from ferrite_scheduler.model.forms import Form, parse_form
+from ferrite_scheduler.model.forms import Form, MixedCombo, parse_form
 from ferrite_scheduler.model.schedule import (
     ACCESSES,
     Allocate,
     Axis,
     CallExtern,
     CallGraph,
+    ComboPart,
     Conditions,
     Copy,
     Free,
@@ -155,28 +153,57 @@ class _ScheduleReader(RecordReader):
         if read_integer(words) != number:
             raise words.error(f"expected kernel {number}: kernels are numbered from 0", token)
         name = words.name("the name of the kernel")
-        words.expect(":")
-        form = self._read_form()
-        words.expect("[")
-        axes: list[Axis] = []
-        while not words.accept("]"):
-            axes.append(self._read_axis())
+        form, axes = self._read_space()
         skip_guard = self._read_skip_guard()
         backwards = words.accept("backwards")
         words.expect("(")
         params = tuple(read_listed(words, ")", self._read_param))
         self.reader.values |= {param.name: Value(param.name, param.type) for param in params}
         words.expect("{")
+        if not isinstance(form, MixedCombo):
+            body, homes, stored = self._read_body(axes)
+            return Kernel(name, form, axes, body, homes, stored, params, skip_guard, backwards)
+        kernel = Kernel(name, form, axes, (), {}, (), params, skip_guard, backwards)
+        while not words.accept("}"):
+            words.expect("part")
+            part = words.name("the name of the part")
+            part_form, part_axes = self._read_space()
+            words.expect("{")
+            body, homes, stored = self._read_body(part_axes)
+            kernel = replace(
+                kernel,
+                body=(*kernel.body, *body),
+                homes=kernel.homes | homes,
+                stored=(*kernel.stored, *stored),
+                combined=(*kernel.combined, ComboPart(part, part_form, part_axes, len(body))),
+            )
+        return kernel
+
+    def _read_space(self) -> tuple[Form, tuple[Axis, ...]]:
+        """Returns the form and the axes behind the name of a kernel, or of a part of one."""
+        words = self.words
+        words.expect(":")
+        form = self._read_form()
+        words.expect("[")
+        axes: list[Axis] = []
+        while not words.accept("]"):
+            axes.append(self._read_axis())
+        return form, tuple(axes)
+
+    def _read_body(
+        self, axes: tuple[Axis, ...]
+    ) -> tuple[tuple[Computed, ...], dict[str, tuple[Index, ...]], tuple[str, ...]]:
+        """Returns the definitions up to a closing brace, where their results are, and the names that are stored."""
         dims = tuple(dim for axis in axes for dim in axis.dims)
         body: list[Computed] = []
         homes: dict[str, tuple[Index, ...]] = {}
         stored: list[str] = []
-        while not words.accept("}"):
+        while not self.words.accept("}"):
             definition, home, names = self._read_computed(dims)
             body.append(definition)
             homes |= {result.name: home[: len(result.type.shape)] for result in definition.results}
             stored += names
-        return Kernel(name, form, tuple(axes), tuple(body), homes, tuple(stored), params, skip_guard, backwards)
+        return tuple(body), homes, tuple(stored)
 
     def _read_form(self) -> Form:
         words, token = self.words, self.words.next
@@ -244,7 +271,7 @@ class _ScheduleReader(RecordReader):
     def _read_computed(self, dims: tuple[Dim, ...]) -> tuple[Computed, tuple[Index, ...], list[str]]:
         words, token = self.words, self.words.next
         definition = self.reader.read_definition()
-        if isinstance(definition, Extern | Call | If | While):
+        if isinstance(definition, Extern | ControlFlow):
             raise words.error("a kernel computes: a library call is a step", token)
         if isinstance(definition, Update) and not words.sees("at"):
             home = definition.indices
@@ -300,7 +327,7 @@ class _ScheduleReader(RecordReader):
         definition = self.reader.read_definition()
         if isinstance(definition, Extern):
             return CallExtern(definition, self._read_host_names(definition))
-        if isinstance(definition, Call | If | While):
+        if isinstance(definition, ControlFlow):
             return CallGraph(definition, self._read_host_names(definition))
         raise words.error("a step calls: what is computed belongs into a kernel", token)
 

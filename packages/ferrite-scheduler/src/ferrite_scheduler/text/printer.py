@@ -82,10 +82,18 @@ def kernel_text(kernel: Kernel) -> str:
     marks = f"{unless} backwards" if kernel.backwards else unless
     axes, params = " ".join(map(axis_text, kernel.axes)), ", ".join(map(param_text, kernel.params))
     lines = [f"{kernel.name}: {form_text(kernel.form)} [{axes}]{marks} ({params}) {{"]
+    if not kernel.combined:
+        lines += _body_lines(kernel)
+    for part in kernel.members if kernel.combined else ():
+        axes = " ".join(map(axis_text, part.axes))
+        lines += [f"  part {part.name}: {form_text(part.form)} [{axes}] {{", *_body_lines(part, "    "), "  }"]
+    return "\n".join([*lines, "}"])
+
+
+def _body_lines(kernel: Kernel, indent: str = "  ") -> Iterator[str]:
     for definition, part in zip(kernel.body, kernel.part_of, strict=True):
         number = f"  # part {part}" if isinstance(kernel.form, Combo) else ""
-        lines += f"{_computed_text(definition, kernel)}{number}".splitlines()
-    return "\n".join([lines[0], *(f"  {line}" for line in lines[1:]), "}"])
+        yield from (f"{indent}{line}" for line in f"{_computed_text(definition, kernel)}{number}".splitlines())
 
 
 def axis_text(axis: Axis) -> str:

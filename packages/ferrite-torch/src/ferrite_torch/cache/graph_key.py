@@ -18,6 +18,7 @@ from ferrite_torch.calls.higher_order import CONTROL_FLOW, USER_KERNELS, call_of
 from ferrite_torch.calls.user_constants import NotWritten, fixed_launch
 from ferrite_torch.rewrites.returned_halves import RETURNED
 from ferrite_torch.torch_private.fake_tensors import is_fake, number_in, storage_key
+from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.operators import TAKEN_APART, HigherOrderOp, Overload, Packet, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import size_text
 
@@ -71,7 +72,10 @@ def constant_paths(module: torch.fx.GraphModule) -> tuple[str, ...]:
 
 
 class _Describer:
-    """Writes a line per node; ``numbers`` are the nodes' places, ``storages`` numbers in order of appearance."""
+    """Writes a line per node; ``numbers`` are the nodes' places, ``storages`` numbers in order of appearance.
+
+    Of a function that a graph holds nobody else says what it was traced with.
+    """
 
     def __init__(self, module: torch.fx.GraphModule, *, is_function: bool = False) -> None:
         self.module, self.is_function = module, is_function
@@ -106,7 +110,8 @@ class _Describer:
                 raise NoKey("a node with annotations")
             args = [self.argument(value) for value in node.args]
             named = [(name, self.argument(value)) for name, value in sorted(node.kwargs.items())]
-            lines.append(f"{node.op} {self.captured_target(node)} {args} {named}")
+            given = self.value(example_of(node)) if self.is_function and node.op == "placeholder" else ""
+            lines.append(f"{node.op} {self.captured_target(node)} {args} {named} {given}")
             self.numbers[node] = number
         return lines
 
@@ -123,6 +128,10 @@ class _Describer:
             return ""
         if node.op == "call_method":
             return str(target)
+        if node.op == "get_attr":
+            return self.captured_function(node)
+        if isinstance(target, HigherOrderOp) and str(target) in COMPILED:
+            return f"higher_order {target}"
         if node.op != "call_function" or isinstance(target, (HigherOrderOp, Packet)):
             raise NoKey(f"{node.op} of {target}")
         if isinstance(target, Overload):
@@ -131,6 +140,20 @@ class _Describer:
             return str(target)
         # AOTAutograd's cache has checked that it is one of torch's or Python's own.
         return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', target)}"
+
+    def captured_function(self, node: torch.fx.Node) -> str:
+        """Returns the digest of a graph that a captured one holds, as an argument of ops whose functions are compiled.
+
+        Raises:
+            NoKey: it holds something else there, or gives it to others.
+        """
+        held = operator.attrgetter(str(node.target))(self.module)
+        if not isinstance(held, torch.fx.GraphModule) or any(str(user.target) not in COMPILED for user in node.users):
+            raise NoKey(f"a node that reads {node.target}")
+        if held not in self.functions:
+            text = "\n".join(_Describer(held, is_function=True).calls())
+            self.functions[held] = hashlib.sha256(text.encode()).hexdigest()
+        return f"graph {self.functions[held]}"
 
     def target(self, node: torch.fx.Node) -> str:
         target = node.target

@@ -30,6 +30,7 @@ from ferrite_torch.diagnostics.statistics import GraphRecord, Stopwatch, record_
 from ferrite_torch.errors import EnvironmentProblem
 from ferrite_torch.options import Options
 from ferrite_torch.torch_private.aot_cache import output_code, refuse_to_store, stores_graphs
+from ferrite_torch.torch_private.regions import region_names
 from ferrite_torch.torch_private.symbolic_shapes import GivenSizes, is_symbolic, size_text
 
 COMPLETED = "completed"
@@ -45,17 +46,23 @@ class Plan:
         note: the key of the store's note on it.
         store: where the note is.
         sizes: the sizes that the graph is compiled for any values of, None where all are numbers.
+        captured: the graph as dynamo captured it; what AOTAutograd is given may call regions for what repeats in it.
     """
 
     facts: str
     note: str
     store: Store
     sizes: GivenSizes | None = None
+    captured: torch.fx.GraphModule | None = None
 
     def key(self, module: torch.fx.GraphModule, inputs: Sequence[Any], asked: list[str]) -> str:
         """Returns the key of the graph in AOTAutograd's cache; without one it refuses to store the graph."""
         try:
-            return captured_key(module, inputs, self.facts, asked, *(self.sizes.ranges() if self.sizes else ()))
+            described = module if self.captured is None else self.captured
+            regions = region_names(module)
+            return captured_key(
+                described, inputs, self.facts, asked, regions, *(self.sizes.ranges() if self.sizes else ())
+            )
         except NoKey as reason:
             return refuse_to_store(str(reason))
 
@@ -116,7 +123,7 @@ def plan_storage(
     device = next((value.device.type for value in tensors if value.device.type != "cpu"), "cpu")
     facts = _digest(compile_facts(device, options))
     note = _digest([facts, str(module.graph), torch.is_grad_enabled(), [_type_of(value) for value in traced]])
-    return Plan(facts, note, choose_store(runtime_options(options)), sizes)
+    return Plan(facts, note, choose_store(runtime_options(options)), sizes, module)
 
 
 def _type_of(value: Any) -> str:

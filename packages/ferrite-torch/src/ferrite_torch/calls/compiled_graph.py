@@ -21,6 +21,7 @@ class CompiledGraph:
         wait: returns when all kernels are compiled; raises what the compiler of kernels does.
         eager: the same graph run op by op, in the layouts that others count on.
         key: its identity in the store; None where it is not stored.
+        calls_captured: whether steps of it call functions of the graph that was captured.
         __wrapped__: what AOTAutograd's cache keeps in its place; only where it keeps something.
     """
 
@@ -33,6 +34,7 @@ class CompiledGraph:
         self.wait = wait
         self.eager: Boxed = run if eager is None else eager
         self.key = key
+        self.calls_captured = False
         self._boxed_call = True  # torch's name, and of the instance: functions around it copy what its dictionary holds
 
     def __call__(self, arguments: list[Any]) -> Any:

@@ -18,11 +18,9 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.torch_private.operators import HigherOrderOp
-
 USER_KERNELS = ("triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation")
 """Launches of a user's Triton kernel: as if on copies of what it writes, and in place."""
-CONTROL_FLOW = ("cond", "while_loop", "invoke_subgraph")
+CONTROL_FLOW = ("cond", "while_loop", "scan", "map_impl", "invoke_subgraph")
 """Ops whose functions are compiled with the graph, where they have a form (`graphs.control_flow`)."""
 _EFFECTS = "with_effects"
 
@@ -59,11 +57,6 @@ def call_of_node(node: torch.fx.Node) -> HigherOrderCall:
         return HigherOrderCall(node.target, str(node.target), node.args, node.kwargs, fakes)
     op = node.args[1]
     return HigherOrderCall(op, str(op), node.args[2:], node.kwargs, tuple(fakes[1:]), has_token=True)
-
-
-def is_captured_call(node: torch.fx.Node) -> bool:
-    """Returns whether a node calls a higher-order op."""
-    return node.op == "call_function" and isinstance(node.target, HigherOrderOp)
 
 
 def operands_of(call: HigherOrderCall) -> list[torch.fx.Node]:

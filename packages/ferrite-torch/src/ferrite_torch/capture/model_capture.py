@@ -18,7 +18,7 @@ from ferrite_runtime import PackageInvalid, describe
 from ferrite_torch.capture.joint_graphs import prepare_joint
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.torch_private.attention import attention_in_graph
-from ferrite_torch.torch_private.fake_tensors import fake_mode, is_fake, move_fake, storage_key
+from ferrite_torch.torch_private.fake_tensors import fake_mode, forgetting_symbols, is_fake, move_fake, storage_key
 from ferrite_torch.torch_private.nodes import map_leaves
 from ferrite_torch.torch_private.partitioning import partition
 from ferrite_torch.torch_private.source_lines import noting_lines
@@ -198,7 +198,7 @@ class _Call:
         """Runs the call once to see what it writes to, and which results share memory with something else."""
         held = len(self.names)
         values = [fake.detach() for fake in fakes]
-        with torch.no_grad():
+        with torch.no_grad(), forgetting_symbols():
             leaves = self._run(values[:held], values[held:])
         written = written_arguments(lambda *flat: tuple(self._run(flat[:held], flat[held:])), values)
         inputs = [place - held for place in written if place >= held]

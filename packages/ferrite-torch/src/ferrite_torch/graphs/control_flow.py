@@ -1,4 +1,4 @@
-"""Lowering of control flow: `cond`, `while_loop` and `invoke_subgraph` to definitions that call regions."""
+"""Lowering of control flow (`cond`, `while_loop`, `scan`, `map`, `invoke_subgraph`) to calls of regions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ferrite_ir.language.dtypes import BOOL
-from ferrite_ir.language.graph import Call, Extern, If, TensorType, Value, View, While
+from ferrite_ir.language.graph import Call, Extern, For, If, TensorType, Value, View, While
 from ferrite_ir.language.sizes import Size, Symbolic, is_static
 from ferrite_torch.calls.higher_order import leaves_of
 from ferrite_torch.devices.dtypes import dtype_of
@@ -116,6 +116,46 @@ class ControlFlow:
         tensors = iter(values)
         return tuple(binds[p] if p in binds else whole_tensor(next(tensors)) for p in range(count))
 
+    def _lower_scan(self, node: torch.fx.Node) -> tuple[Any, ...]:
+        function, carried, rows, others = node.args
+        return self._lower_rows(
+            node, function, list(leaves_of(carried)), list(leaves_of(rows)), list(leaves_of(others))
+        )
+
+    def _lower_map(self, node: torch.fx.Node) -> tuple[Any, ...]:
+        function, rows, others = node.args
+        return self._lower_rows(node, function, [], list(leaves_of(rows)), list(leaves_of(others)))
+
+    def _lower_rows(
+        self, node: torch.fx.Node, function: Any, carried: list[Any], rows: list[Any], others: list[Any]
+    ) -> tuple[Any, ...]:
+        """Lowers a loop over the rows of tensors, which carries some and makes rows of others."""
+        fakes, device = self._fakes(node), self._builder.device
+        parameters = [each.meta.get("val") for each in self._graph_module(function).graph.find_nodes(op="placeholder")]
+        state, made = parameters[: len(carried)], fakes[len(carried) :]
+        if unbacked_bindings(node) or not all(isinstance(each, torch.Tensor) for each in (*state, *fakes)) or not rows:
+            raise NoForm("a loop that carries, or makes, something else than tensors")
+        if not all(is_dense(_type_of(fake, device)) for fake in state):
+            raise NoForm("a loop that carries a tensor with gaps")
+        kept = tuple(map(steps_of, state))
+        body = self._region(function, Use((*kept, *(_row_major(sizes_of(fake.shape[1:])) for fake in made))))
+        types = [_type_of(fake, device) for fake in state]
+        types += [TensorType(dtype_of(f.dtype), s := sizes_of(f.shape), _row_major(s), _place(f, device)) for f in made]
+        if len(body.tensors) != len(fakes) or len(body.returned) != len(fakes) or any(kind.device for kind in types):
+            raise NoForm("a loop that returns something else than its op")
+        count = self._rows_of(rows[0])
+        given = self._given([*carried, *rows, *others], body, slice(len(carried), len(carried) + len(rows)))
+        values, origins = self._new_values(len(fakes), types), origins_of(node)
+        loop = For(values, body.graph, given.args, count, len(carried), len(rows), given.sizes, origins)
+        self._builder.definitions.append(loop)
+        return tuple(map(whole_tensor, values))
+
+    def _rows_of(self, operand: Any) -> Size:
+        tensor = self._results[operand] if isinstance(operand, torch.fx.Node) else operand
+        if not isinstance(tensor, Tensor) or not tensor.shape:
+            raise NoForm("a loop over the rows of something else than a tensor")
+        return tensor.shape[0]
+
     def _lower_call(self, node: torch.fx.Node) -> tuple[Any, ...]:
         function, _, *operands = node.args
         return self._called(node, function, list(leaves_of(operands)))
@@ -133,6 +173,8 @@ class ControlFlow:
     OPS: Mapping[str, Callable[[ControlFlow, torch.fx.Node], tuple[Any, ...]]] = {
         "cond": _lower_cond,
         "while_loop": _lower_loop,
+        "scan": _lower_scan,
+        "map_impl": _lower_map,
         "invoke_subgraph": _lower_call,
     }
 
@@ -157,16 +199,18 @@ class ControlFlow:
             raise NoForm("results that are nested")
         return found
 
-    def _given(self, operands: Sequence[Any], region: Region) -> _Given:
+    def _given(self, operands: Sequence[Any], region: Region, rows: slice = slice(0)) -> _Given:
+        """Returns what a region is called with; of the operands in ``rows`` it takes what lies along the first axis."""
         if len(operands) != len(region.parameters):
             raise NoForm(f"a function of {len(region.parameters)} parameters that is given {len(operands)}")
         args: list[str] = []
         sizes: list[Size] = []
         tensors: list[Tensor] = []
-        for operand, parameter in zip(operands, region.parameters, strict=True):
+        sliced = range(len(operands))[rows]
+        for place, (operand, parameter) in enumerate(zip(operands, region.parameters, strict=True)):
             value = self._results[operand] if isinstance(operand, torch.fx.Node) else operand
             if isinstance(parameter, torch.Tensor):
-                args.append(self._tensor_given(value, parameter))
+                args.append(self._tensor_given(value, parameter, has_rows=place in sliced))
                 tensors.append(value)
             elif isinstance(parameter, torch.SymInt):
                 sizes.append(_integer_given(value))
@@ -174,9 +218,14 @@ class ControlFlow:
                 raise NoForm("a function that was traced for another number than it is given")
         return _Given(tuple(args), tuple(sizes), tuple(tensors))
 
-    def _tensor_given(self, value: Any, parameter: torch.Tensor) -> str:
-        """Returns the name of a value that is a tensor as a parameter wants it: itself, a view of it or a copy."""
+    def _tensor_given(self, value: Any, parameter: torch.Tensor, *, has_rows: bool = False) -> str:
+        """Returns the name of a value that is a tensor as a parameter wants it: itself, a view of it or a copy.
+
+        With ``has_rows`` its rows are as the parameter wants them.
+        """
         kind = _type_of(parameter, self._builder.device)
+        if has_rows:
+            kind = _stacked(value, kind)
         if not isinstance(value, Tensor) or (value.dtype, value.device) != (kind.dtype, kind.device):
             raise NoForm("a function that is given something else than it was traced for")
         if len(value.shape) != len(kind.shape) or any(
@@ -186,7 +235,7 @@ class ControlFlow:
         if all(map(is_static, kind.strides)):
             value = laid_out(self._builder, value, kind.strides)
         else:
-            value = laid_out(self._builder, value, steps_of(parameter))
+            value = laid_out(self._builder, value, kind.strides)
         view = value.strided()
         if view is None:
             view = self._builder.fresh_copy(value, None if 0 in kind.strides else kind.strides).strided()
@@ -227,6 +276,21 @@ class ControlFlow:
 def _type_of(fake: torch.Tensor, device: str) -> TensorType:
     where = "" if fake.device.type == device else fake.device.type
     return TensorType(dtype_of(fake.dtype), sizes_of(fake.shape), steps_of(fake), where)
+
+
+def _stacked(value: Any, row: TensorType) -> TensorType:
+    """Returns the type of a tensor whose rows have a type, of as many as a value has."""
+    if not isinstance(value, Tensor) or not value.shape or not is_dense(row):
+        raise NoForm("a loop over rows with gaps")
+    return TensorType(row.dtype, (value.shape[0], *row.shape), (row.numel, *row.strides), row.device)
+
+
+def _row_major(shape: Shape) -> tuple[Size, ...]:
+    return TensorType(BOOL, tuple(shape)).strides
+
+
+def _place(fake: torch.Tensor, device: str) -> str:
+    return "" if fake.device.type == device else fake.device.type
 
 
 def _result_type(fake: torch.Tensor, returned: TensorType, device: str) -> TensorType:

@@ -44,6 +44,7 @@ from ferrite_torch.torch_private.symbolic_shapes import (
     environment_of,
     is_unbacked_number,
     replaced_symbol,
+    symbolic_value,
     unbacked_bindings,
 )
 
@@ -59,6 +60,18 @@ BINDING_VIEWS = frozenset(("aten.slice.Tensor", "aten.select.int"))
 def has_unbacked(module: torch.fx.GraphModule) -> bool:
     """Returns whether some size or number of a graph is known only when it runs."""
     return any(is_unbacked_number(number) for node in module.graph.nodes for number in _numbers(node.meta.get("val")))
+
+
+def tells_sizes_of_data(module: torch.fx.GraphModule) -> bool:
+    """Returns whether some size or number of a graph comes of data: other than what its loops count to."""
+    counted = {
+        symbol
+        for node in module.graph.nodes
+        if str(node.target) == "while_loop"
+        for symbol, _ in unbacked_bindings(node)
+    }
+    numbers = (number for node in module.graph.nodes for number in _numbers(node.meta.get("val")))
+    return any(is_unbacked_number(each) and not symbolic_value(each)[0].free_symbols <= counted for each in numbers)
 
 
 def _numbers(value: Any) -> Iterator[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ferrite_ir.language.graph import Call, ControlFlow, If, While
+from ferrite_ir.language.graph import Call, ControlFlow, For, If, While
 
 
 def call_text(definition: ControlFlow, launches: Mapping[str, int]) -> str:
@@ -22,6 +22,8 @@ def call_text(definition: ControlFlow, launches: Mapping[str, int]) -> str:
             return _placed(f"if {told(then)} else {told(otherwise)}", place)
         case While(condition=condition, body=body):
             return _placed(f"while {told(condition)} do {told(body)}", place)
+        case For(body=body, count=count):
+            return _placed(f"for each of {count} rows {told(body)}", place)
 
 
 def _placed(text: str, place: str) -> str:

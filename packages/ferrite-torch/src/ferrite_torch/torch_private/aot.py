@@ -14,6 +14,7 @@ import torch
 from ferrite_torch.torch_private.aot_cache import Keeper, keeping_graphs, output_code
 from ferrite_torch.torch_private.effects import keeping_checks
 from ferrite_torch.torch_private.partitioning import Preparation, min_cut
+from ferrite_torch.torch_private.regions import asking_regions_once
 from ferrite_torch.torch_private.symbolic_shapes import sizes_that_depend_on_data
 from ferrite_torch.torch_private.transforms import pass_wrapped_gradients
 from ferrite_torch.torch_private.whole_ops import keeping_ops_whole
@@ -49,7 +50,7 @@ def compile_with_aot(
     pass_wrapped_gradients()
     stored = keeper is not None
     keeping = nullcontext() if keeper is None else keeping_graphs(keeper)
-    whole = (keeping_ops_whole(), keeping_checks(), _keeping_tangents())
+    whole = (keeping_ops_whole(), keeping_checks(), _keeping_tangents(), asking_regions_once())
     with ExitStack() as stack:
         for context in (keeping, *whole, sizes_that_depend_on_data(), _without_unread_texts()):
             stack.enter_context(context)

@@ -129,11 +129,30 @@ def _install_key() -> None:
         keeper = _keeper.get()
         if keeper is None:
             return theirs(module, inputs, config, *rest, **named)
-        autograd_cache.check_cacheable(module)
+        _check_cacheable(module)
         return f"{_PREFIX}{keeper.key(module, inputs, _described(config))}", []
 
     autograd_cache_key.knows_stored_keys = True  # type: ignore[attr-defined]
     autograd_cache.autograd_cache_key = autograd_cache_key  # type: ignore[assignment]  # takes any arguments
+
+
+def _check_cacheable(module: torch.fx.GraphModule) -> None:
+    """Raises unless torch holds all calls of a graph, and of the graphs that it holds, for safe to be found by a key.
+
+    Torch says no to most ops that take functions, whatever the functions are. Which of these ops have a key is for the
+    keeper to say, that makes it; so they are taken for safe here, and their functions are looked at one by one.
+    """
+    from torch._functorch._aot_autograd import autograd_cache
+
+    kind: Any = torch._ops.HigherOrderOperator
+    theirs = kind.cacheable
+    kind.cacheable = lambda self: True
+    try:
+        for part in module.modules():
+            if isinstance(part, torch.fx.GraphModule):
+                autograd_cache.check_cacheable(part)
+    finally:
+        kind.cacheable = theirs
 
 
 def _install_entries() -> None:

@@ -49,6 +49,17 @@ def fake_mode() -> Any:
     return FakeTensorMode(allow_non_fake_inputs=True, shape_env=symbols)
 
 
+def forgetting_symbols() -> AbstractContextManager[Any]:
+    """Returns a context in which nobody waits for the symbols that ops make for integers which only a run tells.
+
+    What records a graph notes them with its nodes, and fake tensors ask that all of them are; here nothing is recorded.
+    """
+    from torch._guards import active_fake_mode
+
+    mode: Any = active_fake_mode()
+    return nullcontext() if mode is None or mode.shape_env is None else mode.shape_env.ignore_fresh_unbacked_symbols()
+
+
 def without_modes() -> AbstractContextManager[Any]:
     """Returns a context in which tensors are real again.
 

@@ -15,12 +15,23 @@ from typing import Any
 import torch
 
 from ferrite_torch.torch_private.operators import Overload, schema_of
+from ferrite_torch.torch_private.regions import region_call
+from ferrite_torch.torch_private.symbolic_shapes import is_known
 
 
-def save_bases(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, seen: int) -> None:
+def save_bases(
+    forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, seen: int, *, is_region: bool = False
+) -> None:
     """Makes a forward save what the caller has in place of views of it; ``seen`` of its results are the caller's.
 
     A view stays where its sizes are symbols that the backward does not know, and where the forward writes to the input.
+
+    Args:
+        forward: one part of a joint graph.
+        backward: the other.
+        seen: how many results of the forward are the caller's.
+        is_region: the two are called by other graphs. What a region returns are tensors of their own, so what its
+            backward wants several views of (query, key and value of one product) is saved in their place.
     """
     output = forward.graph.output_node()
     results = list(output.args[0])  # type: ignore[arg-type]
@@ -28,6 +39,8 @@ def save_bases(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, se
     owned = {
         node for node in (*forward.graph.find_nodes(op="placeholder"), *results[:seen]) if _is_node(node)
     } - written
+    if is_region:
+        owned |= _repaid_bases(results[seen:], owned)
     given = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
     dropped: list[int] = []
     replaced: list[torch.fx.Node] = []
@@ -72,6 +85,37 @@ def _views_up_to(node: Any, owned: set[Any]) -> list[torch.fx.Node]:
         if node in owned:
             count = len(views)
     return views[:count]
+
+
+def _repaid_bases(saved: Sequence[Any], owned: set[Any]) -> set[torch.fx.Node]:
+    """Returns what a forward makes itself and saves views of that have as many elements as it, or more."""
+    elements: dict[torch.fx.Node, Any] = {}
+    for node in saved:
+        base = node
+        while _is_node(base) and _is_view(base):
+            base = base.args[0]
+        if _is_node(base) and base is not node and base not in owned and isinstance(base.meta.get("val"), torch.Tensor):
+            elements[base] = elements.get(base, 0) + node.meta["val"].numel()
+    return {base for base, count in elements.items() if is_known(count >= base.meta["val"].numel())}
+
+
+def hand_on_operands(joint: torch.fx.GraphModule) -> None:
+    """Reads around regions what they return as they were given it.
+
+    A region of a joint graph returns what its backward takes: its weights, among others. They are the caller's already,
+    which saves them as what they are: not results of the region, but inputs.
+    """
+    for node in joint.graph.find_nodes(op="call_function", target=region_call()):
+        region = getattr(joint, str(node.args[0].target), None)
+        if not isinstance(region, torch.fx.GraphModule):
+            continue
+        parameters = {each: place for place, each in enumerate(region.graph.find_nodes(op="placeholder"))}
+        returned: Any = region.graph.output_node().args[0]
+        for reader in list(node.users):
+            place = reader.args[1] if reader.target is operator.getitem else None
+            if isinstance(place, int) and place < len(returned) and returned[place] in parameters:
+                reader.replace_all_uses_with(node.args[2 + parameters[returned[place]]])
+                joint.graph.erase_node(reader)
 
 
 def _is_view(node: torch.fx.Node) -> bool:

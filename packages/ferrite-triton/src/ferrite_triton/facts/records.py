@@ -149,7 +149,27 @@ class TemplateFacts:
         return _stated(self)
 
 
-Facts: TypeAlias = KernelFacts | TemplateFacts
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedComboFacts:
+    """Of mixed combos: what their parts have together; each part has facts of its own."""
+
+    loads: int
+    stores: int
+    reductions: int
+    ops: int
+    flops: int
+    bytes: int
+    numel: int
+    element_bytes: int
+    atomics: bool
+    random: bool
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+Facts: TypeAlias = KernelFacts | TemplateFacts | MixedComboFacts
 
 
 def _stated(record: CommonFacts | PointwiseFacts | ReductionFacts | FormFacts | TemplateFacts) -> dict[str, Any]:

@@ -115,6 +115,22 @@ def _blocks_along(builder: Builder, space: Space, axis: KernelAxis, dtype: DType
     return blocks
 
 
+def program_count(space: Space, dtype: DType) -> Expression:
+    """Returns how many programs a kernel has whose programs wait for no others: what `grid_expression` says."""
+    if isinstance(space.form, RowColumnReduction):
+        return Literal(space.form.chunks, dtype)
+    count: Expression = Literal(space.parts, dtype)
+    for axis in space.grid:
+        if axis.size == 1 or axis.is_whole:
+            continue
+        blocks = space.params.value(axis.size, dtype)
+        if axis.tiled:
+            block = block_size(axis.constant, dtype)
+            blocks = quotient(sub(add(blocks, block), Literal(1, dtype)), block)
+        count = blocks if count == Literal(1, dtype) else mul(count, blocks)
+    return count
+
+
 def place_whole_axes(builder: Builder, space: Space, dtype: DType) -> None:
     """Writes the positions of the axes that a tile holds whole."""
     reduction = space.reduction

@@ -32,6 +32,7 @@ def without_names(kernel: Kernel) -> Kernel:
         stored=tuple(map(renaming.name, kernel.stored)),
         params=tuple(replace(param, name=renaming.name(param.name)) for param in kernel.params),
         form=_form(kernel.form, renaming),
+        combined=tuple(replace(part, name="") for part in kernel.combined),
     )
 
 

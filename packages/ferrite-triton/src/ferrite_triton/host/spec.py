@@ -41,6 +41,7 @@ class KernelSpec:
     facts: Facts
     origin: tuple[str, ...] = ()
     sizes: tuple[Size, ...] = ()
+    parts: tuple[dict[str, Any], ...] = ()
 
     @property
     def id(self) -> str:
@@ -66,6 +67,7 @@ class KernelSpec:
             "index_width": self.index_width,
             "facts": self.facts.to_mapping(),
             "origin": list(self.origin),
+            **({"parts": [dict(part) for part in self.parts]} if self.parts else {}),
         }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ferrite_ir.language.bindings import CHECK, COMPARISONS, LET, READ, SIZE, STEPS, Binding
-from ferrite_ir.language.graph import Call, If, TensorType, Value, View, While
+from ferrite_ir.language.graph import Call, For, If, TensorType, Value, View, While
 from ferrite_ir.language.sizes import Size, Symbolic, hint
 from ferrite_scheduler.model.schedule import (
     Allocate,
@@ -199,6 +199,11 @@ def encode_call(step: CallGraph, with_destinations: Collection[str] = ()) -> dic
             binds = {"binds": list(map(str, definition.binds))} if definition.binds else {}
             buffers = {"buffers": True} if definition.body in with_destinations else {}
             return {"do": "while", **graphs, **given, **binds, **buffers}
+        case For():
+            buffers = {"buffers": True} if definition.body in with_destinations else {}
+            stacked = [encode_layout(value.type) for value in definition.results[definition.carried :]]
+            turns = {"count": host_expression(definition.count), "rows": definition.sliced, "stacked": stacked}
+            return {"do": "for", "graph": definition.body, **given, **turns, **buffers}
 
 
 def _result_strides(value: Value | None, name: str | None) -> list[Expr] | None:

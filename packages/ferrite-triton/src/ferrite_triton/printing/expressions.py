@@ -28,6 +28,7 @@ from ferrite_triton.tile.language import (
     Reduce,
     Reshape,
     Scan,
+    Select,
     Shape,
     TileType,
     Transpose,
@@ -164,6 +165,14 @@ def _offset(_: Offset, operands: Sequence[Printed], __: Hold) -> Made:
     return f"{pointer.above(SUM - 1)} + {elements.above(SUM)}", SUM
 
 
+def _select(_: Select, operands: Sequence[Printed], __: Hold) -> Made:
+    number, *values = (operand.text for operand in operands)
+    text = values.pop()
+    for place in reversed(range(len(values))):
+        text = f"tl.where({number} == {place}, {values[place]}, {text})"
+    return text
+
+
 def _load(part: Load, operands: Sequence[Printed], _: Hold) -> Made:
     pointer, *given = operands
     mask = given.pop(0).text if part.mask is not None else ""
@@ -222,6 +231,7 @@ _PRINTERS: Printers = {
     Expand: _expand,
     Hint: _hint,
     Offset: _offset,
+    Select: _select,
     Load: _load,
     Reduce: _reduce,
     Scan: _scan,

@@ -55,6 +55,7 @@ from .language import (
     Reduce,
     Reshape,
     Scan,
+    Select,
     Shape,
     Statement,
     Store,
@@ -265,6 +266,14 @@ def _bitcast(_: _Instance, part: Bitcast, operands: list[Tile], shape: tuple[int
     return _apply(lambda number: reinterpret(number, source, part.to), operands, shape)
 
 
+def _select(_: _Instance, __: Select, operands: list[Tile], ___: tuple[int, ...]) -> list[Element]:
+    number, *values = operands
+    (chosen,) = number.elements
+    if isinstance(chosen, (Undefined, Address)) or not 0 <= int(chosen) < len(values):
+        return [UNDEFINED]
+    return values[int(chosen)].elements
+
+
 def _offset(_: _Instance, __: Offset, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
     pointers, steps = (spread(tile, shape) for tile in operands)
     found: list[Element] = []
@@ -396,6 +405,7 @@ _VALUES: dict[type[Expression], Callable[..., list[Element]]] = {
     Reshape: _reshape,
     Transpose: _transpose,
     Offset: _offset,
+    Select: _select,
     Expand: _reshape,
     Hint: _reshape,
     Load: _load,

@@ -252,6 +252,14 @@ class Offset(Expression):
 
 
 @dataclass(frozen=True, slots=True)
+class Select(Expression):
+    """The one of several scalars, or addresses, of one type, that the first operand numbers: from 0."""
+
+    WORD: ClassVar[str] = "select"
+    operands: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Load(Expression):
     """What lies at addresses, where a mask holds; elsewhere ``other``, and without it a value that nothing may use.
 
@@ -375,8 +383,8 @@ class Assume(Expression):
 
 
 VALUES: tuple[type[Expression], ...] = (
-    Cast, Bitcast, ProgramId, ProgramCount, Lanes, Full, Broadcast, Reshape, Transpose, Expand, Hint, Offset, Load,
-    Reduce, Scan, Gather, Dot,
+    Cast, Bitcast, ProgramId, ProgramCount, Lanes, Full, Broadcast, Reshape, Transpose, Expand, Hint, Offset, Select,
+    Load, Reduce, Scan, Gather, Dot,
 )  # fmt: skip
 """The operations that have a value, beside `Elementwise` and calls."""
 
@@ -518,7 +526,7 @@ _SEVERAL = "operands"
 _OPERANDS: dict[type[Expression], tuple[str, ...]] = {
     kind: tuple(field.name for field in fields(kind) if str(field.type).startswith("Expression"))
     for kind in (Name, Literal, BlockSize, Constant, *VALUES, *EFFECTS)
-    if kind not in (Reduce, Scan)
+    if kind not in (Reduce, Scan, Select)
 }
 """The names of the operands of all other operations: they are read for every expression, again and again."""
 

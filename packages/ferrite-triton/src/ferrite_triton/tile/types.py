@@ -41,6 +41,7 @@ from .language import (
     Reduce,
     Reshape,
     Scan,
+    Select,
     Shape,
     Store,
     TileType,
@@ -294,6 +295,14 @@ def _assume(_: Assume, condition: TileType) -> None:
     _require(_is_tile_of(BOOL, condition) and condition.shape == (), f"assume takes one bool, got {condition}")
 
 
+def _select(_: Select, number: TileType, *values: TileType) -> TileType:
+    is_number = number.dtype.is_integer and not number.is_pointer and number.shape == ()
+    _require(is_number and bool(values), f"select takes an integer and what it numbers, got {number}")
+    for value in values:
+        _require(value == values[0] and value.shape == (), f"select of {values[0]} and {value}")
+    return values[0]
+
+
 def _axis_of(what: str, axis: int, value: TileType) -> None:
     _require(0 <= axis < len(value.shape), f"{what} along axis {axis} of {value}, which has {len(value.shape)}")
     _require(not value.is_pointer, f"{what} of addresses")
@@ -353,6 +362,7 @@ RULES: dict[type[Expression], Callable[..., TileType | tuple[TileType, ...] | No
     Hint: _hint,
     Offset: _offset,
     Load: _load,
+    Select: _select,
     Reduce: _reduce,
     Scan: _scan,
     Gather: _gather,

@@ -1,0 +1,80 @@
+"""Kernels that share a launch, as one kernel: a mixed combo."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ferrite_ir.language.sizes import hint, is_static, product
+from ferrite_scheduler.model.forms import (
+    Combo,
+    LoopedReduction,
+    MixedCombo,
+    PersistentReduction,
+    Pointwise,
+    RowColumnReduction,
+    Scan,
+)
+from ferrite_scheduler.model.schedule import ComboPart, Kernel, Param
+
+JOINING = (Pointwise, Combo, PersistentReduction, RowColumnReduction, LoopedReduction, Scan)
+"""Forms whose programs wait for no others, and take the time of their memory traffic."""
+ONE_ROW = 1024
+"""Elements from which on a row has a program of its own."""
+UNLIKE = 2
+"""Rows so many times as long as others make programs of unlike length."""
+
+
+def combined(kernels: Sequence[Kernel]) -> Kernel:
+    """Returns the kernel that holds others, or their members, those first whose programs take longest.
+
+    The launch has the skip guard that each of them has.
+    """
+    ordered = sorted(
+        (member for kernel in kernels for member in kernel.members), key=lambda kernel: -program_bytes(kernel)
+    )
+    params: dict[str, Param] = {}
+    for param in (param for kernel in ordered for param in kernel.params):
+        params.setdefault(param.name, param)
+    first = ordered[0]
+    return replace(
+        first,
+        name=f"{first.name}_and_{len(ordered) - 1}_more",
+        form=MixedCombo(takes_turns(ordered)),
+        axes=(),
+        body=tuple(definition for kernel in ordered for definition in kernel.body),
+        homes={name: home for kernel in ordered for name, home in kernel.homes.items()},
+        stored=tuple(name for kernel in ordered for name in kernel.stored),
+        params=tuple(params.values()),
+        skip_guard=kernels[0].skip_guard,
+        combined=tuple(ComboPart(kernel.name, kernel.form, kernel.axes, len(kernel.body)) for kernel in ordered),
+    )
+
+
+def program_bytes(kernel: Kernel) -> int:
+    """Returns about how many bytes a program of a kernel moves: those of a row, or of a chunk of rows."""
+    rows = max(1, kernel.points // row_length(kernel))
+    programs = kernel.form.chunks if isinstance(kernel.form, RowColumnReduction) else rows
+    return 0 if kernel.reduction is None else moved_bytes(kernel) // programs
+
+
+def takes_turns(kernels: Sequence[Kernel]) -> bool:
+    """Returns whether programs of parts alternate: each has a row; parts have equally many, of unlike length."""
+    if not all(isinstance(kernel.form, PersistentReduction) for kernel in kernels):
+        return False
+    if not all(is_static(axis.size) for kernel in kernels for axis in kernel.axes):
+        return False
+    rows = {hint(product(axis.size for axis in kernel.grid)) for kernel in kernels}
+    lengths = list(map(row_length, kernels))
+    return len(rows) == 1 and min(lengths) >= ONE_ROW and max(lengths) >= UNLIKE * min(lengths)
+
+
+def moved_bytes(kernel: Kernel) -> int:
+    """Returns the bytes of memory that a kernel touches, at most: no more elements of a tensor than it has points."""
+    points = kernel.points
+    return sum(min(hint(param.type.storage_size), points) * param.type.dtype.bytes for param in kernel.params)
+
+
+def row_length(kernel: Kernel) -> int:
+    """Returns the points of the reduction axis, by hint; 1 without one."""
+    return 1 if kernel.reduction is None else hint(kernel.reduction.size)

@@ -1,0 +1,267 @@
+"""Horizontal fusion (combo kernels) of whole kernels: small independent ones, of any forms and sizes, share a launch.
+
+A launch costs the host and the device a few microseconds, which is most of what a small kernel takes. Kernels that
+need nothing of each other can be one launch though they have nothing in common: each gets a range of its programs.
+
+```text
+ before   launch A  launch B  launch C         programs   0 1 2 3 4 5 6 7 8 9
+ after    launch (A, B, C)                     are of     A A A A B C C C C C
+```
+
+Kernels are taken in the order of execution. Each is moved up to an earlier one, or that down to it, if nothing between
+needs them where they are, if no more memory is in use at the peak, and if the rules below, `RULES`, have nothing
+against it; what they say is kept as decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from ferrite_ir.language.graph import Graph
+from ferrite_ir.language.sizes import symbols_of
+from ferrite_scheduler.analysis.dependences import Dependences
+from ferrite_scheduler.fusion.rules import Refusal, refuse
+from ferrite_scheduler.kernels.shared_launches import JOINING, combined, moved_bytes, row_length
+from ferrite_scheduler.memory.host_steps import Work
+from ferrite_scheduler.memory.positions import Positions
+from ferrite_scheduler.model.forms import Combo, Pointwise
+from ferrite_scheduler.model.launch_rules import CACHE, PATH, PEAK
+from ferrite_scheduler.model.schedule import Decision, Kernel
+from ferrite_scheduler.model.target import Policy
+
+OPEN = 16
+"""How many launches, the last ones that are not full, a kernel may join."""
+FARTHEST = 512
+"""Positions in the order of execution that a kernel is moved at most: what lies there has to be looked at."""
+TOLD = 2
+"""Refusals that are kept of a kernel that joins none, the nearest ones."""
+
+
+@dataclass(slots=True)
+class Launch:
+    """Kernels that share a launch, in the order in which they joined, and what the rules ask about them.
+
+    Attributes:
+        position: in the order of execution.
+        kernels: at first one, or the members of one.
+        form: a form of theirs that shares no launch, "" if there is none.
+        is_guarded: whether it is left out for some sizes.
+        params, devices, symbols: of all; the last ones those that the sizes of axes are made of.
+        largest, total: bytes moved by the largest, and by all.
+        shortest, longest: points of their reduction axes; 1 without one.
+        is_pointwise: whether none has one.
+        bound: bytes moved by the largest of those that read or make what others of the graph do.
+        is_free: whether there is no such kernel.
+    """
+
+    position: int
+    kernels: list[Kernel]
+    form: str
+    is_guarded: bool
+    params: set[str]
+    devices: set[str]
+    symbols: frozenset[str]
+    largest: int
+    total: int
+    shortest: int
+    longest: int
+    is_pointwise: bool
+    bound: int
+    is_free: bool
+
+    @classmethod
+    def of(cls, kernel: Kernel, position: int, *, is_free: bool) -> Launch:
+        """Returns the launch of one kernel, or of those that it holds."""
+        members = list(kernel.members)
+        sizes, rows = [moved_bytes(member) for member in members], [row_length(member) for member in members]
+        return cls(
+            position,
+            members,
+            next((member.form.name for member in members if not isinstance(member.form, JOINING)), ""),
+            bool(kernel.skip_guard),
+            {param.name for param in kernel.params},
+            {param.type.device for param in kernel.params if not param.host_scalar},
+            frozenset().union(*map(changing_sizes, members)),
+            max(sizes),
+            sum(sizes),
+            min(rows),
+            max(rows),
+            all(isinstance(member.form, Pointwise | Combo) for member in members),
+            0 if is_free else max(sizes),
+            is_free,
+        )
+
+    @property
+    def name(self) -> str:
+        """Returns a value that is made here."""
+        return self.kernels[-1].body[-1].results[0].name
+
+    def absorb(self, other: Launch) -> None:
+        """Adds the kernels of another launch."""
+        self.kernels += other.kernels
+        self.params |= other.params
+        self.devices |= other.devices
+        self.symbols |= other.symbols
+        self.largest, self.total = max(self.largest, other.largest), self.total + other.total
+        self.shortest, self.longest = min(self.shortest, other.shortest), max(self.longest, other.longest)
+        self.is_pointwise = self.is_pointwise and other.is_pointwise
+        self.bound, self.is_free = max(self.bound, other.bound), self.is_free and other.is_free
+
+
+def changing_sizes(kernel: Kernel) -> frozenset[str]:
+    """Returns the symbols that the sizes of the axes of a kernel are made of."""
+    return frozenset(name for axis in kernel.axes for dim in axis.dims for name in symbols_of(dim.size))
+
+
+def _forms(a: Launch, b: Launch, _: Policy) -> Refusal | None:
+    if form := a.form or b.form:
+        return refuse(f"programs of the form {form} share no launch with others")
+    return refuse("one of them is not launched for all sizes") if a.is_guarded or b.is_guarded else None
+
+
+def _devices(a: Launch, b: Launch, _: Policy) -> Refusal | None:
+    return refuse("they run on different devices") if len(a.devices | b.devices) > 1 else None
+
+
+def _parts(a: Launch, b: Launch, policy: Policy) -> Refusal | None:
+    parts, limit = len(a.kernels) + len(b.kernels), policy.max_combo_parts
+    return None if parts <= limit else refuse("too many kernels share the launch", parts=parts, limit=limit)
+
+
+def _params(a: Launch, b: Launch, policy: Policy) -> Refusal | None:
+    count, limit = len(a.params | b.params), policy.max_combo_params
+    return None if count <= limit else refuse("too many tensors", tensors=count, limit=limit)
+
+
+def _sizes(a: Launch, b: Launch, policy: Policy) -> Refusal | None:
+    moved, limit = max(a.largest, b.largest), policy.combo_part_bytes
+    return None if moved <= limit else refuse("a launch is little beside what one takes", bytes=moved, limit=limit)
+
+
+def _rows(a: Launch, b: Launch, policy: Policy) -> Refusal | None:
+    if a.total + b.total <= policy.combo_unlike_bytes or (a.is_pointwise and b.is_pointwise):
+        return None
+    limit, longest = policy.combo_row_elements, max(a.longest, b.longest)
+    if min(a.shortest, b.shortest) <= limit < longest:
+        return refuse("programs of long rows want more warps than those of others", longest=longest, limit=limit)
+    return None
+
+
+def _symbols(a: Launch, b: Launch, _: Policy) -> Refusal | None:
+    if a.symbols <= b.symbols or b.symbols <= a.symbols:
+        return None
+    here, there = (", ".join(sorted(each.symbols)) for each in (a, b))
+    return refuse("compiled for sizes that change by themselves, there would be many of it", first=here, second=there)
+
+
+RULES: dict[str, Callable[[Launch, Launch, Policy], Refusal | None]] = {
+    "C01": _forms,
+    "C02": _devices,
+    "C03": _parts,
+    "C04": _params,
+    "C05": _sizes,
+    "C06": _rows,
+    "C07": _symbols,
+}
+"""What checks whether two launches may be one, by the number of the rule; those about the order come after these."""
+
+
+def combine_kernels(
+    work: Sequence[Work], graph: Graph, dependences: Dependences, policy: Policy, released: Collection[str] = ()
+) -> tuple[list[Work], tuple[Decision, ...]]:
+    """Returns the work with kernels that share launches, and why they do or do not.
+
+    ``released`` are inputs whose storage is freed after their last use.
+    """
+    kernels = [position for position, item in enumerate(work) if isinstance(item, Kernel) and item.points]
+    if not policy.mixed_combos or len(kernels) < 2:
+        return list(work), ()
+    walk = _Walk(work, Positions(work, graph, dependences, released), dependences, policy)
+    for position in kernels:
+        walk.take(position)
+    return walk.finished(), tuple(walk.decisions)
+
+
+class _Walk:
+    """The way through the order of execution: launches so far, and what was decided."""
+
+    def __init__(self, work: Sequence[Work], positions: Positions, dependences: Dependences, policy: Policy) -> None:
+        self.decisions: list[Decision] = []
+        self._work: list[Work | None] = list(work)
+        self._positions = positions
+        self._peak = positions.peak + policy.combo_peak_bytes
+        self._policy = policy
+        self._storage, self._definer = dependences.storage, dependences.definer
+        self._kept = {dependences.storage[name] for name in dependences.kept}
+        self._launches: list[Launch] = []
+        self._open: list[Launch] = []
+
+    def take(self, position: int) -> None:
+        """Has the kernel at a position join a launch before, or be one that others may join."""
+        kernel = self._work[position]
+        assert isinstance(kernel, Kernel), "kernels are taken"
+        mine = Launch.of(kernel, position, is_free=self._leaves_lifetimes(kernel))
+        earliest = self._positions.earliest(position)
+        refused: list[Decision] = []
+        self._open = [launch for launch in self._open if position - launch.position <= FARTHEST]
+        for launch in self._open[-OPEN:]:  # the earliest first: its dependences are the fewest
+            found = self._join(launch, mine, earliest)
+            if found is None:
+                self.decisions.append(Decision(launch.name, mine.name, True, "", "saves a launch"))
+                launch.absorb(mine)
+                if len(launch.kernels) >= self._policy.max_combo_parts:
+                    self._open.remove(launch)
+                return
+            rule, refusal = found
+            if rule != PATH:  # fusion rules tell of kernels that need each other
+                refused.append(Decision(launch.name, mine.name, False, rule, refusal.reason, refusal.numbers))
+        self.decisions += refused[-TOLD:]
+        if not mine.form and not mine.is_guarded:
+            self._launches.append(mine)
+            self._open.append(mine)
+
+    def _join(self, launch: Launch, mine: Launch, earliest: int) -> tuple[str, Refusal] | None:
+        """Moves a kernel to a launch, or the launch to it; returns why not, with the number of the rule.
+
+        ``earliest`` is the first position at which the kernel could run.
+        """
+        for rule, check in RULES.items():
+            refusal = check(launch, mine, self._policy)
+            if refusal is not None:
+                return rule, refusal
+        positions, there, here = self._positions, launch.position, mine.position
+        ways = [(here, there)] if earliest <= there else []
+        if not ways or not (launch.is_free and mine.is_free):
+            ways += [(there, here)] if positions.latest(there) >= here else []
+        if not ways or positions.crosses_wall(there, here):
+            return PATH, refuse("what is needed between them runs between them")
+        bound, limit = max(launch.bound, mine.bound), self._policy.combo_moved_bytes
+        if bound > limit and any(item is not None for item in self._work[there + 1 : here]):
+            return CACHE, refuse("it would not find its operands in the cache any more", bytes=bound, limit=limit)
+        source, target = ways[0]
+        if not (launch.is_free and mine.is_free):
+            peaks = [positions.peak_after(*way) for way in ways]
+            source, target = ways[peaks.index(min(peaks))]
+            if min(peaks) > self._peak:
+                return PEAK, refuse("values would live longer, at the peak", bytes=min(peaks), peak=self._peak)
+        positions.move(source, target)
+        self._work[target], self._work[source] = self._work[there], None
+        launch.position = target
+        return None
+
+    def _leaves_lifetimes(self, kernel: Kernel) -> bool:
+        """Returns whether a kernel reads what the caller gives alone, and leaves all that it writes to it."""
+        return all(
+            self._storage[param.name] not in self._definer
+            if param.access == "read"
+            else self._storage[param.name] in self._kept
+            for param in kernel.params
+        )
+
+    def finished(self) -> list[Work]:
+        """Returns the work in order, with the kernels of each launch as one."""
+        for launch in self._launches:
+            if len(launch.kernels) > 1:
+                self._work[launch.position] = combined(launch.kernels)
+        return [item for item in self._work if item is not None]

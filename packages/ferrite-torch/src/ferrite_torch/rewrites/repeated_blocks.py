@@ -1,0 +1,201 @@
+"""Hierarchical compilation: calls of modules that occur many times in a captured graph become calls of one region.
+
+    linear_1 = linear(x, w1) …                  block_0 = get_attr block_0
+    add_1 = add(…)                              call = invoke_subgraph(block_0, "block_0", x, w1, …)
+    linear_2 = linear(add_1, w2) …     →        add_1 = call[0]
+    add_2 = add(…)                              call_1 = invoke_subgraph(block_0, "block_0", add_1, w2, …)
+
+What follows (differentiating, lowering, scheduling, compiling kernels) does its work for each region once, as for one
+that a user marked (``torch.compiler.nested_compile_region``). What is compared are graphs, after capture: what a module
+looks like does not matter, and layers that were captured differently stay what they are.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ferrite_torch.rewrites.block_structure import AMBIENT, NoStructure, Run, run_of
+from ferrite_torch.torch_private.nodes import example_of, target_name
+from ferrite_torch.torch_private.regions import modules_around, region_call, writes_to_operands
+
+log = logging.getLogger(__name__)
+
+LEAST_CALLS = 3
+"""Calls of equal structure from which on a region is made: two do not repay the boundary that no fusion crosses."""
+LEAST_NODES = 8
+"""Nodes that a block has at least: what is smaller (a norm, an activation) gains more from fusing with what surrounds
+it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The call of a module: its first and its last node, by position, and what the module is."""
+
+    first: int
+    last: int
+    identity: int
+    kind: str
+
+    @property
+    def length(self) -> int:
+        return self.last - self.first + 1
+
+
+def outline_blocks(
+    module: torch.fx.GraphModule, is_wanted: Callable[[int], bool] = lambda identity: True
+) -> torch.fx.GraphModule:
+    """Returns a captured graph with regions for the blocks that repeat; the graph itself, unchanged, if none does.
+
+    Args:
+        module: the graph, as dynamo captured it.
+        is_wanted: tells of a module's identity whether its calls may become regions.
+    """
+    nodes = list(module.graph.nodes)
+    chosen = _chosen(nodes, is_wanted)
+    if not chosen:
+        return module
+    graph, known = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
+    for node in nodes:
+        known[node] = graph.node_copy(node, known.__getitem__)
+    outlined = torch.fx.GraphModule(module, graph)
+    outlined.meta = dict(module.meta)
+    for number, runs in enumerate(chosen):
+        name = f"repeated_block_{number}"
+        setattr(outlined, name, _region(runs[0]))
+        for run in runs:
+            _replace(outlined.graph, run, known, name)
+    outlined.recompile()
+    log.info("%d calls of %d repeated blocks", sum(map(len, chosen)), len(chosen))
+    return outlined
+
+
+def _chosen(nodes: Sequence[torch.fx.Node], is_wanted: Callable[[int], bool]) -> list[list[Run]]:
+    """Returns the runs that become calls of one region each, by region: the largest blocks that repeat."""
+    plain = _under_plain_modes(nodes)
+    alike: defaultdict[Hashable, list[_Call]] = defaultdict(list)
+    names = [target_name(node) for node in nodes]
+    for found in _calls(nodes):
+        for call in _apart(found, names):
+            if call.length >= LEAST_NODES and is_wanted(call.identity) and plain[call.first]:
+                alike[call.kind, tuple(names[call.first : call.last + 1])].append(call)
+    taken = [False] * len(nodes)
+    chosen: list[list[Run]] = []
+    for calls in sorted(alike.values(), key=lambda calls: (-calls[0].length, calls[0].first)):
+        for runs in _equal_runs(nodes, [call for call in calls if not any(taken[call.first : call.last + 1])]):
+            chosen.append([run for _, run in runs])
+            for call, _ in runs:
+                taken[call.first : call.last + 1] = [True] * call.length
+    return chosen
+
+
+def _equal_runs(nodes: Sequence[torch.fx.Node], calls: Sequence[_Call]) -> Iterator[list[tuple[_Call, Run]]]:
+    """Yields calls of equal structure, as many as make a region."""
+    if len(calls) < LEAST_CALLS:
+        return
+    equal: defaultdict[Hashable, list[tuple[_Call, Run]]] = defaultdict(list)
+    for call in calls:
+        try:
+            run = run_of(nodes[call.first : call.last + 1])
+        except NoStructure as reason:
+            log.info("%s is no repeated block: %s", call.kind, reason)
+            continue
+        equal[run.structure].append((call, run))
+    for runs in equal.values():
+        if len(runs) >= LEAST_CALLS and not _has_writes(runs[0][1]):
+            yield runs
+
+
+def _has_writes(run: Run) -> bool:
+    """Returns whether a run writes to what it is given, or may do so: the graph around would have to know."""
+    try:
+        return writes_to_operands(_region(run), [example_of(node) for node in run.operands])
+    except Exception as error:  # noqa: BLE001  # ops that only AOTAutograd can run on fakes raise what they like
+        log.info("what a block writes to is not known: %s", error)
+        return True
+
+
+def _calls(nodes: Sequence[torch.fx.Node]) -> Iterator[_Call]:
+    """Yields the calls of modules that a graph's nodes stand in, each from its first node to its last."""
+    open_calls: list[tuple[str, int, str, int]] = []
+    last = -1
+    for place, node in enumerate(nodes):
+        if node.op in ("placeholder", "output"):
+            around: tuple[tuple[str, int, str], ...] = ()
+        elif not isinstance(example_of(node), torch.Tensor) and not modules_around(node):
+            continue  # sizes and functions, which dynamo puts where they are first needed
+        else:
+            around = modules_around(node)
+        depth = 0
+        while depth < min(len(around), len(open_calls)) and around[depth][0] == open_calls[depth][0]:
+            depth += 1
+        while len(open_calls) > depth:
+            _, identity, kind, first = open_calls.pop()
+            yield _Call(first, last, identity, kind)
+        open_calls += [(*entry, place) for entry in around[depth:]]
+        last = place
+
+
+def _apart(call: _Call, names: Sequence[str]) -> Iterator[_Call]:
+    """Yields the calls that one is: several of the same module in a row look like one, with what repeats inside."""
+    own = names[call.first : call.last + 1]
+    period = next(
+        (p for p in range(LEAST_NODES, call.length) if call.length % p == 0 and own[p:] == own[:-p]), call.length
+    )
+    for first in range(call.first, call.last + 1, period):
+        yield replace(call, first=first, last=first + period - 1)
+
+
+def _under_plain_modes(nodes: Sequence[torch.fx.Node]) -> list[bool]:
+    """Returns for each node whether no mode is in force there that the graph itself has entered.
+
+    What is traced once, for all calls of a region, is traced under the modes of the first; its derivative under none.
+    """
+    plain, grad, entered = [], True, 0
+    for node in nodes:
+        name = target_name(node) if node.op == "call_function" else ""
+        if name in AMBIENT:
+            if name.endswith("set_grad_enabled"):
+                grad = bool(node.args[0])
+            else:
+                entered += 1 if "enter" in name or name.endswith("disable") else -1
+        plain.append(grad and not entered)
+    return plain
+
+
+def _region(run: Run) -> torch.fx.GraphModule:
+    """Returns a run as a graph of its own."""
+    graph = torch.fx.Graph()
+    known: dict[torch.fx.Node, torch.fx.Node] = {}
+    for number, operand in enumerate(run.operands):
+        known[operand] = graph.placeholder(f"operand_{number}")
+        known[operand].meta = dict(operand.meta)
+    for node in run.nodes:
+        known[node] = graph.node_copy(node, known.__getitem__)
+    graph.output(tuple(known[node] for node in run.results))
+    return torch.fx.GraphModule(run.module, graph)
+
+
+def _replace(graph: torch.fx.Graph, run: Run, known: dict[torch.fx.Node, torch.fx.Node], name: str) -> None:
+    """Puts the call of a region in the place of a run."""
+    last = known[run.nodes[-1]]
+    with graph.inserting_after(last):
+        held = graph.get_attr(name)
+    operands = [known[node] for node in run.operands]
+    with graph.inserting_after(held):
+        call = graph.call_function(region_call(), (held, name, *operands))
+    call.meta = {**last.meta, "example_value": tuple(example_of(node) for node in run.results)}
+    place, made = call, [known[node] for node in run.nodes]
+    for number, node in enumerate(run.results):
+        with graph.inserting_after(place):
+            place = graph.call_function(operator.getitem, (call, number))
+        place.meta = dict(known[node].meta)
+        known[node].replace_all_uses_with(place)
+        known[node] = place
+    for node in reversed(made):
+        graph.erase_node(node)

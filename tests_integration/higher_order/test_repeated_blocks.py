@@ -1,0 +1,367 @@
+"""Models whose layers repeat: each structure is one region, called as often as it occurs; numbers as eager's."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import ferrite_torch
+from against_eager import own_only
+
+pytestmark = own_only("it counts regions of our programs")
+
+WIDTH, DEPTH = 8, 5
+
+
+class Layer(nn.Module):
+    """A block of ten ops, with every way to be different."""
+
+    def __init__(self, number: int = 0, width: int = WIDTH, slope: float = 0.1, drop: float = 0.0) -> None:
+        super().__init__()
+        self.number, self.slope, self.drop = number, slope, drop
+        self.norm = nn.LayerNorm(width)
+        self.wide, self.narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.leaky_relu(self.wide(self.norm(x)), self.slope)
+        y = self.narrow(y.sin() * y.sigmoid() + y.tanh())
+        return x + F.dropout(y, self.drop, self.training)
+
+
+class Numbered(Layer):
+    """A block that computes with the number of its layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (1 + 0.1 * self.number)
+
+
+class Counting(Layer):
+    """A block that updates a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+class Normed(Layer):
+    """A block whose norm keeps statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.batch(x))
+
+
+class Viewing(Layer):
+    """A block that returns a view of what it is given, too."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return super().forward(x), x[:, :2]
+
+
+class Frozen(Layer):
+    """A block whose gate has no derivative."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            gate = x.sigmoid() * 2
+        return super().forward(x) * gate
+
+
+class Stack(nn.Module):
+    """Layers one after the other, between a first and a last one."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            x = self.call(layer, x)
+        return x.sin()
+
+    def call(self, layer: nn.Module, x: Tensor) -> Tensor:
+        found: Tensor = layer(x)
+        return found
+
+
+class Calling(Stack):
+    """Calls its layers in a way of its own."""
+
+    def __init__(self, layers: list[nn.Module], how: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__(layers)
+        self.call = how  # type: ignore[method-assign]
+
+
+def layers(make: Callable[[int], nn.Module] = lambda number: Layer(), count: int = DEPTH) -> list[nn.Module]:
+    return [make(number) for number in range(count)]
+
+
+def shared() -> Stack:
+    """Returns a model that calls one layer five times."""
+    return Stack([Layer()] * DEPTH)
+
+
+def tied() -> Stack:
+    """Returns a model whose layers share a weight."""
+    model = Stack(layers())
+    for layer in model.layers:
+        layer.wide.weight = model.layers[0].wide.weight  # type: ignore[union-attr]
+    return model
+
+
+def hooked() -> Stack:
+    """Returns a model with a hook on one layer."""
+    model = Stack(layers())
+    model.layers[2].register_forward_hook(lambda module, given, result: result * 2)
+    return model
+
+
+def evaluated() -> Stack:
+    """Returns a model with dropout in all layers but one."""
+    model = Stack(layers(lambda number: Layer(drop=0.5)))
+    model.layers[2].eval()
+    return model
+
+
+def frozen() -> Stack:
+    """Returns a model with a layer that is not trained."""
+    model = Stack(layers())
+    model.layers[4].requires_grad_(False)
+    return model
+
+
+def autocast(layer: nn.Module, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        found: Tensor = layer(x)
+    return found.float()
+
+
+def both(layer: nn.Module, x: Tensor) -> Tensor:
+    found, seen = layer(x)
+    mixed: Tensor = found + seen.mean()
+    return mixed
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], list[int]]] = {
+    "equal": (lambda: Stack(layers()), [5]),
+    "of one layer": (shared, [5]),
+    "with tied weights": (tied, [5]),
+    "with an odd slope": (lambda: Stack(layers(lambda number: Layer(slope=0.2 if number == 1 else 0.1))), [4]),
+    "of two kinds": (lambda: Stack(layers(lambda number: Layer(slope=0.1 * (1 + number % 2)), 6)), [3, 3]),
+    "with numbers that are not read": (lambda: Stack(layers(Layer)), [5]),
+    "with numbers": (lambda: Stack(layers(Numbered)), []),
+    "with a hook": (hooked, [4]),
+    "with a layer that is not trained": (frozen, [4]),
+    "with a counter": (lambda: Stack(layers(lambda number: Counting())), []),
+    "with statistics": (lambda: Stack(layers(lambda number: Normed())), []),
+    "with views": (lambda: Calling(layers(lambda number: Viewing()), both), []),
+    "with a gate": (lambda: Stack(layers(lambda number: Frozen())), []),
+    "of two": (lambda: Stack(layers(count=2)), []),
+    "in sequence": (lambda: nn.Sequential(*layers()), [5]),
+    "called by keyword": (lambda: Calling(layers(), lambda layer, x: layer(x=x)), [5]),
+    "with ops between": (lambda: Calling(layers(), lambda layer, x: layer(x.cos()).exp().log()), [5]),
+    "checkpointed": (lambda: Calling(layers(), lambda layer, x: checkpoint(layer, x, use_reentrant=False)), []),
+}
+"""By name, a model and how often each of its regions is called, the most first."""
+
+
+def regions() -> list[list[int]]:
+    """Returns of each program that was compiled how often it calls each of its graphs, the most first."""
+    programs = ferrite_torch.compiled_programs()
+    calls = [Counter(step["graph"] for step in program["steps"] if step["do"] == "call") for program in programs]
+    return [sorted(count.values(), reverse=True) for count in calls]
+
+
+def twice(make: Callable[[], nn.Module]) -> tuple[nn.Module, nn.Module]:
+    """Returns a model with its copy."""
+    torch.manual_seed(0)
+    model = make()
+    return model, copy.deepcopy(model)
+
+
+def compiled(model: nn.Module, **options: Any) -> Callable[..., Any]:
+    torch._dynamo.reset()
+    ferrite_torch.reset_statistics()
+    named = {"fallback": False, "use_cache": False, "repeat_blocks": True, **options}
+    return torch.compile(model, backend="ferrite", fullgraph=True, options=named)
+
+
+def drawn(rows: int = 6) -> Tensor:
+    return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(rows)).requires_grad_()
+
+
+def check_training(run: Callable[..., Any], model: nn.Module, twin: nn.Module, rows: int = 6) -> None:
+    """Fails unless results, gradients and buffers are those of eager mode."""
+    x, again = drawn(rows), drawn(rows)
+    found, expected = run(x), twin(again)
+    tolerance = {"rtol": 1e-3, "atol": 1e-4}
+    torch.testing.assert_close(found, expected, **tolerance)
+    found.square().sum().backward()
+    expected.square().sum().backward()
+    torch.testing.assert_close(x.grad, again.grad, rtol=1e-3, atol=1e-3)
+    for (name, mine), (_, theirs) in zip(model.named_parameters(), twin.named_parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-3, msg=name)
+    torch.testing.assert_close(dict(model.named_buffers()), dict(twin.named_buffers()))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training(name: str) -> None:
+    make, expected = MODELS[name]
+    model, twin = twice(make)
+    check_training(compiled(model), model, twin)
+    assert ferrite_torch.statistics()["fallbacks"] == {}
+    assert regions() == [expected, expected]
+    assert list(model.state_dict()) == list(twin.state_dict())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_inference(name: str) -> None:
+    make, _ = MODELS[name]
+    model, twin = twice(make)
+    run = compiled(model.eval())
+    with torch.no_grad():
+        torch.testing.assert_close(run(drawn()), twin.eval()(drawn()), rtol=1e-3, atol=1e-4)
+    assert ferrite_torch.statistics()["fallbacks"] == {}
+
+
+def test_layers_in_another_mode_are_apart() -> None:
+    model, twin = twice(evaluated)
+    run = compiled(model)
+    run(drawn()).sum().backward()
+    assert regions() == [[4], [4]]
+    run = compiled(model.eval())
+    with torch.no_grad():
+        torch.testing.assert_close(run(drawn()), twin.eval()(drawn()), rtol=1e-3, atol=1e-4)
+    assert regions() == [[5]]
+
+
+def test_each_call_draws_numbers_of_its_own() -> None:
+    class Dropped(Layer):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + F.dropout(x.detach().sin().cos().tanh().exp().abs() + 1, 0.5, self.training)
+
+    model = Calling(layers(lambda number: Dropped()), lambda layer, x: x + (layer(x) - x > 0) * 2.0**layer.number)
+    for number, layer in enumerate(model.layers):
+        layer.number = number
+    model.first = nn.Identity()  # type: ignore[assignment]
+    run = compiled(model)
+    torch.manual_seed(3)
+    first = run(torch.zeros(6, WIDTH))
+    torch.manual_seed(3)
+    torch.testing.assert_close(run(torch.zeros(6, WIDTH)), first)
+    assert not torch.equal(run(torch.zeros(6, WIDTH)), first)
+    assert regions() == [[5]]
+    assert len(first.unique()) > 8  # one mask for all layers would leave two values
+
+
+def test_masks_of_forward_and_backward_are_one() -> None:
+    model, _ = twice(lambda: Stack(layers(lambda number: Layer(drop=0.5))))
+    run = compiled(model)
+    x = drawn()
+    torch.manual_seed(5)
+    run(x).sum().backward()
+    assert x.grad is not None
+    step = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+
+    def at(shift: float) -> Tensor:
+        torch.manual_seed(5)
+        found: Tensor = run((x.detach() + shift * step).requires_grad_()).double().sum()
+        return found.detach()
+
+    slope = (at(1e-2) - at(-1e-2)) / 2e-2
+    torch.testing.assert_close(slope, (x.grad * step).double().sum(), rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_autocast(*, inside: bool) -> None:
+    model, twin = twice(lambda: Calling(layers(), autocast) if inside else Stack(layers()))
+    run, x, again = compiled(model), drawn(), drawn()
+    with torch.autocast("cpu", torch.bfloat16, enabled=not inside):
+        found, expected = run(x), twin(again)
+    found.float().square().sum().backward()
+    expected.float().square().sum().backward()
+    torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
+    torch.testing.assert_close(x.grad, again.grad, rtol=1e-1, atol=1e-1)
+    assert regions()[0] == ([] if inside else [5])
+
+
+def test_any_number_of_rows() -> None:
+    model, twin = twice(lambda: Stack(layers()))
+    run = compiled(model)
+    torch._dynamo.reset()
+    run = torch.compile(
+        model, backend="ferrite", fullgraph=True, dynamic=True, options={"fallback": False, "repeat_blocks": True}
+    )
+    for rows in (6, 4, 7):
+        model.zero_grad()
+        twin.zero_grad()
+        check_training(run, model, twin, rows)
+    assert regions() == [[5], [5]]
+
+
+def test_a_model_by_name_and_back() -> None:
+    model, twin = twice(lambda: Stack(layers()))
+    other, _ = twice(lambda: Stack(layers()))
+    handle = ferrite_torch.repeat_blocks(model)
+    again = ferrite_torch.repeat_blocks(model)
+    assert handle.counts == {"Layer": 5, "LayerNorm": 5, "Linear": 11}
+    for each, expected in ((model, [[5]]), (other, [[]])):
+        compiled(each, repeat_blocks=False)(drawn())
+        assert regions()[:1] == expected
+    handle.remove()
+    handle.remove()
+    compiled(model, repeat_blocks=False)(drawn())
+    assert regions()[:1] == [[5]]
+    again.remove()
+    compiled(model, repeat_blocks=False)(drawn())
+    assert regions()[:1] == [[]]
+    assert list(model.state_dict()) == list(twin.state_dict())
+    with ferrite_torch.repeat_blocks(model):
+        compiled(model.layers[0], repeat_blocks=False)(drawn())
+    assert regions()[:1] == [[]]
+
+
+def test_what_is_no_module_is_refused() -> None:
+    with pytest.raises(ferrite_torch.OptionError, match=r"repeat_blocks takes a torch\.nn\.Module, not function"):
+        ferrite_torch.repeat_blocks(drawn)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_stored(*, dynamic: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FERRITE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torch"))
+    for recalled in (0, 2):
+        model, twin = twice(lambda: Stack(layers()))
+        compiled(model)
+        run = torch.compile(
+            model, backend="ferrite", dynamic=dynamic, options={"fallback": False, "repeat_blocks": True}
+        )
+        check_training(run, model, twin)
+        assert ferrite_torch.statistics()["recalled"] == recalled
+
+
+def test_weights_are_not_copied() -> None:
+    model, _ = twice(lambda: Stack(layers()))
+    compiled(model)(drawn()).sum().backward()
+    for program in ferrite_torch.compiled_programs():
+        given = {each["name"] for each in program["inputs"] if each["name"].startswith("primals")}
+        launched = [step for step in program["steps"] if step["do"] == "launch"]
+        assert not any(given.intersection(map(str, step["args"])) for step in launched if len(step["args"]) == 2)
