@@ -213,9 +213,6 @@ def test_others_are_steps_of_their_own(inputs: dict[str, Any], reason: str) -> N
     assert reason in str(ferrite_torch.explain(VARIANTS["plain"](), query, key, value))
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="torch's own step refuses the shapes of an index in the joint graph"
-)
 @own_only("looks at its kernels")
 def test_gradients_of_what_is_captured_are_torchs() -> None:
     query, key, value = given("cpu", 40)

@@ -32,7 +32,8 @@ def index_by_tensors(module: GraphModule) -> None:
 
     A graph in which one of them has to stay is left alone: it runs eagerly as a whole.
     """
-    parts = [each for each in module.modules() if isinstance(each, GraphModule)]
+    mapped = set(_mapped(module))
+    parts = [each for each in module.modules() if isinstance(each, GraphModule) and each not in mapped]
     found = [(part.graph, node) for part in parts for node in part.graph.nodes if _numbers(node)]
     if not all(_may_change(graph, node) for graph, node in found):
         return
@@ -43,6 +44,15 @@ def index_by_tensors(module: GraphModule) -> None:
             _read_by_tensors(graph, node)
     for part in parts if found else ():
         part.recompile()
+
+
+def _mapped(module: GraphModule) -> Iterator[torch.nn.Module]:
+    """Yields the functions of a score, or a mask, that attention is given: their numbers are those of whole axes."""
+    for part in module.modules():
+        for node in part.graph.nodes if isinstance(part, GraphModule) else ():
+            if node.op == "get_attr" and any("flex_attention" in target_name(user) for user in node.users):
+                held = operator.attrgetter(node.target)(part)
+                yield from held.modules() if isinstance(held, GraphModule) else ()
 
 
 def _may_change(graph: Graph, node: Node) -> bool:
