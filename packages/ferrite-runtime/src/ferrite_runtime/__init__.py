@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ferrite_runtime.bundles.building import bundle_kernels, prebuild
     from ferrite_runtime.bundles.bundle import Bundle
     from ferrite_runtime.bundles.entries import Backward, Entry, Variant, Weight
+    from ferrite_runtime.bundles.structure import describe
     from ferrite_runtime.compilation.compiler import choose_store
     from ferrite_runtime.compilation.cross_compilation import CrossReport, cross_compile
     from ferrite_runtime.compilation.triton_adapter import triton_version
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
     from ferrite_runtime.formats.kernel_spec import KernelSpec
     from ferrite_runtime.formats.layouts import Layout
     from ferrite_runtime.formats.program import Program
-    from ferrite_runtime.formats.structure import describe
     from ferrite_runtime.formats.target import Target
     from ferrite_runtime.kernel_source.user_kernels import user_kernel
     from ferrite_runtime.loading.loaded_bundle import LoadedBundle, load

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ferrite_runtime.bundles.structure import check_arguments, check_structure
 from ferrite_runtime.errors import PackageInvalid, SpecError
 from ferrite_runtime.formats.buffer_bounds import check_layout
 from ferrite_runtime.formats.json_fields import Fields
 from ferrite_runtime.formats.layouts import Layout, read_layout
 from ferrite_runtime.formats.program import Program
-from ferrite_runtime.formats.structure import check_arguments, check_structure
 
 WEIGHT_KINDS = ("parameter", "buffer", "constant")
 # Where an input of a program comes from, or a gradient goes: a weight, a tensor of the call, a tensor saved by the

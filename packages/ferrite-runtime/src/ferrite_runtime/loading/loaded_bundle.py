@@ -13,6 +13,7 @@ from typing import Any
 from ferrite_runtime.bundles.bundle import Bundle
 from ferrite_runtime.bundles.entries import Entry, Variant, Weight
 from ferrite_runtime.bundles.prebuilt import BundleLibrary
+from ferrite_runtime.bundles.structure import build, flatten, leaf_names
 from ferrite_runtime.compilation.compiler import Compiler, choose_store
 from ferrite_runtime.compilation.worker_pool import shared_pool
 from ferrite_runtime.errors import (
@@ -26,7 +27,6 @@ from ferrite_runtime.errors import (
 )
 from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.program import Program
-from ferrite_runtime.formats.structure import build, flatten, leaf_names
 from ferrite_runtime.formats.target import Target
 from ferrite_runtime.host.operators import check_operators, names_of
 from ferrite_runtime.kernel_source.allowed_text import check_text

@@ -8,11 +8,11 @@ still fuse side by side.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ferrite_ir.language.dtypes import I64, DType
-from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction, Scan, TensorType
+from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction, Scan, TensorType, names_read
 from ferrite_ir.language.index import Dim, Index, constant, delinearize
 from ferrite_ir.language.powers_of_two import previous_power_of_two
 from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, load, substitute_dims
@@ -182,7 +182,7 @@ def _plans(
         domain = _domain(definition)
         if domain not in heaviest or count > heaviest[domain][0]:
             heaviest[domain] = (count, node)
-        if is_outer(node) and any(_joins(loop, definition) for loop in loops):
+        if is_outer(node) and domain not in joined and _is_joined(definition, loops, graph):
             joined.add(domain)
     looped = {load.source for loop in loops for body in loop.bodies for load in body.loads}
     plans: dict[tuple[tuple[int, ...], ...], Plan] = {}
@@ -220,6 +220,18 @@ def _has_images(touch: Touch, node: Node) -> bool:
 def _length(node: Node, policy: Policy) -> int:
     """Returns the length of a reduction axis to decide by: columns are many programs' work sooner than rows are."""
     return reckoned(node.reduction, policy) if is_outer(node) else hinted(node.reduction)
+
+
+def _is_joined(reduction: Reduction, loops: Sequence[Loop], graph: Graph) -> bool:
+    """Returns whether a loop shares a kernel with a reduction, in the same pass: it does not wait for its result."""
+    alike = [loop for loop in loops if _joins(loop, reduction)]
+    if not alike:
+        return False
+    waiting = {result.name for result in reduction.results}
+    for definition in graph.definitions:
+        if not waiting.isdisjoint(names_read(definition)):
+            waiting.update(result.name for result in definition.results if result is not None)
+    return any(loop.results[0].name not in waiting for loop in alike)
 
 
 def _joins(loop: Loop, reduction: Reduction) -> bool:

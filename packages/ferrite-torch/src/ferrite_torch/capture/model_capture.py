@@ -179,7 +179,7 @@ class _Call:
         self.outputs = 0
 
     def _run(self, held: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
-        from ferrite_runtime.formats.structure import build  # noqa: PLC0415
+        from ferrite_runtime.bundles.structure import build  # noqa: PLC0415
 
         args, kwargs = build(self.arguments, tensors)
         if isinstance(self.model, WholeModel):
