@@ -138,7 +138,7 @@ _MODULES = {
     "loading.warm_up": ("warm_up",),
     "formats.steps": ("Layout",),
     "store.interface": ("Store", "load_record", "save_record"),
-    "formats.structure": ("describe",),
+    "bundles.structure": ("describe",),
     "formats.target": ("Target",),
     "compilation.triton_adapter": ("triton_version",),
     "ahead_of_time.program_tuning": ("TuningReport", "tune"),
