@@ -20,7 +20,10 @@ from example_model import Example, Regression, example_inputs, regression_inputs
 def make_bundles() -> dict[str, bytes]:
     """Returns the example bundles by file name."""
     args, kwargs = example_inputs()
-    example = ferrite_torch.export(Example().eval(), args, kwargs=kwargs, targets=["sm_90", "sm_80"], prebuilt=False)
+    apart = ferrite_torch.Options(policy={"mixed_combos": False})  # a kernel of each kind, not several in one
+    example = ferrite_torch.export(
+        Example().eval(), args, kwargs=kwargs, targets=["sm_90", "sm_80"], prebuilt=False, options=apart
+    )
     regression = ferrite_torch.export(
         Regression().train(), regression_inputs(), targets=["sm_90"], training=True, prebuilt=False
     )
