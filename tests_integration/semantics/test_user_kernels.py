@@ -181,7 +181,7 @@ CASES = {
         Case(by_heuristics, lambda x, y: (x + y) * 2 + 1),
         Case(with_defaults, lambda x, y: x + y + 2.5),
         Case(several_launches, lambda x, y: (x * 2 + 3 * y).sin() + 1, own=3),
-        Case(halves, added_halves, 4),
+        Case(halves, added_halves, 3),
         Case(
             transposed,
             lambda x, y: (2 * x[:990].view(33, 30).t() * torch.arange(33, device=x.device)).relu().sum(0) + y[0],

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
 
 from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.dtypes import F32, F64, I64, DType
@@ -87,11 +90,23 @@ def scalar_tensor(b: Builder, value: Element, **_: Any) -> Tensor:
     "prims.empty_permuted.default",
 )
 def empty(b: Builder, *_: Any, **__: Any) -> Tensor:
-    """Returns uninitialised memory like the fake result; what the op takes its shape from is not computed for it."""
+    """Returns uninitialised memory like the fake result; what the op takes its shape from is not computed for it.
+
+    Under ``torch.use_deterministic_algorithms`` it has the value that eager mode fills such memory with.
+    """
     fake = b.fake
+    if torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory:
+        return filled(b, _unlikely(fake.dtype))
     options = {"dtype": fake.dtype, "device": fake.device}
     made: Tensor = b.extern("aten.empty_strided.default", (sizes_of(fake.shape), steps_of(fake)), options, fake)
     return made
+
+
+def _unlikely(dtype: torch.dtype) -> Element:
+    """Returns what uninitialised memory is filled with where nothing may depend on what it held before."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return math.nan
+    return True if dtype is torch.bool else torch.iinfo(dtype).max
 
 
 @lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
