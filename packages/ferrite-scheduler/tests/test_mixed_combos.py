@@ -53,6 +53,17 @@ def test_reductions_and_loops_of_unlike_sizes_are_one_launch() -> None:
     assert kernel.part_of == (0, 1, 2)
 
 
+def test_few_kernels_of_a_large_program_stay_apart() -> None:
+    """With so many kernels that they are those of layers, a launch of its own for few of them is one more to compile."""
+    large = Policy(combo_small_program=2, combo_least_parts=4)
+    found = check(SUMS, policy=large)
+    assert len(found.kernels) == 3
+    (refused,) = refusals(found)
+    assert (refused.rule, dict(refused.numbers)) == ("C11", {"kernels": 3, "least": 4})
+    assert len(check(SUMS, policy=replace(large, combo_least_parts=3)).kernels) == 1
+    assert len(check(SUMS, policy=replace(large, combo_small_program=3)).kernels) == 1
+
+
 def test_it_is_a_matter_of_policy() -> None:
     assert len(check(SUMS, policy=APART).kernels) == 3
     assert len(check(SUMS, policy=Policy(max_combo_parts=2)).kernels) == 2

@@ -13,7 +13,8 @@ LAUNCH_RULES: dict[str, str] = {
     "C08": "nothing between needs them",
     "C09": "operands stay in the cache",
     "C10": "no higher peak",
+    "C11": "several launches less",
 }
 """In the order in which they are asked."""
-PATH, CACHE, PEAK = "C08", "C09", "C10"
-"""Those that depend on the order of execution."""
+PATH, CACHE, PEAK, FEW = "C08", "C09", "C10", "C11"
+"""Those that depend on the order of execution, and on how many kernels have come together."""

@@ -234,6 +234,9 @@ class Policy:
         combo_peak_bytes: bytes by which shared launches may raise the peak of a program, all of them together: eight of
             the blocks that torch's allocator rounds to.
         max_combo_parts: most kernels of one launch.
+        combo_least_parts: fewest kernels of one launch in a program of more than ``combo_small_program`` kernels: what
+            they become is one more to compile in each place, where they themselves are those of all layers. Set.
+        combo_small_program: see there. Set: steps of optimizers and heads of models have fewer, layers have more.
         reuse: let a dead buffer's storage serve a new one of the same size.
         inplace: let a pointwise result take the storage of an operand that dies there.
     """
@@ -352,6 +355,8 @@ class Policy:
     combo_unlike_bytes: int = 8 << 20
     combo_peak_bytes: int = 4096
     max_combo_parts: int = 64
+    combo_least_parts: int = 3
+    combo_small_program: int = 16
     reuse: bool = True
     inplace: bool = True
 
@@ -381,7 +386,7 @@ _LEAST = dict.fromkeys(
         "scan_parts", "typical_size", "reckoned_length", "reckoned_growth", "combo_shared_share", "hoisted_points",
         "row_minimum", "row_waste", "divided_share", "fusion_neighbours", "reordered_share", "swapped_share",
         "grid_reduction_share", "norm_points", "norm_least_points", "accumulated_products", "accumulated_share",
-        "affine_operands", "last_use_share", "recomputed_points",
+        "affine_operands", "last_use_share", "recomputed_points", "combo_least_parts",
     ),
     1,
 )  # fmt: skip

@@ -10,7 +10,8 @@ need nothing of each other can be one launch though they have nothing in common:
 
 Kernels are taken in the order of execution. Each is moved up to an earlier one, or that down to it, if nothing between
 needs them where they are, if no more memory is in use at the peak, and if the rules below, `RULES`, have nothing
-against it; what they say is kept as decisions.
+against it; what they say is kept as decisions. Where too few come together in a program of many kernels they stay
+apart: a kernel that no other layer has would be compiled for each such launch.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ferrite_scheduler.kernels.shared_launches import JOINING, combined, moved_b
 from ferrite_scheduler.memory.host_steps import Work
 from ferrite_scheduler.memory.positions import Positions
 from ferrite_scheduler.model.forms import Combo, Pointwise
-from ferrite_scheduler.model.launch_rules import CACHE, PATH, PEAK
+from ferrite_scheduler.model.launch_rules import CACHE, FEW, PATH, PEAK
 from ferrite_scheduler.model.schedule import Decision, Kernel
 from ferrite_scheduler.model.target import Policy
 
@@ -51,6 +52,7 @@ class Launch:
         largest, total: bytes moved by the largest, and by all.
         shortest, longest: points of their reduction axes; 1 without one.
         is_pointwise: whether none has one.
+        taken: where its kernels were in the order of execution.
         bound: bytes moved by the largest of those that read or make what others of the graph do.
         is_free: whether there is no such kernel.
     """
@@ -69,6 +71,7 @@ class Launch:
     is_pointwise: bool
     bound: int
     is_free: bool
+    taken: list[int]
 
     @classmethod
     def of(cls, kernel: Kernel, position: int, *, is_free: bool) -> Launch:
@@ -90,6 +93,7 @@ class Launch:
             all(isinstance(member.form, Pointwise | Combo) for member in members),
             0 if is_free else max(sizes),
             is_free,
+            [position],
         )
 
     @property
@@ -100,6 +104,7 @@ class Launch:
     def absorb(self, other: Launch) -> None:
         """Adds the kernels of another launch."""
         self.kernels += other.kernels
+        self.taken += other.taken
         self.params |= other.params
         self.devices |= other.devices
         self.symbols |= other.symbols
@@ -177,10 +182,26 @@ def combine_kernels(
     kernels = [position for position, item in enumerate(work) if isinstance(item, Kernel) and item.points]
     if not policy.mixed_combos or len(kernels) < 2:
         return list(work), ()
-    walk = _Walk(work, Positions(work, graph, dependences, released), dependences, policy)
-    for position in kernels:
-        walk.take(position)
-    return walk.finished(), tuple(walk.decisions)
+    alone: set[int] = set()
+    few: list[Decision] = []
+    while True:
+        walk = _Walk(work, Positions(work, graph, dependences, released), dependences, policy)
+        for position in kernels:
+            if position not in alone:
+                walk.take(position)
+        least = policy.combo_least_parts if len(kernels) > policy.combo_small_program else 2
+        small = [launch for launch in walk.launches if 1 < len(launch.kernels) < least]
+        if not small:
+            return walk.finished(), (*walk.decisions, *few)
+        for launch in small:
+            alone.update(launch.taken)
+            few.append(_too_few(launch, policy))
+
+
+def _too_few(launch: Launch, policy: Policy) -> Decision:
+    first, *_, last = (kernel.body[-1].results[0].name for kernel in launch.kernels)
+    numbers = (("kernels", len(launch.kernels)), ("least", policy.combo_least_parts))
+    return Decision(first, last, False, FEW, "another kernel text for a launch or two", numbers)
 
 
 class _Walk:
@@ -194,7 +215,7 @@ class _Walk:
         self._policy = policy
         self._storage, self._definer = dependences.storage, dependences.definer
         self._kept = {dependences.storage[name] for name in dependences.kept}
-        self._launches: list[Launch] = []
+        self.launches: list[Launch] = []
         self._open: list[Launch] = []
 
     def take(self, position: int) -> None:
@@ -218,7 +239,7 @@ class _Walk:
                 refused.append(Decision(launch.name, mine.name, False, rule, refusal.reason, refusal.numbers))
         self.decisions += refused[-TOLD:]
         if not mine.form and not mine.is_guarded:
-            self._launches.append(mine)
+            self.launches.append(mine)
             self._open.append(mine)
 
     def _join(self, launch: Launch, mine: Launch, earliest: int) -> tuple[str, Refusal] | None:
@@ -261,7 +282,7 @@ class _Walk:
 
     def finished(self) -> list[Work]:
         """Returns the work in order, with the kernels of each launch as one."""
-        for launch in self._launches:
+        for launch in self.launches:
             if len(launch.kernels) > 1:
                 self._work[launch.position] = combined(launch.kernels)
         return [item for item in self._work if item is not None]
