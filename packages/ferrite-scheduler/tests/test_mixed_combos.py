@@ -54,7 +54,7 @@ def test_reductions_and_loops_of_unlike_sizes_are_one_launch() -> None:
 
 
 def test_few_kernels_of_a_large_program_stay_apart() -> None:
-    """With so many kernels that they are those of layers, a launch of its own for few of them is one more to compile."""
+    """With so many kernels that they are those of layers, a launch for few of them is one more to compile."""
     large = Policy(combo_small_program=2, combo_least_parts=4)
     found = check(SUMS, policy=large)
     assert len(found.kernels) == 3
