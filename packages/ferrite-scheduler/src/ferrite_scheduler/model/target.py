@@ -355,7 +355,7 @@ class Policy:
     combo_unlike_bytes: int = 8 << 20
     combo_peak_bytes: int = 4096
     max_combo_parts: int = 64
-    combo_least_parts: int = 3
+    combo_least_parts: int = 8
     combo_small_program: int = 16
     reuse: bool = True
     inplace: bool = True
