@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch._higher_order_ops.map import map as map_rows
+from torch._higher_order_ops import strict_mode
 
 import ferrite_torch
 from ferrite_torch import compilation
@@ -238,22 +238,22 @@ class TestSizes:
 class TestFallback:
     def test_a_higher_order_op_is_a_step_of_a_compiled_graph(self, caplog: pytest.LogCaptureFixture) -> None:
         def f(x: torch.Tensor) -> Any:
-            return map_rows(lambda x: x + 1, x)
+            return strict_mode(lambda x: (x + 1,), (x,))[0]
 
         with caplog.at_level(logging.WARNING):
             torch.testing.assert_close(ferrite_torch.compile(f)(torch.ones(3, 2)), torch.full((3, 2), 2.0))
         found = ferrite_torch.statistics()
         assert not found["fallbacks"]
-        assert found["externs"] == {"higher_order.map_impl": {A_STEP: 1}}
-        assert "the higher-order op map_impl has no lowering and runs as torch runs it" in caplog.text
+        assert found["externs"] == {"higher_order.strict_mode": {A_STEP: 1}}
+        assert "the higher-order op strict_mode has no lowering and runs as torch runs it" in caplog.text
 
     def test_control_flow_without_a_form_is_a_step_too(self, caplog: pytest.LogCaptureFixture) -> None:
         def f(x: torch.Tensor) -> Any:
-            return torch.cond(x.sum() > 0, lambda x: map_rows(lambda row: row + 1, x), lambda x: x - 1, (x,))
+            return torch.cond(x.sum() > 0, lambda x: strict_mode(lambda x: (x + 1,), (x,))[0], lambda x: x - 1, (x,))
 
         with caplog.at_level(logging.WARNING):
             torch.testing.assert_close(ferrite_torch.compile(f)(torch.ones(3, 2)), torch.full((3, 2), 2.0))
-        reason = f"{A_STEP}: a function with a step of its own, higher_order.map_impl"
+        reason = f"{A_STEP}: a function with a step of its own, higher_order.strict_mode"
         assert ferrite_torch.statistics()["externs"] == {"higher_order.cond": {reason: 1}}
 
     def test_an_unsupported_device_runs_eagerly(self) -> None:

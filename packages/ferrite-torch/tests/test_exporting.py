@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._higher_order_ops.map import map as map_rows
+from torch._higher_order_ops import strict_mode
 
 import ferrite_torch
 from ferrite_runtime import Bundle, GuardFailed, IndexOutOfBounds, Options, PackageInvalid, load
@@ -414,14 +414,14 @@ def test_explain_names_what_cannot_be_called(model: Any, inputs: tuple[Any, ...]
 
 
 def test_a_step_that_takes_functions_is_refused() -> None:
-    def by_rows(x: Tensor) -> Tensor:
-        return map_rows(lambda row: row.sin(), x * 2) + 1
+    def strict(x: Tensor) -> Tensor:
+        return strict_mode(lambda x: (x.sin(),), (x * 2,))[0] + 1  # type: ignore[no-any-return]
 
     with pytest.raises(
         Unsupported,
-        match=r"test_exporting\.py:\d+\): higher_order\.map_impl takes functions, which a bundle cannot hold.*choose",
+        match=r"test_exporting\.py:\d+\): higher_order\.strict_mode takes functions, which a bundle cannot.*choose",
     ):
-        exported(by_rows, (torch.ones(4, 2),))
+        exported(strict, (torch.ones(4, 2),))
 
 
 class Choosing(nn.Module):

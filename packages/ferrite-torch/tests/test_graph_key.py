@@ -238,8 +238,8 @@ class TestCaptured:
 
 def test_functions_that_are_compiled_count_and_those_of_steps_do_not() -> None:
     """Steps call the functions of the graph at hand; a scan has its combine in its kernel, a choice its branches."""
+    from torch._higher_order_ops import strict_mode
     from torch._higher_order_ops.associative_scan import associative_scan_op
-    from torch._higher_order_ops.map import map as map_rows
 
     def scan(combine: Callable[..., Any]) -> str | None:
         return graph_key(traced(lambda x: associative_scan_op(lambda a, b: [combine(a, b)], [x], ())[0], X))
@@ -247,13 +247,13 @@ def test_functions_that_are_compiled_count_and_those_of_steps_do_not() -> None:
     def choice(branch: Callable[..., Any]) -> str | None:
         return graph_key(traced(lambda x: torch.cond(x.sum() > 0, branch, torch.cos, (x,)), X))
 
-    def mapped(function: Callable[..., Any]) -> str | None:
-        return graph_key(traced(lambda x: map_rows(function, x), X))
+    def strict(function: Callable[..., Any]) -> str | None:
+        return graph_key(traced(lambda x: strict_mode(lambda x: (function(x),), (x,))[0], X))
 
     assert scan(aten.add.Tensor) is not None
     assert scan(aten.add.Tensor) == scan(aten.add.Tensor) != scan(aten.mul.Tensor)
     assert choice(torch.sin) == choice(torch.sin) != choice(torch.exp)
-    assert mapped(torch.sin) == mapped(torch.exp) is not None
+    assert strict(torch.sin) == strict(torch.exp) is not None
 
 
 @triton.jit

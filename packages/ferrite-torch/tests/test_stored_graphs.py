@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
-from torch._higher_order_ops.map import map as map_rows
+from torch._higher_order_ops import strict_mode
 
 import ferrite_torch
 from ferrite_runtime import CacheUnwritable, Store, choose_store, save_record
@@ -582,10 +582,10 @@ def test_a_stored_graph_calls_the_functions_of_the_graph_at_hand() -> None:
     x = torch.randn(5, 4)
 
     def waves(x: torch.Tensor) -> torch.Tensor:
-        return map_rows(lambda row: row.sin(), x * 2).relu()
+        return strict_mode(lambda x: (x.sin(),), (x * 2,))[0].relu()
 
     def powers(x: torch.Tensor) -> torch.Tensor:
-        return map_rows(lambda row: row.exp(), x * 2).relu()
+        return strict_mode(lambda x: (x.exp(),), (x * 2,))[0].relu()
 
     for place, function in enumerate((waves, powers, waves)):
         torch.testing.assert_close(infer(function, x), function(x))
