@@ -22,8 +22,10 @@ from numpy_programs import run_both
 from tile_kernels import draw, grid_size
 
 POLICIES = {
-    "default": Policy(),
-    "looped": Policy(persistent_elements=2, persistent_elements_outer=2, persistent_elements_again=2),
+    "default": Policy(mixed_combos=False),
+    "looped": Policy(
+        mixed_combos=False, persistent_elements=2, persistent_elements_outer=2, persistent_elements_again=2
+    ),
 }
 
 
