@@ -67,12 +67,16 @@ class DecoderAttention(nn.Module):
         self.value = nn.Linear(config.hidden, config.kv_heads * self.head, bias=False)
         self.output = nn.Linear(config.heads * self.head, config.hidden, bias=False)
 
+    def rotated(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Returns heads `[batch, heads, length, head]` turned by the angles of their positions."""
+        return rotate(x, cos, sin)
+
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         batch, length, _ = x.shape
         query = self.query(x).view(batch, length, -1, self.head).transpose(1, 2)
         key = self.key(x).view(batch, length, -1, self.head).transpose(1, 2)
         value = self.value(x).view(batch, length, -1, self.head).transpose(1, 2)
-        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+        query, key = self.rotated(query, cos, sin), self.rotated(key, cos, sin)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
         return self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
 
@@ -91,13 +95,13 @@ class SwiGLU(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Pre-norm attention and feed-forward with residuals."""
+    """Pre-norm attention and feed-forward with residuals, of the given kinds of norm and attention."""
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, norm: type[nn.Module], attention: type[nn.Module]) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(config.hidden)
-        self.attention = DecoderAttention(config)
-        self.inner_norm = RMSNorm(config.hidden)
+        self.attention_norm = norm(config.hidden)
+        self.attention = attention(config)
+        self.inner_norm = norm(config.hidden)
         self.inner = SwiGLU(config.hidden, config.inner)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -108,11 +112,16 @@ class DecoderLayer(nn.Module):
 class Decoder(nn.Module):
     """Maps token ids `[batch, length]` to logits `[batch, length, vocabulary]`."""
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        norm: type[nn.Module] = RMSNorm,
+        attention: type[nn.Module] = DecoderAttention,
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(config.vocabulary, config.hidden)
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
-        self.norm = RMSNorm(config.hidden)
+        self.layers = nn.ModuleList(DecoderLayer(config, norm, attention) for _ in range(config.layers))
+        self.norm = norm(config.hidden)
         self.head = nn.Linear(config.hidden, config.vocabulary, bias=False)
         cos, sin = rotary_table(config.max_length, config.hidden // config.heads, config.rope_base)
         self.register_buffer("cos", cos, persistent=False)

@@ -10,12 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from benchmarks.models.architectures import DecoderConfig, SwiGLU, rotary_table
+from benchmarks.models.architectures import Decoder, DecoderAttention, DecoderConfig
 
 NORM_PROGRAMS = 128
 """Programs among which the derivative of the norm shares out its rows: about as many as a GPU has multiprocessors."""
@@ -195,60 +194,19 @@ class KernelNorm(nn.Module):
         return Norm.apply(x.reshape(-1, x.shape[-1]), self.weight, self.eps).view(x.shape)
 
 
-class KernelAttention(nn.Module):
+class KernelAttention(DecoderAttention):
     """Causal self-attention whose queries and keys the kernel turns."""
 
-    def __init__(self, config: DecoderConfig) -> None:
-        super().__init__()
-        self.head = config.hidden // config.heads
-        self.query = nn.Linear(config.hidden, config.heads * self.head, bias=False)
-        self.key = nn.Linear(config.hidden, config.kv_heads * self.head, bias=False)
-        self.value = nn.Linear(config.hidden, config.kv_heads * self.head, bias=False)
-        self.output = nn.Linear(config.heads * self.head, config.hidden, bias=False)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        batch, length, _ = x.shape
-        query, key, value = (part(x).view(batch, length, -1, self.head) for part in (self.query, self.key, self.value))
-        query, key = Rotary.apply(query, cos, sin), Rotary.apply(key, cos, sin)
-        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
-        return self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
+    def rotated(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Returns heads ``[batch, heads, length, head]`` that the kernel turned where their projection left them."""
+        return Rotary.apply(x.transpose(1, 2), cos, sin).transpose(1, 2)
 
 
-class KernelLayer(nn.Module):
-    """Pre-norm attention and feed-forward with residuals."""
-
-    def __init__(self, config: DecoderConfig) -> None:
-        super().__init__()
-        self.attention_norm = KernelNorm(config.hidden)
-        self.attention = KernelAttention(config)
-        self.inner_norm = KernelNorm(config.hidden)
-        self.inner = SwiGLU(config.hidden, config.inner)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), cos, sin)
-        return x + self.inner(self.inner_norm(x))
-
-
-class KernelDecoder(nn.Module):
+class KernelDecoder(Decoder):
     """Maps token ids and targets ``[batch, length]`` to the mean loss."""
 
     def __init__(self, config: DecoderConfig) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(config.vocabulary, config.hidden)
-        self.layers = nn.ModuleList(KernelLayer(config) for _ in range(config.layers))
-        self.norm = KernelNorm(config.hidden)
-        self.head = nn.Linear(config.hidden, config.vocabulary, bias=False)
-        cos, sin = rotary_table(config.max_length, config.hidden // config.heads, config.rope_base)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
-        for parameter in self.parameters():
-            if parameter.dim() > 1:
-                nn.init.normal_(parameter, std=0.02)
+        super().__init__(config, KernelNorm, KernelAttention)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        length = tokens.shape[1]
-        x = self.embedding(tokens)
-        for layer in self.layers:
-            x = layer(x, self.cos[:length], self.sin[:length])
-        return CrossEntropy.apply(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
+        return CrossEntropy.apply(super().forward(tokens).flatten(0, 1), targets.flatten())
