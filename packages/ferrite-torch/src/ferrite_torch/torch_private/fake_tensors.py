@@ -50,7 +50,7 @@ def fake_mode() -> Any:
 
 
 def forgetting_symbols() -> AbstractContextManager[Any]:
-    """Returns a context in which nobody waits for the symbols that ops make for integers which only a run tells.
+    """Returns a context in which nobody waits for the data-dependent (unbacked) symbols that ops make.
 
     What records a graph notes them with its nodes, and fake tensors ask that all of them are; here nothing is recorded.
     """
