@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .dtypes import BF16, F16, F32
 from .index import Dim
 from .scalar import Scalar
 from .values import Origins, Value
@@ -24,6 +25,8 @@ from .values import Origins, Value
 SOFTMAX, SUM = "softmax", "sum"
 KINDS = (SOFTMAX, SUM)
 """What becomes of the weights of a row: they are normalised, or they are not."""
+FACTORS = (BF16, F16, F32)
+"""Types that are multiplied."""
 
 
 @dataclass(frozen=True, slots=True)

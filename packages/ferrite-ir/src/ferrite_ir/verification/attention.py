@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from ferrite_ir.language.attend import Attend
-from ferrite_ir.language.dtypes import BF16, BOOL, F16, F32
+from ferrite_ir.language.attend import FACTORS, Attend
+from ferrite_ir.language.dtypes import BOOL, F32
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import Scalar
 
-FACTORS = (BF16, F16, F32)
-"""Types that are multiplied."""
 DEPENDS, TYPES = "V09", "V25"
 
 

@@ -56,7 +56,7 @@ def attention_space(kernel: Kernel) -> Space:
     attend = attend_of(kernel)
     sizes = {axis.name: axis.size for axis in kernel.axes}
     blocks = attend.blocks
-    axes = [KernelAxis("z", sizes["z"], tiled=False, masked=False, block=1, max_block=1)] if "z" in sizes else []
+    axes = [_single("z", sizes["z"])] if "z" in sizes else []
     axes.append(_rows(sizes.get("y", 1), None if blocks is None else blocks.rows))
     axes.append(_whole("x", sizes["x"]))
     axes.append(_cut("r", sizes["r"], None if blocks is None else blocks.columns))

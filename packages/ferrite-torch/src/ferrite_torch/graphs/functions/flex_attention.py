@@ -15,8 +15,8 @@ import torch
 
 from ferrite_ir.language import index as ix
 from ferrite_ir.language import scalar as sc
-from ferrite_ir.language.attend import SOFTMAX, Attend, BlockList, BlockSparsity, ScoreProduct
-from ferrite_ir.language.dtypes import BF16, BOOL, F16, F32, I32
+from ferrite_ir.language.attend import FACTORS, SOFTMAX, Attend, BlockList, BlockSparsity, ScoreProduct
+from ferrite_ir.language.dtypes import BOOL, F32, I32
 from ferrite_ir.language.graph import TensorType
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.scalar import Scalar, is_constant, replace_loads
@@ -26,8 +26,6 @@ from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import packed_strides
 from ferrite_torch.lowering.tensors import Tensor, grid_dims, whole_tensor
 
-FACTORS = (BF16, F16, F32)
-"""Types of queries, keys and values that there are kernels for."""
 FEWEST = 16
 """What rows and columns of sparse blocks are multiples of: tensor cores multiply no fewer."""
 LONGEST_HEAD = 256
