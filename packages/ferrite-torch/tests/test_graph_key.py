@@ -129,8 +129,11 @@ def test_settings_of_torch_count() -> None:
     before = repr(compile_facts("cpu", Options()))
     torch.use_deterministic_algorithms(True)
     try:
-        assert repr(compile_facts("cpu", Options())) != before
+        filling = repr(compile_facts("cpu", Options()))
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        assert len({before, filling, repr(compile_facts("cpu", Options()))}) == 3
     finally:
+        torch.utils.deterministic.fill_uninitialized_memory = True
         torch.use_deterministic_algorithms(False)
     torch.set_default_dtype(torch.float64)
     try:

@@ -56,3 +56,12 @@ def test_uninitialised_memory_is_allocated_not_computed(lower_one: Any) -> None:
     targets = [definition.target for definition in module.graph.definitions]
     assert targets == ["aten.empty_strided.default"] * 2
     assert not module.externs
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool])
+def test_uninitialised_memory_is_filled_where_nothing_may_depend_on_it(agree: Any, dtype: torch.dtype) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        agree(lambda x: (torch.empty_like(x), x.new_empty(3)), torch.zeros(3, 4, dtype=dtype))
+    finally:
+        torch.use_deterministic_algorithms(False)

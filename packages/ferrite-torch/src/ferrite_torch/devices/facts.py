@@ -1,4 +1,4 @@
-"""What torch knows about the device at hand, as plain data."""
+"""What torch knows about the device at hand, and is asked to do with it, as plain data."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ def convolution_precision() -> str:
     """
     cudnn: Any = torch.backends.cudnn
     return str(cudnn.conv.fp32_precision)
+
+
+def fills_memory() -> bool:
+    """Returns whether eager mode fills memory that has no contents yet, so that nothing depends on what it held."""
+    deterministic: Any = torch.utils.deterministic  # has a property, which type checkers do not see
+    return torch.are_deterministic_algorithms_enabled() and bool(deterministic.fill_uninitialized_memory)
 
 
 def lacking_types() -> frozenset[torch.dtype]:

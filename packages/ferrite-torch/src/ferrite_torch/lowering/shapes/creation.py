@@ -14,6 +14,7 @@ from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size
 from ferrite_torch.devices.dtypes import dtype_of
+from ferrite_torch.devices.facts import fills_memory
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import Element, Number, element_at, known_number, plain_number, refuse_opaque
 from ferrite_torch.lowering.expressions import add, call, choose, eq, floor, lt, mul, number_of, sub
@@ -95,7 +96,7 @@ def empty(b: Builder, *_: Any, **__: Any) -> Tensor:
     Under ``torch.use_deterministic_algorithms`` it has the value that eager mode fills such memory with.
     """
     fake = b.fake
-    if torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory:
+    if fills_memory():
         return filled(b, _unlikely(fake.dtype))
     options = {"dtype": fake.dtype, "device": fake.device}
     made: Tensor = b.extern("aten.empty_strided.default", (sizes_of(fake.shape), steps_of(fake)), options, fake)
