@@ -114,16 +114,14 @@ def _compiled(
         choose_by_masks(captured)
         index_by_tensors(captured)
         multiply_out(captured)
-        blocks = outline_blocks(captured, is_wanted(chosen)) if module is captured and is_asked(chosen) else captured
+        blocks = outline_blocks(captured, is_wanted(chosen)) if module is captured and is_asked(chosen) else module
         is_kept = module is captured and stores_graphs(chosen) and not has_guarded_floats() and observer() is None
         tensors = list(_tensors(module, inputs))
         plan = plan_storage(captured, _traced(captured, inputs), tensors, chosen) if is_kept else None
         if (plan is None or not plan.is_completed()) and observer() is None:
             _warm_up(module, inputs, chosen)
         note = partial(announce_eager, module=captured) if chosen.fallback else _refuse
-        call = keeping_tangents(
-            _compile(blocks if module is captured else module, inputs, chosen, plan), eager, captured, note
-        )
+        call = keeping_tangents(_compile(blocks, inputs, chosen, plan), eager, captured, note)
         return undisturbed(keeping_places(call, eager, together, captured, note) if together else call)
     except Refused as refused:
         return _refused(eager, refused, chosen, captured)

@@ -33,6 +33,7 @@ __all__ = [
     "ControlFlow",
     "Definition",
     "Extern",
+    "For",
     "Graph",
     "If",
     "Loop",
@@ -56,6 +57,7 @@ __all__ = [
     "names_read",
     "overlaps",
     "row_major",
+    "row_type",
     "views_in",
     "whole",
 ]

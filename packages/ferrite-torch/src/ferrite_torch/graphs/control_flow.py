@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ferrite_ir.language.dtypes import BOOL
-from ferrite_ir.language.graph import Call, Extern, For, If, TensorType, Value, View, While
+from ferrite_ir.language.graph import Call, Extern, For, If, TensorType, Value, View, While, row_type
 from ferrite_ir.language.sizes import Size, Symbolic, is_static
 from ferrite_torch.calls.higher_order import leaves_of
 from ferrite_torch.devices.dtypes import dtype_of
@@ -95,13 +95,13 @@ class ControlFlow:
         kept = [parameter for parameter in parameters[:count] if isinstance(parameter, torch.Tensor)]
         if not all(isinstance(each, (torch.Tensor, torch.SymInt)) for each in parameters[:count]):
             raise NoForm("a loop that carries something else than tensors and integers")
-        if not all(is_dense(_type_of(fake, self._builder.device)) for fake in kept):
+        if not all(is_dense(self._builder.type_of(fake)) for fake in kept):
             raise NoForm("a loop that carries a tensor with gaps")
         test = self._region(condition, Use())
         body = self._region(function, Use(tuple(map(steps_of, kept))))
         _refuse_condition(test)
         _refuse_other_parameters(test, body)
-        types = [_type_of(fake, self._builder.device) for fake in kept]
+        types = [self._builder.type_of(fake) for fake in kept]
         values = self._new_values(len(fakes), types)
         if body.tensors != tuple(types) or len(fakes) != count:
             raise NoForm("a loop that does not carry what it is given")
@@ -130,17 +130,17 @@ class ControlFlow:
         self, node: torch.fx.Node, function: Any, carried: list[Any], rows: list[Any], others: list[Any]
     ) -> tuple[Any, ...]:
         """Lowers a loop over the rows of tensors, which carries some and makes rows of others."""
-        fakes, device = self._fakes(node), self._builder.device
+        fakes, type_of = self._fakes(node), self._builder.type_of
         parameters = [each.meta.get("val") for each in self._graph_module(function).graph.find_nodes(op="placeholder")]
         state, made = parameters[: len(carried)], fakes[len(carried) :]
         if unbacked_bindings(node) or not all(isinstance(each, torch.Tensor) for each in (*state, *fakes)) or not rows:
             raise NoForm("a loop that carries, or makes, something else than tensors")
-        if not all(is_dense(_type_of(fake, device)) for fake in state):
+        kept = list(map(type_of, state))
+        if not all(map(is_dense, kept)):
             raise NoForm("a loop that carries a tensor with gaps")
-        kept = tuple(map(steps_of, state))
-        body = self._region(function, Use((*kept, *(_row_major(sizes_of(fake.shape[1:])) for fake in made))))
-        types = [_type_of(fake, device) for fake in state]
-        types += [TensorType(dtype_of(f.dtype), s := sizes_of(f.shape), _row_major(s), _place(f, device)) for f in made]
+        stacked = [TensorType(kind.dtype, kind.shape, device=kind.device) for kind in map(type_of, made)]
+        types = [*kept, *stacked]
+        body = self._region(function, Use(tuple(kind.strides for kind in (*kept, *map(row_type, stacked)))))
         if len(body.tensors) != len(fakes) or len(body.returned) != len(fakes) or any(kind.device for kind in types):
             raise NoForm("a loop that returns something else than its op")
         count = self._rows_of(rows[0])
@@ -223,7 +223,7 @@ class ControlFlow:
 
         With ``has_rows`` its rows are as the parameter wants them.
         """
-        kind = _type_of(parameter, self._builder.device)
+        kind = self._builder.type_of(parameter)
         if has_rows:
             kind = _stacked(value, kind)
         if not isinstance(value, Tensor) or (value.dtype, value.device) != (kind.dtype, kind.device):
@@ -232,10 +232,7 @@ class ControlFlow:
             a != b for a, b in zip(value.shape, kind.shape, strict=True) if is_static(a) and is_static(b)
         ):
             raise NoForm("a function that is given a tensor of another shape than it was traced for")
-        if all(map(is_static, kind.strides)):
-            value = laid_out(self._builder, value, kind.strides)
-        else:
-            value = laid_out(self._builder, value, kind.strides)
+        value = laid_out(self._builder, value, kind.strides)
         view = value.strided()
         if view is None:
             view = self._builder.fresh_copy(value, None if 0 in kind.strides else kind.strides).strided()
@@ -266,16 +263,11 @@ class ControlFlow:
             if isinstance(returned, TensorType | PassedView) != isinstance(fake, torch.Tensor):
                 raise NoForm("a function that returns something else than its op")
             if isinstance(returned, TensorType):
-                types.append(_result_type(fake, returned, self._builder.device))
+                types.append(_result_type(fake, returned, self._builder.device_of(fake)))
         return self._new_values(len(fakes), types)
 
     def _new_values(self, count: int, types: Sequence[TensorType]) -> tuple[Value, ...]:
         return self._builder.new_values(types, numbered=count > 1)
-
-
-def _type_of(fake: torch.Tensor, device: str) -> TensorType:
-    where = "" if fake.device.type == device else fake.device.type
-    return TensorType(dtype_of(fake.dtype), sizes_of(fake.shape), steps_of(fake), where)
 
 
 def _stacked(value: Any, row: TensorType) -> TensorType:
@@ -285,14 +277,6 @@ def _stacked(value: Any, row: TensorType) -> TensorType:
     return TensorType(row.dtype, (value.shape[0], *row.shape), (row.numel, *row.strides), row.device)
 
 
-def _row_major(shape: Shape) -> tuple[Size, ...]:
-    return TensorType(BOOL, tuple(shape)).strides
-
-
-def _place(fake: torch.Tensor, device: str) -> str:
-    return "" if fake.device.type == device else fake.device.type
-
-
 def _result_type(fake: torch.Tensor, returned: TensorType, device: str) -> TensorType:
     """Returns the type of a result in the symbols of the caller.
 
@@ -300,8 +284,7 @@ def _result_type(fake: torch.Tensor, returned: TensorType, device: str) -> Tenso
         NoForm: the function returns another one.
     """
     strides = returned.strides if all(map(is_static, returned.strides)) else own_strides(fake)
-    where = "" if fake.device.type == device else fake.device.type
-    kind = TensorType(dtype_of(fake.dtype), sizes_of(fake.shape), strides, where)
+    kind = TensorType(dtype_of(fake.dtype), sizes_of(fake.shape), strides, device)
     pairs = zip((*kind.shape, *kind.strides), (*returned.shape, *returned.strides), strict=False)
     is_other = any(is_static(a) and is_static(b) and a != b for a, b in pairs)
     if (kind.dtype, kind.device, len(kind.shape)) != (returned.dtype, returned.device, len(returned.shape)) or is_other:

@@ -88,9 +88,8 @@ class GraphInputs:
             raise Unsupported(f"a graph with a tensor of layout {fake.layout}: {name}")
         if fake.is_neg():
             raise Unsupported(f"a graph with an input to be negated when it is read: {name}; pass resolve_neg()")
-        device = "" if fake.device.type == self._builder.device else fake.device.type
         shape, dtype = sizes_of(fake.shape), dtype_of(fake.dtype)
-        tensor = self._builder.input(name, dtype, shape, strides or steps_of(fake), device)
+        tensor = self._builder.input(name, dtype, shape, strides or steps_of(fake), self._builder.device_of(fake))
         self._lifetimes.fix(tensor.value.name, node)
         return tensor
 

@@ -398,9 +398,15 @@ class Builder:
     def _extern_result(self, fake: Any, position: int | None) -> Value | None:
         if not isinstance(fake, torch.Tensor):
             return None
-        device = "" if fake.device.type == self.device else fake.device.type
-        kind = TensorType(dtype_of(fake.dtype), sizes_of(fake.shape), steps_of(fake), device)
-        return Value(self._fresh(self._stem if position is None else f"{self._stem}_{position}"), kind)
+        return Value(self._fresh(self._stem if position is None else f"{self._stem}_{position}"), self.type_of(fake))
+
+    def type_of(self, fake: torch.Tensor) -> TensorType:
+        """Returns the type that a value of the graph has which is like a fake tensor."""
+        return TensorType(dtype_of(fake.dtype), sizes_of(fake.shape), steps_of(fake), self.device_of(fake))
+
+    def device_of(self, fake: torch.Tensor) -> str:
+        """Returns what types call the device of a fake tensor: nothing where it is that of the graph."""
+        return "" if fake.device.type == self.device else str(fake.device.type)
 
     @property
     def origins(self) -> Origins:
