@@ -246,7 +246,11 @@ def test_many_kernels_in_a_row_give_the_same_as_a_graph(device: str, hosts: list
     def many(*inputs: Tensor) -> tuple[Tensor, ...]:
         return tuple(x.sin().softmax(-1) for x in inputs)
 
-    calls = [compiled(many, fullgraph=True, dynamic=False, options={"native_graphs": on}) for on in (None, False)]
+    apart = {"mixed_combos": False}  # launches enough for a graph
+    calls = [
+        compiled(many, fullgraph=True, dynamic=False, options={"native_graphs": on, "policy": apart})
+        for on in (None, False)
+    ]
     kept = []
     for _ in range(9):
         inputs = [torch.randn(4, 61 + 3 * k, device=device, requires_grad=True) for k in range(10)]

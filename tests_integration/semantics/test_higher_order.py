@@ -94,8 +94,8 @@ class Case:
 CASES = {
     each.program.__name__: each
     for each in (
-        Case(recurrence, ("scan",)),
-        Case(rows, ("map_impl",)),
+        Case(recurrence, ()),
+        Case(rows, ()),
         Case(combined, (), sizes=(6,)),
         Case(combined_in_reverse, (), sizes=(6,)),
         Case(attention, (), has_gradient=False, sizes=(6,)),
@@ -182,16 +182,16 @@ def test_a_step_is_named_with_its_line(caplog: pytest.LogCaptureFixture) -> None
     caplog.set_level("WARNING", "ferrite_torch")
     for _ in range(2):
         torch._dynamo.reset()
-        compiled(rows)(drawn(6))
+        compiled(strictly)(drawn(6))
     (said,) = [each.getMessage() for each in caplog.records if each.name.startswith("ferrite_torch")]
-    assert f"({__file__}:{rows.__code__.co_firstlineno + 1})" in said
-    assert "the higher-order op map_impl has no lowering" in said
+    assert f"({__file__}:{strictly.__code__.co_firstlineno + 1})" in said
+    assert "the higher-order op strict_mode has no lowering" in said
     assert "What to do: " in said
 
 
 def test_a_step_is_explained() -> None:
-    (graph,) = ferrite_torch.explain(rows, drawn(6)).graphs
-    assert [(op, count) for op, _, count in graph.externs] == [("higher_order.map_impl", 1)]
+    (graph,) = ferrite_torch.explain(strictly, drawn(6)).graphs
+    assert [(op, count) for op, _, count in graph.externs] == [("higher_order.strict_mode", 1)]
     assert len(graph.kernels) == 2
 
 
@@ -203,7 +203,7 @@ def test_an_error_inside_a_step_names_its_line() -> None:
     fail.register_fake(torch.empty_like)
 
     def function(x: Tensor) -> Tensor:
-        return map_rows(lambda row: fail(row) * 1, x * 2) + 1
+        return torch._higher_order_ops.strict_mode(lambda x: (fail(x) * 1,), (x * 2,))[0] + 1  # type: ignore[attr-defined]
 
     with pytest.raises(ValueError, match="not today") as found:
         compiled(function)(torch.ones(4, 2))
@@ -214,7 +214,7 @@ def test_a_step_stays_out_of_cuda_graphs() -> None:
     from ferrite_runtime.engines.cuda_graphs import obstacles, written_inputs
     from ferrite_runtime.formats.program import Program
 
-    compiled(recurrence)(drawn(6))
+    compiled(strictly)(drawn(6))
     program = Program.from_mapping(compiled_programs()[0])
-    assert any("captured.scan." in reason for reason in obstacles(program))
+    assert any("captured.strict_mode." in reason for reason in obstacles(program))
     assert written_inputs(program) == frozenset()
