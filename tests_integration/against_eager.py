@@ -68,7 +68,7 @@ def forms() -> list[str]:
 
 
 def compiled_to_kernels(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Returns the function compiled as by `compiled`, library calls for want of a kernel being errors."""
+    """Returns the function compiled as by `compiled`, extern calls for want of a kernel being errors."""
     if is_own():
         options["options"] = {"fallback": False, "verify": True, "extern": "error"}
     return compiled(function, **options)

@@ -35,7 +35,7 @@ BATCHES, ANY_BATCHES = (2, 2, 2), (2, 3, 2)
 
 
 def short(model: str, inputs: tuple[Any, ...], batch: int) -> tuple[Any, ...]:
-    """Returns the start of a batch: compilers do the same work for it, and library calls take no time."""
+    """Returns the start of a batch: compilers do the same work for it, and extern calls take no time."""
     if model in ("vit", "resnet50"):
         return tuple(x[:batch].clone() for x in inputs)
     return tuple(x[:batch, :64].clone() for x in inputs)

@@ -2,9 +2,9 @@
 
     python benchmarks/host/dynamic_host.py --models llama,bert --modes inference,training
 
-Needs no GPU: kernels are launched on one that does nothing (`idle_gpu.py`), library calls run on the host, so models
-are narrow. "Call" is all that a program pays: dynamo's guards, AOTAutograd, ours, and library calls. "Program" is ours
-alone, with the library calls, of all graphs of a call. "Changing" takes other sizes from call to call, which come
+Needs no GPU: kernels are launched on one that does nothing (`idle_gpu.py`), extern calls run on the host, so models
+are narrow. "Call" is all that a program pays: dynamo's guards, AOTAutograd, ours, and extern calls. "Program" is ours
+alone, with the extern calls, of all graphs of a call. "Changing" takes other sizes from call to call, which come
 again; "unprepared" is the same without the functions that are written for such sizes
 (`ferrite_runtime.engines.shape_cache`), as it is where sizes do not recur. All are microseconds of this thread's
 processor time, the least of several batches.

@@ -1,6 +1,6 @@
 """A GPU that does nothing: programs compile, tune, load and launch as they do on an H200, on tensors of the host.
 
-What launches is an empty C function, and every time that is measured is the same. Library calls run on the host.
+What launches is an empty C function, and every time that is measured is the same. Extern calls run on the host.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Measures what the host time of a launch-bound model is made of: the driver's launch, library calls, its own calls.
+"""Measures what the host time of a launch-bound model is made of: the driver's launch, extern calls, its own calls.
 
 python benchmarks/host/launch_parts.py
 
 Four tables, in microseconds of the host, without waiting for the device. How often one call of `launch.py`'s model
-goes to native code and to the library; the library calls of a transformer layer (16 tokens of width 256, bf16) from
+goes to native code and to the library; the extern calls of a transformer layer (16 tokens of width 256, bf16) from
 Python, into a buffer, and by native code, one and eight to a call; a launch by the driver alone, in the ways that the
 driver has; a hundred launches as a graph of the driver, unchanged and with nodes set before each launch. With
 ``--device cpu`` the first two can be tried without a GPU; those times tell only the host's part.
@@ -34,7 +34,7 @@ TOKENS, WIDTH, HEADS = 16, 256, 4
 TOGETHER = 8
 
 
-# --- library calls --------------------------------------------------------------------------------------------------
+# --- extern calls --------------------------------------------------------------------------------------------------
 
 
 def native_product(operation: str, out: Tensor, operands: tuple[Tensor, ...], count: int) -> Callable[[], None]:
@@ -63,7 +63,7 @@ def native_product(operation: str, out: Tensor, operands: tuple[Tensor, ...], co
 
 
 def library_rows(device: str, batches: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields name -> figures of the library calls of a layer."""
+    """Yields name -> figures of the extern calls of a layer."""
     x = torch.randn(TOKENS, WIDTH, device=device, dtype=torch.bfloat16)
     weight = torch.nn.Parameter(torch.randn(3 * WIDTH, WIDTH, device=device, dtype=torch.bfloat16)).t()
     bias = torch.nn.Parameter(torch.randn(3 * WIDTH, device=device, dtype=torch.bfloat16))
@@ -92,7 +92,7 @@ def library_rows(device: str, batches: int) -> Iterator[tuple[str, dict[str, Any
 
 
 def calls_of(host: Any) -> dict[str, int]:
-    """Returns how often a host function goes to native code, to each library call, to views and to allocations."""
+    """Returns how often a host function goes to native code, to each extern call, to views and to allocations."""
     names = Counter(str(i.argval) for i in dis.get_instructions(host) if i.opname == "LOAD_GLOBAL")
     found = Counter({name.removeprefix("_aten_"): count for name, count in names.items() if name.startswith("_aten_")})
     found["native calls"] = sum(count for name, count in names.items() if name.startswith(("_run", "_slow")))
@@ -135,7 +135,7 @@ def main() -> int:
         idle_gpu.install()
     tables: dict[str, Callable[[], Iterator[tuple[str, dict[str, Any]]]]] = {
         "one call of the model": lambda: model_rows(plan.device),
-        "a library call": lambda: library_rows(plan.device, plan.batches),
+        "an extern call": lambda: library_rows(plan.device, plan.batches),
     }
     if plan.device == "cuda":
         tables["a launch by the driver"] = lambda: driver_rows(plan.batches)

@@ -258,8 +258,8 @@ def timed(runs: dict[str, Callable[[], Any]], sweep: Sweep, plan: argparse.Names
     started = time.perf_counter()
     for turn in range(1 if plan.tiny else most):
         seconds = time.perf_counter() - started
-        is_told = all(second <= best * REPEATED for best, second in fastest.values())
-        if turn >= least and seconds > sweep.seconds * (1 if is_told else PATIENCE):
+        is_bound = all(second <= best * REPEATED for best, second in fastest.values())
+        if turn >= least and seconds > sweep.seconds * (1 if is_bound else PATIENCE):
             break
         for label, run in runs.items():
             run()  # what the others have driven out of the host's caches is there again

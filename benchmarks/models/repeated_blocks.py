@@ -35,7 +35,7 @@ STEPS = 30
 
 
 def build(layers: int, device: str) -> tuple[Any, Any]:
-    """Returns a GPT with so many layers, and a batch of token ids: short on a CPU, where library calls run."""
+    """Returns a GPT with so many layers, and a batch of token ids: short on a CPU, where extern calls run."""
     import torch
 
     from benchmarks.models.gpt import GPT

@@ -64,7 +64,7 @@ def inductor_statistics() -> dict[str, Any]:
 
 
 def count_work(backend: str) -> dict[str, Any]:
-    """Returns captured graphs, graph breaks, kernels and library calls of everything compiled in this process."""
+    """Returns captured graphs, graph breaks, kernels and extern calls of everything compiled in this process."""
     if backend == UNCOMPILED:
         return {}
     from torch._dynamo.utils import counters

@@ -19,7 +19,7 @@ DTYPES = (torch.float32, torch.int64)
 NATIVE_OPS = frozenset(
     ("auto_functionalize", "cond", "flex_attention", "flex_attention_backward", "map", "register_hook", "scan")
 ) | {"while_loop"}
-"""Ops whose samples are kernels and library calls alone. All others are steps of their own."""
+"""Ops whose samples are kernels and extern calls alone. All others are steps of their own."""
 EITHER = frozenset(("invoke_subgraph",))
 """Ops that torch writes out in some versions and calls in others."""
 ENTRIES = {f"{info.name}:{info.variant_test_name}": info for info in database()}

@@ -31,7 +31,7 @@ WAYS = {"forward": "values", "backward": "gradients", "inplace": "in place", "dy
 SHORT = dict(zip(DTYPES, ("f32", "i64", "bf16", "f16", "f64", "i32", "b"), strict=True))
 ORDER = ("f64", "f32", "f16", "bf16", "i64", "i32", "b")
 MOST_CALLS = 4
-"""Library calls of one operator that are named."""
+"""Extern calls of one operator that are named."""
 
 EAGER = (
     ("DynamicOutputShape", "how large the result is depends on the numbers"),
@@ -68,14 +68,14 @@ and runs as if it were not compiled, for the reason that the last table has.
 SHARES = """\
 ## Kernels of its own
 
-Of the {all} aten ops that TorchInductor 2.13 lowers, {own} are native or decomposed here and {design} are library calls
+Of the {all} aten ops that TorchInductor 2.13 lowers, {own} are native or decomposed here and {design} are extern calls
 by design: products, convolutions and attention. Of those that kernels can compute, that is {share:.1%}. The rest are
-library calls: {library}.
+extern calls: {library}.
 
 Of the ops that TorchInductor hands to the library, {more} are native or decomposed here: {more_names}.
 
 Counted with torch {torch} by `python tests_integration/opinfo/op_share.py`.
-`options={{"extern": "error"}}` refuses library calls other than the ones by design, and says which op at which line
+`options={{"extern": "error"}}` refuses extern calls other than the ones by design, and says which op at which line
 made one.
 
 """
@@ -84,7 +84,7 @@ OPERATORS = """\
 ## Operators one by one
 
 Dtypes are those of the database at which the results are right: f64, f32, f16, bf16, i64, i32 and b (bool). Gradients
-are looked at in f32. In brackets: what runs eagerly, or is wrong. "Kernels" alone means that nothing was a library call
+are looked at in f32. In brackets: what runs eagerly, or is wrong. "Kernels" alone means that nothing was an extern call
 in any of the calls tried; what was one in some call is named. A dash there stands for nothing to
 compute, as for views and empty tensors.
 

@@ -155,7 +155,7 @@ def _item(values: Sequence[Any], position: int) -> Any:
 
 @dataclass(slots=True)
 class Work:
-    """What the backend made of some calls: graphs, kernel launches, and library calls with their reasons."""
+    """What the backend made of some calls: graphs, kernel launches, and extern calls with their reasons."""
 
     graphs: int = 0
     kernels: int = 0

@@ -5,7 +5,7 @@
 An op is *native* if the lowering table has one of its overloads (or, for one that writes its operand, of the op that
 AOTAutograd puts in its place), *decomposed* if torch's dispatcher or our table takes it apart, *library by design* if
 it is a product, a convolution or attention, and else *library*. What the dispatcher alone takes apart counts as
-decomposed only among the ops that TorchInductor lowers: elsewhere the pieces may be library calls themselves.
+decomposed only among the ops that TorchInductor lowers: elsewhere the pieces may be extern calls themselves.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def test_sort_with_what_is_around_it(run: Run) -> None:
 
 
 def test_rows_that_fit_in_no_tile_are_refused(emit: Callable[..., Any]) -> None:
-    with pytest.raises(UnsupportedDefinition, match=r"v: rows of more than 4096 elements.*library call"):
+    with pytest.raises(UnsupportedDefinition, match=r"v: rows of more than 4096 elements.*extern call"):
         emit(sort_text("f32", 3, 5000), "sort")
     with pytest.raises(UnsupportedDefinition, match="v: f8e5m2 is not sorted; sort it in a wider type"):
         emit(sort_text("f8e5m2", 3, 50), "sort")

@@ -86,7 +86,7 @@ def test_one_number_for_all_points(run: Run, mode: str, start: float, wanted: fl
 
 @pytest.mark.parametrize(("mode", "dtype"), [("mul", "bf16"), ("add", "i8"), ("max", "bf16")])
 def test_missing_atomics_are_refused(emit: Callable[..., Any], mode: str, dtype: str) -> None:
-    with pytest.raises(UnsupportedUpdate, match=rf"no atomic {mode} on {dtype}.*library call"):
+    with pytest.raises(UnsupportedUpdate, match=rf"no atomic {mode} on {dtype}.*extern call"):
         emit(scatter_text(mode, dtype))
 
 

@@ -43,7 +43,7 @@ def check_bits(function: Callable[..., Any], *inputs: Any, about: str = "", nati
     """Compiles and runs a function beside eager on copies of the inputs, and compares results and inputs afterwards.
 
     ``about`` names what is checked: one word for each result, or all of them together. With ``native`` it also fails if
-    a part of it ran as a library call.
+    a part of it ran as an extern call.
     """
     mine, theirs = ([x.clone() if isinstance(x, Tensor) and not x.is_leaf else x for x in inputs] for _ in range(2))
     torch._dynamo.reset()
@@ -52,5 +52,5 @@ def check_bits(function: Callable[..., Any], *inputs: Any, about: str = "", nati
         actual = compiled(wrapped, fullgraph=True, dynamic=False)(*mine)
     assert_same_bits(actual, function(*theirs), about)
     if native and is_own():
-        assert work.extern_calls == 0, f"{about}: a library call"
+        assert work.extern_calls == 0, f"{about}: an extern call"
     return actual

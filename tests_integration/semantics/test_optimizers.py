@@ -250,7 +250,7 @@ COMPLEX: dict[str, Make] = {
 
 @pytest.mark.parametrize("name", COMPLEX)
 def test_complex_parameters_are_written(name: str) -> None:
-    """What torch writes as pairs of real numbers is kernels; sums of complex numbers are library calls."""
+    """What torch writes as pairs of real numbers is kernels; sums of complex numbers are extern calls."""
     with observed_work() as work:
         found = trained(COMPLEX[name], "cpu", lambda optimizer: compiled(optimizer.step), dtype=torch.complex64)
     eager = trained(COMPLEX[name], "cpu", lambda optimizer: optimizer.step, dtype=torch.complex64)

@@ -98,7 +98,7 @@ def test_an_op_that_falls_to_a_library_call(said: Any, monkeypatch: pytest.Monke
         torch.testing.assert_close(compiled(torch.ones(3)), torch.full((3,), 3.0))
     (told,) = said()
     place = f"{__file__}:{doubled.__code__.co_firstlineno + 2}"
-    assert told.startswith(f"aten.add ({place}): aten.add.Tensor runs as a library call: ")
+    assert told.startswith(f"aten.add ({place}): aten.add.Tensor runs as an extern call: ")
     assert "ZeroDivisionError: a defect. What to do: report it" in told
     assert ferrite_torch.statistics()["externs"] == {"aten.add.Tensor": {"its lowering failed: ZeroDivisionError": 2}}
     assert not ferrite_torch.statistics()["fallbacks"]

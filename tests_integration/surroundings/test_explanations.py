@@ -38,9 +38,9 @@ def test_a_boundary_names_its_rule_its_numbers_and_both_lines() -> None:
     assert "(first 8|8, second 1|8)" in str(between)
     kernels = {kernel.name for kernel in graph.kernels}
     assert {between.first.maker, between.second.maker} == kernels
-    places = [side.origins[-1].place for side in (between.first, between.second)]
+    places = [side.origins[-1].location for side in (between.first, between.second)]
     assert places == [line_of(scanned, 1), line_of(scanned, 2)]
-    assert "library call" in library.reason
+    assert "extern call" in library.reason
     text = str(graph)
     assert all(place in text for place in places)
     assert "F03, iteration spaces match: " in text
@@ -67,9 +67,9 @@ def test_both_directions_of_a_broken_model_are_explained() -> None:
     found = ferrite_torch.explain(Trained(), torch.randn(4, 6), scale=2.0)
     assert sorted(graph.kind for graph in found.graphs) == ["backward", "backward", "forward", "forward"]
     (broken,) = found.breaks
-    assert broken.place == line_of(Trained.forward, 4)
+    assert broken.location == line_of(Trained.forward, 4)
     assert "Hint: " in broken.reason
-    assert f"graph break: {broken.place}: " in str(found)
+    assert f"graph break: {broken.location}: " in str(found)
     assert not found.notes
     assert not found.fallbacks
 

@@ -1,4 +1,4 @@
-"""The reference evaluator: every definition, memory, library calls, and what it refuses."""
+"""The reference evaluator: every definition, memory, extern calls, and what it refuses."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_library_calls() -> None:
 
     text = body("y: f32[2], _ = extern my.double.default(x as f32[2]{2} at 1, times=3)")
     assert run(text, [1, 2, 3, 4], externs={"my.double.default": double}) == [[6.0, 12.0]]
-    with pytest.raises(EvaluationError, match=r"no library call 'my\.double\.default' is known here"):
+    with pytest.raises(EvaluationError, match=r"no extern call 'my\.double\.default' is known here"):
         run(text, [1, 2, 3, 4])
 
 

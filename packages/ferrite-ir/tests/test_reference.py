@@ -373,7 +373,7 @@ def same(a: float, b: float) -> bool:
 
 def test_what_never_holds_is_no_constant() -> None:
     value = const(3, I32)
-    assert constant_result(apply("require_place", const(True, BOOL), value)) == 3
-    assert constant_result(apply("require_place", const(False, BOOL), value)) is None
+    assert constant_result(apply("require_index", const(True, BOOL), value)) == 3
+    assert constant_result(apply("require_index", const(False, BOOL), value)) is None
     with pytest.raises(RequirementError, match="index out of bounds"):
-        apply_reference(apply("require_place", const(False, BOOL), value), (False, 3))
+        apply_reference(apply("require_index", const(False, BOOL), value), (False, 3))

@@ -205,7 +205,7 @@ def test_factors_of_rounding_up_are_positive() -> None:
 def test_numbers_that_equations_tell() -> None:
     length = sizes.symbol("s", 2, None, 60)
     chunks = -sizes.floordiv(-length, 64)
-    told = sizes.number_told(chunks - 1)
+    told = sizes.known_number(chunks - 1)
     assert told is not None
     numbers = dict((told,))
     assert sizes.with_numbers(chunks, numbers) == 1
@@ -213,8 +213,8 @@ def test_numbers_that_equations_tell() -> None:
     assert sizes.with_numbers(sizes.floordiv(chunks + length, 2), numbers) == sizes.floordiv(length + 1, 2)
     assert sizes.with_numbers(7, numbers) == 7
     for nothing in (0, 5, length, length - 3, chunks * length, chunks + length):
-        assert sizes.number_told(nothing) is None
-    assert sizes.number_told(chunks * 2 - 1) is None, "no integer is a half"
+        assert sizes.known_number(nothing) is None
+    assert sizes.known_number(chunks * 2 - 1) is None, "no integer is a half"
 
 
 def test_hints_without_a_hint() -> None:
@@ -228,23 +228,23 @@ def test_products_that_equations_tell() -> None:
     names = ("p", "q", "u", "v")
     a, b, c, d = (sizes.symbol(name, 2, None, 6) for name in names)
     known = frozenset(names)
-    told = sizes.product_told(a * b - c * d, known)
+    told = sizes.known_product(a * b - c * d, known)
     assert told is not None
     rows = dict((told,))
-    assert sizes.product_told(c * d - a * b, known) == told, "whichever side it is written on"
+    assert sizes.known_product(c * d - a * b, known) == told, "whichever side it is written on"
     assert sizes.with_products(c * d, rows) == sizes.with_products(a * b, rows) == a * b
     assert sizes.with_products(c * d * d * 7 + c, rows) == a * b * d * 7 + c
     assert sizes.with_products(c * c * d * d, rows) == a * a * b * b
     assert [sizes.with_products(size, rows) for size in (7, c, c + d, a * c)] == [7, c, c + d, a * c]
     # As of the tokens but the last of each line, and their labels.
-    told = sizes.product_told(a * (b - 1) - c * (d - 1), known)
+    told = sizes.known_product(a * (b - 1) - c * (d - 1), known)
     assert told is not None
     rows = dict((told,))
     assert sizes.with_products(c * (d - 1) * 3, rows) == a * (b - 1) * 3
     assert sizes.with_products(c * d, rows) == c * d, "not what has more terms then"
     for nothing in (0, 5, a, a - 3, a - b, a * b * 2 - c * d * 3):
-        assert sizes.product_told(nothing, known) is None
-    assert sizes.product_told(a - c * d, known) == (dict((c * d).terms).popitem()[0], a)
+        assert sizes.known_product(nothing, known) is None
+    assert sizes.known_product(a - c * d, known) == (dict((c * d).terms).popitem()[0], a)
 
 
 @pytest.mark.parametrize("kept", [("p", "q"), ("u", "v")])
@@ -253,17 +253,17 @@ def test_products_are_written_in_symbols_that_are_known(kept: tuple[str, str]) -
         names: sizes.product(sizes.symbol(name, 2, None, 6) for name in names) for names in (("p", "q"), ("u", "v"))
     }
     (other,) = rows.keys() - {kept}
-    told = sizes.product_told(rows["p", "q"] - rows["u", "v"], frozenset(kept))
+    told = sizes.known_product(rows["p", "q"] - rows["u", "v"], frozenset(kept))
     assert told is not None
     assert [sizes.with_products(rows[names] * 3 + 1, dict((told,))) for names in rows] == [rows[kept] * 3 + 1] * 2
     for known in ((), kept[:1], other[:1], (kept[0], other[0])):
-        assert sizes.product_told(rows["p", "q"] - rows["u", "v"], frozenset(known)) is None
+        assert sizes.known_product(rows["p", "q"] - rows["u", "v"], frozenset(known)) is None
 
 
 def test_equal_products_are_equal_in_number() -> None:
     names = ("p", "q", "u", "v")
     a, b, c, d = (sizes.symbol(name, 2, None, 6) for name in names)
-    (product, by) = sizes.product_told(a * b + a - c * d * d, frozenset(names))
+    (product, by) = sizes.known_product(a * b + a - c * d * d, frozenset(names))
     for values in ((6, 7, 12, 2), (4, 8, 1, 6), (9, 3, 4, 3)):
         given = dict(zip(names, values, strict=True))
         assert sizes.evaluate(a * b + a - c * d * d, given) == 0

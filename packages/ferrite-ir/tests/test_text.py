@@ -103,7 +103,7 @@ BROKEN = [
         "graph @f(x: f32[4]) -> () {\n  y: f32[4] = loop [i < 4 | j < 4] x[i]\n}",
         "only a reduction and a contract have dims behind",
     ),
-    ("graph @f(x: f32[4]) -> () {\n  _ = loop [i < 4] x[i]\n}", "only the results of a library call can be left out"),
+    ("graph @f(x: f32[4]) -> () {\n  _ = loop [i < 4] x[i]\n}", "only the results of an extern call can be left out"),
     ("graph @f(x: f32[4]) -> () {\n  y: f32[4] = scan sum [i < 4] along j x[i]\n}", "unknown dim 'j'; known here: i"),
     ("graph @f(x: f32[4]) -> () {\n  y: f32[4] = update put x [i < 4] at [i] x[i]\n}", "unknown update mode 'put'"),
     ("graph @f(x: f32[4]) -> () {\n  y: f32[4] = loop [i < 4] let t = x[i] let t = x[i] t\n}", "'t' is bound twice"),

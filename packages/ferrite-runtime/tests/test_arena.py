@@ -41,8 +41,8 @@ def call(target: str, *names: str) -> Extern:
     return Extern(target, tuple(Tagged("ref", name) for name in names), {}, ("result",))
 
 
-def places(*steps, outputs=(), lengths=()) -> dict:
-    return plan_arenas(steps, [Output(name) for name in outputs], "cuda", frozenset(lengths)).places
+def slots_of(*steps, outputs=(), lengths=()) -> dict:
+    return plan_arenas(steps, [Output(name) for name in outputs], "cuda", frozenset(lengths)).slots
 
 
 LENGTHS = frozenset("mn")
@@ -92,11 +92,11 @@ def check_apart(steps: list, values: dict[str, int], most: int) -> None:
             case Reuse(name, source, known):
                 owners[name] = owners.pop(source)
                 taken = evaluate(known.shape[0], values) * DTYPES[known.dtype].itemsize
-                assert owners[name] not in arenas.places or taken <= -(-sizes[owners[name]] // ALIGNMENT) * ALIGNMENT
+                assert owners[name] not in arenas.slots or taken <= -(-sizes[owners[name]] // ALIGNMENT) * ALIGNMENT
             case Free(names):
                 for name in names:
                     del owners[name]
-        found = ((arenas.places[owner], sizes[owner]) for owner in set(owners.values()) if owner in arenas.places)
+        found = ((arenas.slots[owner], sizes[owner]) for owner in set(owners.values()) if owner in arenas.slots)
         spans = sorted((dtype, evaluate(offset, values), size) for (dtype, offset), size in found)
         spans = [span for span in spans if span[2]]
         for (dtype, start, size), (other, begin, _) in itertools.pairwise(spans):
@@ -104,7 +104,7 @@ def check_apart(steps: list, values: dict[str, int], most: int) -> None:
         for dtype, start, size in spans:
             assert start % ALIGNMENT == 0
             assert start + size <= ends[dtype] <= most
-    assert not arenas.places or total <= evaluate(expr_of(arenas.total), values)
+    assert not arenas.slots or total <= evaluate(expr_of(arenas.total), values)
 
 
 @settings(max_examples=300, deadline=None)
@@ -126,7 +126,7 @@ def test_a_slot_holds_buffers_in_turn_that_surely_fit() -> None:
         *(Alloc("c", pair), Free(("c",)), Alloc("d", n), Alloc("e", vector("m"))),
         *(Free(("b",)), Alloc("f", vector(9)), Alloc("g", half)),
     ]
-    found = places(*steps, lengths="mn")
+    found = slots_of(*steps, lengths="mn")
     assert found["a"] == found["c"] == found["d"] == ("f32", ALIGNMENT), "after what has a known size"
     assert found["b"] == found["f"] == ("f32", 0)
     assert found["e"][1] == ("add", ALIGNMENT, ("mul", ("ceildiv", ("mul", "n", 8), ALIGNMENT), ALIGNMENT))
@@ -135,16 +135,16 @@ def test_a_slot_holds_buffers_in_turn_that_surely_fit() -> None:
 
 def test_sizes_that_are_no_lengths_are_unknown() -> None:
     """They may be negative, or known only after the arena."""
-    assert places(Alloc("a", vector("n")), lengths="n")
-    assert not places(Alloc("a", vector("n")), Alloc("b", vector("u")), lengths="n")
-    assert not places(Alloc("a", vector(("mod", "n", 5))), lengths="n")
-    assert places(Alloc("a", vector(("floordiv", "n", 5))), lengths="n")
-    assert not places(Alloc("a", vector(("floordiv", ("sub", "n", 9), 5))), lengths="n")
+    assert slots_of(Alloc("a", vector("n")), lengths="n")
+    assert not slots_of(Alloc("a", vector("n")), Alloc("b", vector("u")), lengths="n")
+    assert not slots_of(Alloc("a", vector(("mod", "n", 5))), lengths="n")
+    assert slots_of(Alloc("a", vector(("floordiv", "n", 5))), lengths="n")
+    assert not slots_of(Alloc("a", vector(("floordiv", ("sub", "n", 9), 5))), lengths="n")
 
 
 def test_a_length_never_makes_a_large_program_small() -> None:
     large = Alloc("a", vector(MAX_ARENA // 4 + 1))
-    assert not places(large, Alloc("b", vector("n")), lengths="n")
+    assert not slots_of(large, Alloc("b", vector("n")), lengths="n")
 
 
 def test_a_place_is_given_again_once_the_last_name_is_free() -> None:
@@ -157,48 +157,48 @@ def test_a_place_is_given_again_once_the_last_name_is_free() -> None:
         Free(("v",)),
         Alloc("c", vector(100)),
     ]
-    assert places(*steps) == {"a": ("f32", 0), "b": ("f32", ALIGNMENT), "c": ("f32", 0)}
+    assert slots_of(*steps) == {"a": ("f32", 0), "b": ("f32", ALIGNMENT), "c": ("f32", 0)}
 
 
 def test_what_the_caller_gets_is_its_own() -> None:
     steps = [Alloc("a", vector(8)), Alloc("b", vector(8)), Alloc("c", vector(8)), View("v", "b", vector(4), 2)]
     steps.append(Reuse("r", "c", vector(8)))
-    assert set(places(*steps, outputs=("v", "r"))) == {"a"}
+    assert set(slots_of(*steps, outputs=("v", "r"))) == {"a"}
 
 
 @pytest.mark.parametrize(
     "step", [Item("i", "a", "f32"), Copy("a", "b"), Copy("b", "a"), Let("n", Probe("stride", "a", 0))]
 )
 def test_what_the_host_asks_of_is_no_part_of_an_arena(step) -> None:
-    assert "a" not in places(Alloc("a", vector(8)), Alloc("b", vector(8)), step)
+    assert "a" not in slots_of(Alloc("a", vector(8)), Alloc("b", vector(8)), step)
 
 
 @pytest.mark.parametrize("target", ["aten.sort.default", "_c10d_functional.all_reduce.default"])
 def test_other_library_calls_get_tensors_of_their_own(target: str) -> None:
     """They allocate what is not known; and a collective reads its operand after the step that frees it."""
-    assert not places(Alloc("a", vector(8)), Alloc("b", vector(8)), call(target, "b"))
+    assert not slots_of(Alloc("a", vector(8)), Alloc("b", vector(8)), call(target, "b"))
 
 
 @pytest.mark.parametrize("target", ["flash_attention", "efficient_attention_backward"])
 def test_products_and_attention_read_from_an_arena(target: str) -> None:
     steps = [Alloc("a", vector(8)), call(f"aten._scaled_dot_product_{target}.default", "a", "a", "a", "a")]
-    assert places(*steps) == {"a": ("f32", 0)}
+    assert slots_of(*steps) == {"a": ("f32", 0)}
 
 
 def test_other_devices_and_longer_reuses_are_left_out() -> None:
-    assert not places(Alloc("b", vector(0)), Alloc("c", vector(8), "cpu"))
-    assert not places(Alloc("a", vector(8)), Reuse("b", "a", vector(1000)))
-    assert not places(Alloc("a", vector(8)), Reuse("b", "a", Layout("f32", ("n",), (1,))))
-    assert places(Alloc("a", vector(8)), Reuse("b", "a", vector(8, "bf16")))
+    assert not slots_of(Alloc("b", vector(0)), Alloc("c", vector(8), "cpu"))
+    assert not slots_of(Alloc("a", vector(8)), Reuse("b", "a", vector(1000)))
+    assert not slots_of(Alloc("a", vector(8)), Reuse("b", "a", Layout("f32", ("n",), (1,))))
+    assert slots_of(Alloc("a", vector(8)), Reuse("b", "a", vector(8, "bf16")))
 
 
 def test_a_program_that_allocates_much_or_nobody_knows_how_much_has_no_arena() -> None:
     half = Alloc("a", vector(MAX_ARENA // 8))
-    assert places(half, Alloc("b", vector(MAX_ARENA // 8)))
-    assert not places(half, Alloc("b", vector(MAX_ARENA // 8 + 1)))
-    assert not places(Alloc("a", vector(8)), Alloc("b", Layout("f32", ("n",), (1,))))
+    assert slots_of(half, Alloc("b", vector(MAX_ARENA // 8)))
+    assert not slots_of(half, Alloc("b", vector(MAX_ARENA // 8 + 1)))
+    assert not slots_of(Alloc("a", vector(8)), Alloc("b", Layout("f32", ("n",), (1,))))
 
 
 def test_strides_tell_how_far_a_buffer_reaches() -> None:
     steps = [Alloc("a", Layout("f32", (2, 100), (1000, 1))), Alloc("b", vector(8))]
-    assert places(*steps)["b"][1] >= 1100 * 4
+    assert slots_of(*steps)["b"][1] >= 1100 * 4

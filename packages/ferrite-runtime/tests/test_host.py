@@ -1,4 +1,4 @@
-"""Host steps: what the straight-line function does with buffers, views, library calls and references."""
+"""Host steps: what the straight-line function does with buffers, views, extern calls and references."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_padded_strides_are_allocated() -> None:
 
 
 class Watched:
-    """Sees which tensors are alive when a library call happens, through an op registered for the test."""
+    """Sees which tensors are alive when an extern call happens, through an op registered for the test."""
 
     library = torch.library.Library("ferrite_test", "FRAGMENT")
     seen: ClassVar[list[list[bool]]] = []

@@ -23,7 +23,7 @@ from ferrite_runtime.formats.kernel_spec import Param  # noqa: E402
 from ferrite_runtime.formats.program import Program  # noqa: E402
 from ferrite_runtime.kernel_source.allowed_text import find_liberty  # noqa: E402
 from ferrite_runtime.kernel_source.user_kernels import Launched, launched_kernel  # noqa: E402
-from ferrite_runtime.kernel_source.user_text import place_of, place_of_line  # noqa: E402
+from ferrite_runtime.kernel_source.user_text import location_of, location_of_line  # noqa: E402
 from ferrite_runtime.launching.native_launcher import find_launcher  # noqa: E402
 from ferrite_runtime.policies.blocks import misfit  # noqa: E402
 from ferrite_runtime.policies.candidates import configs  # noqa: E402
@@ -129,7 +129,7 @@ def test_constants_between_params_are_compiled_with_what_is_promised() -> None:
     binary = compile_job(Job(tiled(Param("columns", "size", "i32", align=16)), SMALL, target))
     assert binary.param_sizes[:4] == (8, 8, 4, 4)
     params = (TENSORS[0], Param("rows", "size", "i32"), Param("columns", "size", "i32", align=8))
-    assert triton_attributes(params, aligned=True, places=[0, 3, 4]) == {
+    assert triton_attributes(params, aligned=True, positions=[0, 3, 4]) == {
         (0,): [["tt.divisibility", 16]], (4,): [["tt.divisibility", 8]],
     }  # fmt: skip
     assert isinstance(target, Target)
@@ -235,10 +235,10 @@ def test_a_line_of_the_text_leads_back_to_where_it_was_written() -> None:
     written = Path(user_functions.__file__).read_text(encoding="utf-8").splitlines()
     for text in ("tl.store(out + i, a * doubled", "return v * ALPHA"):
         (number,) = (place for place, line in enumerate(lines, 1) if text in line)
-        path, _, place = place_of_line(user_functions.saxpy, number, ["programs_0"]).rpartition(":")
+        path, _, place = location_of_line(user_functions.saxpy, number, ["programs_0"]).rpartition(":")
         assert path == user_functions.__file__
         assert text in written[int(place) - 1]
-    assert place_of_line(user_functions.saxpy, 1) == place_of(user_functions.saxpy)
+    assert location_of_line(user_functions.saxpy, 1) == location_of(user_functions.saxpy)
 
 
 def test_what_goes_beyond_the_language_has_a_line() -> None:

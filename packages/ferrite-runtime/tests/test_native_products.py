@@ -573,7 +573,7 @@ def test_gradients_of_attention_are_on_its_device() -> None:
 
 @needs_native
 def test_matrices_that_are_not_surely_on_the_device_go_to_torch() -> None:
-    """A result of any library call may be elsewhere: its address means nothing to the device."""
+    """A result of any extern call may be elsewhere: its address means nothing to the device."""
     steps = [
         extern("aten.neg.default", [{"ref": "x"}], "t", strides=[[K, 1]]),
         {"do": "view", "name": "v", "base": "t", **layout([M, K]), "offset": 0},

@@ -140,7 +140,7 @@ class QuietDriver(FakeDriver):
 
 @pytest.mark.parametrize("path", [EXAMPLE, REGRESSION], ids=["example", "regression"])
 def test_every_kernel_of_an_exported_model_is_tuned_and_timed(path) -> None:
-    """Its programs run with inputs made up for them, forward and backward, library calls included."""
+    """Its programs run with inputs made up for them, forward and backward, extern calls included."""
     bundle = Bundle.read(path)
     report = tune_bundle(session(bundle, machine=fake_machine(tune="quick", driver=QuietDriver())))
     assert not report.skipped

@@ -25,7 +25,7 @@ graph @chain(x: f32[4]) -> (d) {
   c: f32[4] = loop [i < 4] neg(b[i])
   d: f32[4] = extern aten.clone.default(c)
 }"""
-"""Kernels and library calls by turns."""
+"""Kernels and extern calls by turns."""
 
 
 def _zeros(shape: tuple[int, ...], **_: object) -> list:

@@ -61,7 +61,7 @@ def applied(
 
 
 def calls(text: str, policy: Policy = POLICY, *, is_exact: bool = True) -> list[str]:
-    """Returns the library calls of a schedule that computes what its graph means, up to roundings to half types."""
+    """Returns the extern calls of a schedule that computes what its graph means, up to roundings to half types."""
     found = check(text, policy=policy) if is_exact else schedule(parse_graph(text), Target(), policy)
     return [d.target.split(".")[1] for d in found.graph.definitions if isinstance(d, Extern)]
 

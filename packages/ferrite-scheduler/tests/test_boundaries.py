@@ -35,10 +35,10 @@ def test_every_boundary_has_its_rule_or_its_library_call() -> None:
     assert (scan.rule, scan.title, scan.values) == ("F03", "iteration spaces match", ("s",))
     assert scan.numbers == (("first", "64|1024"), ("second", "1|64"))
     assert "(first 64|1024, second 1|64)" in str(scan)
-    assert [side.origins[0].place for side in (scan.first, scan.second)] == ["/project/m.py:0", "/project/m.py:1"]
+    assert [side.origins[0].location for side in (scan.first, scan.second)] == ["/project/m.py:0", "/project/m.py:1"]
     library = found["e", "k"]
     assert (library.first.kernel, library.rule) == (None, "")
-    assert library.reason == "aten.clone.default is a library call, which no kernel joins"
+    assert library.reason == "aten.clone.default is an extern call, which no kernel joins"
     assert "aten.op3 (/project/m.py:3)" in str(library)
 
 

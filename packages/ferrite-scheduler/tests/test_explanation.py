@@ -43,7 +43,7 @@ def test_apart_without_a_shared_buffer_says_so(found):
 
 
 def test_library_calls_are_named(found):
-    assert "library call aten.clone.default" in explain(found, "e", "y")
+    assert "extern call aten.clone.default" in explain(found, "e", "y")
 
 
 def test_one_definition_and_unknown_names(found):

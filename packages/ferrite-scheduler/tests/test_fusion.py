@@ -424,7 +424,7 @@ def test_zero_points_and_no_dims():
 
 def test_independent_work_between_inputs_and_results_saves_launches() -> None:
     def kernels(*, waits: bool = False, **thresholds: Any) -> int:
-        """Returns the kernels of three steps; with ``waits`` the second is of something that a library call makes."""
+        """Returns the kernels of three steps; with ``waits`` the second is of something that an extern call makes."""
         steps = [
             f"m{i}: f32[8] = loop [d0 < 8] mul({'c' if waits and i == 1 else f'x{i}'}[d0], f32(0.5))\n"
             f"p{i}: f32[8] = loop [d0 < 8] sub(y{i}[d0], exp(m{i}[d0]))"

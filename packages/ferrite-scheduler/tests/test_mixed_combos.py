@@ -280,7 +280,7 @@ def test_sizes_that_change_together_may_be_parts_of_one_launch(length: str, *, t
     assert [each.rule for each in refusals(found)] == ([] if together else ["C07"])
 
 
-def test_what_is_decided_is_told() -> None:
+def test_what_is_decided_is_reported() -> None:
     found = check(SUMS, policy=JOINED)
     assert "saves a launch" in explain(found, "p", "q")
     assert "mixed_combos" in explain(found, "p", "q")

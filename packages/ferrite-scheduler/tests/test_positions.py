@@ -30,7 +30,7 @@ def positions_of(graph: Graph, released: tuple[str, ...] = ()) -> Positions:
 
 
 def drawn_graph(rng: Random) -> Graph:
-    """Returns a graph of library calls, each of one value before it."""
+    """Returns a graph of extern calls, each of one value before it."""
     names, lines = ["x0", "x1"], []
     for number in range(rng.randint(3, 12)):
         source = rng.choice(names)

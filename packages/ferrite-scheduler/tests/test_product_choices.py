@@ -1,4 +1,4 @@
-"""Products of matrices as kernels of ours or library calls, by what an oracle says that each costs."""
+"""Products of matrices as kernels of ours or extern calls, by what an oracle says that each costs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from ferrite_ir import parse_graph
 from ferrite_ir.language.graph import Contract, Extern, Graph
 from ferrite_scheduler import Policy, Schedule, parse_schedule, schedule
-from ferrite_scheduler.choices.library_products import as_library_calls
+from ferrite_scheduler.choices.library_products import as_extern_calls
 from ferrite_scheduler.choices.oracle import Unknown
 from ferrite_scheduler.choices.products import LIBRARY, OWN, Chosen, choose_products
 from ferrite_scheduler.model.choices import Cost
@@ -21,7 +21,7 @@ TILES = Policy(tile_products=True)
 
 @dataclass
 class Told:
-    """An oracle that was told what a kernel of ours costs, and a library call with the kernels beside it."""
+    """An oracle that was told what a kernel of ours costs, and an extern call with the kernels beside it."""
 
     own: float
     library: float
@@ -134,7 +134,7 @@ def test_calls(case: str) -> None:
       {product}
       y: bf16[20, 5] = loop [m < 20, n < 5] cast.bf16({body})
     }}""")
-    found = as_library_calls(graph, ["p"])
+    found = as_extern_calls(graph, ["p"])
     assert not any(isinstance(definition, Contract) for definition in found.definitions)
     assert wanted in str(found)
 
@@ -145,7 +145,7 @@ def test_a_batch_is_one_call() -> None:
       p: f32[3, 20, 5] = contract [b < 3, m < 20, n < 5 | k < 6] x[b, m, k] * w[0, n, k]
       y: bf16[3, 20, 5] = loop [b < 3, m < 20, n < 5] cast.bf16(p[b, m, n])
     }""")
-    found = as_library_calls(graph, ["p"])
+    found = as_extern_calls(graph, ["p"])
     assert calls(found) == ["aten.bmm.default"]
     assert "bf16[3, 6, 5]{0, 1, 6}" in str(found)
 
@@ -157,7 +157,7 @@ def test_the_result_of_a_plain_product_is_the_calls_own() -> None:
       y: bf16[20, 5] = loop [m < 20, n < 5] cast.bf16(p[m, n])
       z: bf16[20, 5] = loop [m < 20, n < 5] cast.bf16(neg(cast.f32(y[m, n])))
     }""")
-    call, negated = as_library_calls(graph, ["p"]).definitions
+    call, negated = as_extern_calls(graph, ["p"]).definitions
     assert isinstance(call, Extern)
     assert call.results[0] == graph.values["y"]
     assert "y[m, n]" in str(negated)
@@ -169,7 +169,7 @@ def test_a_result_that_lies_otherwise_is_copied() -> None:
       p: f32[20, 5]           = contract [m < 20, n < 5 | k < 6] x[m, k] * w[n, k]
       y: bf16[20, 5]{1, 20}   = loop [m < 20, n < 5] cast.bf16(p[m, n])
     }""")
-    assert len(as_library_calls(graph, ["p"]).definitions) == 2
+    assert len(as_extern_calls(graph, ["p"]).definitions) == 2
 
 
 @pytest.mark.parametrize(("own", "library"), [(1e-05, 2.5e-05), (math.inf, 1e-05)])

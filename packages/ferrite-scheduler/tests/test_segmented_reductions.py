@@ -95,12 +95,12 @@ def test_places_may_count_from_the_end() -> None:
 
 def test_rows_that_do_not_count_have_no_place() -> None:
     (call,) = calls(scheduled(body="cast.f32(x[p, c]) if ne(i[p], i64(1))"))
-    assert call.args[0].name == "u_places"
+    assert call.args[0].name == "u_destinations"
 
 
 def test_places_may_be_computed() -> None:
     (call,) = calls(scheduled(place="at(mod(add(i[p], i64(2)), i64(3)), 3), c"))
-    assert call.args[0].name == "u_places"
+    assert call.args[0].name == "u_destinations"
 
 
 @pytest.mark.parametrize("body", ["mul(cast.f32(x[p, c]), f32(2.0))", "cast.f32(x[2 - p, c])"])
@@ -190,7 +190,7 @@ def test_rows_of_several_symbolic_dims_are_one_line_of_rows() -> None:
     ("parts", "why"),
     [
         ({"places": "m", "place": "at(i[p], m), c", "where": " where n: size >= 0 ~ 19, m: size >= 1 ~ 3"}, "m places"),
-        ({"places": "40000", "place": "at(i[p], 40000), c"}, "words for runs would take more than the rows"),
+        ({"places": "40000", "place": "at(i[p], 40000), c"}, "words for segments would take more than the rows"),
         ({"where": " where n: size >= 0 ~ 5000000"}, "more rows than are expected, as if there were always as many"),
         ({"body": "mul(cast.f32(x[p, c]), f32(2.0))"}, "the rows would have to be written"),
     ],

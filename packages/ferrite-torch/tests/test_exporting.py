@@ -359,7 +359,7 @@ KINDS = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_what_the_compiler_writes_needs_no_trust(name: str) -> None:
-    """Its kernel texts are plainly kernels', its library calls on the list, and its views surely in their buffers."""
+    """Its kernel texts are plainly kernels', its extern calls on the list, and its views surely in their buffers."""
     written = exported(KINDS[name], (torch.randn(8, 16),))
     bundle = Bundle.from_bytes(written.to_bytes())
     assert {spec.name: find_liberty(spec.source) for spec in bundle.kernels.values() if find_liberty(spec.source)} == {}

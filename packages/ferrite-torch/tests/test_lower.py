@@ -1,4 +1,4 @@
-"""From functions to graphs: inputs, constants, mutation, outputs and what they share, library calls and refusals."""
+"""From functions to graphs: inputs, constants, mutation, outputs and what they share, extern calls and refusals."""
 
 from __future__ import annotations
 

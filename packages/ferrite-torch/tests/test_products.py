@@ -57,7 +57,7 @@ def half(*shape: int) -> torch.Tensor:
 
 
 def calls(name: str) -> list[list[list[int]]]:
-    """Returns the strides of the results of each library call of an op."""
+    """Returns the strides of the results of each extern call of an op."""
     steps = [step for program in ferrite_torch.compiled_programs() for step in program["steps"]]
     return [step.get("strides", []) for step in steps if step["do"] == "extern" and step["target"] == name]
 

@@ -1,4 +1,4 @@
-"""``extern="error"``: which library calls it refuses, what it says, and that no fallback hides it."""
+"""``extern="error"``: which extern calls it refuses, what it says, and that no fallback hides it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def decomposed(x: Tensor) -> Tensor:
 
 def test_the_op_and_its_line_are_named_even_where_eager_could_serve() -> None:
     line = decomposed.__code__.co_firstlineno + 1
-    with pytest.raises(Exception, match="library calls where kernels were asked for") as caught:
+    with pytest.raises(Exception, match="extern calls where kernels were asked for") as caught:
         run(decomposed, torch.eye(3))
     causes = (caught.value, caught.value.__cause__, getattr(caught.value, "inner_exception", None))
     refused = next(error for error in causes if isinstance(error, ExternRefused))
@@ -51,7 +51,7 @@ def test_the_backward_is_held_to_it_too() -> None:
     def forward(x: Tensor) -> Tensor:
         return Kept.apply(x)
 
-    with pytest.raises(Exception, match=r"aten\._linalg_det|aten\.linalg_lu|library calls where kernels"):
+    with pytest.raises(Exception, match=r"aten\._linalg_det|aten\.linalg_lu|extern calls where kernels"):
         run(forward, x).sum().backward()
 
 

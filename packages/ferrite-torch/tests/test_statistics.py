@@ -74,6 +74,6 @@ def test_phases_add_up() -> None:
 
 def test_an_explanation_names_kernels_sources_and_library_calls() -> None:
     text = str(explain_graph(graph(LAUNCH, LAUNCH, CALL, externs=(("aten.mm.default", "no lowering"),))))
-    assert "forward graph: 2 launches of 1 kernels, 1 library calls" in text
+    assert "forward graph: 2 launches of 1 kernels, 1 extern calls" in text
     assert "kernel k x2 [pointwise]: aten.add (m.py:3)" in text
     assert "library aten.mm.default: no lowering" in text

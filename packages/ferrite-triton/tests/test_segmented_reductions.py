@@ -45,7 +45,7 @@ def launches(found: dict[str, Any]) -> list[tuple[str, list[str]]]:
 
 def test_few_rows_are_sorted_while_they_are_listed() -> None:
     found = program()
-    listed = ["y_counts", "y_lists", "y_runs", "y_ordered", "y_queue", "y_tasks"]
+    listed = ["y_counts", "y_lists", "y_segments", "y_ordered", "y_queue", "y_tasks"]
     assert launches(found) == [
         ("zero_counts", ["y_counts", "y_tasks"]),
         ("bin_rows", ["i", *listed]),
@@ -56,7 +56,7 @@ def test_few_rows_are_sorted_while_they_are_listed() -> None:
 def test_many_rows_are_sorted_once_it_is_known_whether_there_are_long_places() -> None:
     found = program(rows=60_000, count=100_000)
     lists = ["y_counts", "y_lists"]
-    shares, chunks = ["y_runs", "y_ordered"], ["y_queue", "y_tasks"]
+    shares, chunks = ["y_segments", "y_ordered"], ["y_queue", "y_tasks"]
     assert launches(found) == [
         ("zero_counts", ["y_counts", "y_tasks", "y_is_sorted"]),
         ("bin_rows", ["i", *lists, *shares, "y_is_sorted", *chunks, "t"]),
@@ -93,7 +93,7 @@ def test_scratch_memory_is_dropped() -> None:
     assert scratch < freed(found)
     shapes = {step["name"]: step["shape"] for step in steps(found, "alloc")}
     # Three shares of 256 rows; places that fill their list of 64 and chunks of 128 that are full.
-    assert shapes["y_runs"] == [60 * 3]
+    assert shapes["y_segments"] == [60 * 3]
     assert shapes["y_ordered"] == [3 * 256]
     assert shapes["y_queue"] == [2 * (600 // 65 + 600 // 128)]
 
@@ -128,7 +128,7 @@ def test_numbers_have_32_bits(rows: int) -> None:
     text = GRAPH.replace("600", str(rows)).format(start="f32(0.0)", rows=60, more="", returned="")
     found = emit_program(schedule(parse_graph(text), policy=Policy(**POLICY))).to_mapping()
     dtypes = {step["name"]: step["dtype"] for step in steps(found, "alloc")}
-    assert (dtypes["y_counts"], dtypes["y_runs"], dtypes["y_lists"]) == ("i32", "i32", "i32")
+    assert (dtypes["y_counts"], dtypes["y_segments"], dtypes["y_lists"]) == ("i32", "i32", "i32")
 
 
 @pytest.mark.parametrize(("count", "spread"), [(600, 4), (100_000, 128), (1 << 18, 256), (1 << 22, 256)])
@@ -142,13 +142,13 @@ def test_half_lists_have_code_where_most_are_half_empty(rows: int, halves: bool)
     assert f", 64, {halves})" in program(rows=rows)["kernels"][-1]["source"]
 
 
-def test_shares_are_larger_where_the_runs_of_many_places_would_take_much_memory() -> None:
+def test_shares_are_larger_where_the_segments_of_many_destinations_would_take_much_memory() -> None:
     shapes = {step["name"]: step["shape"] for step in steps(program(rows=1 << 18), "alloc")}
-    assert shapes["y_runs"] == [3 << 18]
+    assert shapes["y_segments"] == [3 << 18]
     text = GRAPH.replace("600", "100000").format(start="f32(0.0)", rows=1 << 17, more="", returned="")
     found = emit_program(schedule(parse_graph(text), policy=Policy(**POLICY))).to_mapping()
     shapes = {step["name"]: step["shape"] for step in steps(found, "alloc")}
-    assert shapes["y_runs"] == [49 << 17]  # shares of 2048 rows, not of 1024
+    assert shapes["y_segments"] == [49 << 17]  # shares of 2048 rows, not of 1024
 
 
 def test_counts_are_all_that_is_added_atomically() -> None:
@@ -210,7 +210,7 @@ def test_scratch_memory_is_enough_for_any_number_of_rows(rows: int, most: int | 
         assert extents["counts"] >= rows
         assert extents["is_sorted"] >= shares
         assert extents["lists"] >= rows * shape.capacity
-        assert extents["runs"] >= rows * shares
+        assert extents["segments"] >= rows * shares
         assert extents["ordered"] >= shares * shape.share
         assert extents["queue"] >= 2 * slots
         assert extents["tasks"] >= 1 + 2 * slots * shape.blocks
@@ -223,7 +223,7 @@ def test_scratch_memory_is_not_much_more_than_one_number_of_rows_needs(rows: int
     scratch = scratch_of(count, shapes(count, rows), F32)
     for n in (100, 8192, 100_000, 1 << 20):
         needed = scratch_of(n, shapes(n, rows), F32)
-        for name in ("lists", "runs", "parts"):
+        for name in ("lists", "segments", "parts"):
             (dtype, extent), (least, wanted) = scratch[name], needed[name]
             # Shapes are made for up to four times as many rows, and lists are powers of two.
             assert evaluate(extent, {"n": n}) * dtype.bytes <= 16 * wanted * least.bytes, (name, n)

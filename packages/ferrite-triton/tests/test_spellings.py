@@ -323,7 +323,7 @@ def test_requirements_are_assertions_where_the_value_counts() -> None:
     assert re.fullmatch(r'tl.device_assert\(\w+, "refused: a probability tensor .*", xmask\)', line)
     (line,) = assertions("masked(gt(a[d0], f32(2.0)), require_divisor(c[d0], a[d0]), f32(0.0))")
     assert re.fullmatch(r'tl.device_assert\(\w+, "refused: ZeroDivisionError.*", xmask & \w+\)', line)
-    (line,) = assertions("require_place(c[d0], a[d0])")
+    (line,) = assertions("require_index(c[d0], a[d0])")
     assert '"index out of bounds of its axis"' in line
 
 

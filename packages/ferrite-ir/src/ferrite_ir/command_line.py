@@ -137,7 +137,7 @@ def _drop_output() -> None:
 def _tell(error: Exception, status: int, *, is_json: bool) -> int:
     message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     if is_json:
-        told = {"kind": type(error).__name__, "message": message, "status": status}
-        sys.stdout.write(json.dumps({"error": told}, indent=2) + "\n")
+        fields = {"kind": type(error).__name__, "message": message, "status": status}
+        sys.stdout.write(json.dumps({"error": fields}, indent=2) + "\n")
     sys.stderr.write(f"{message}\n" if status == FOUND else f"error: {message}\n")
     return status

@@ -132,8 +132,8 @@ def tell_error(error: Exception, kind: str, status: int, *, is_json: bool) -> in
     """Writes an error to stderr for people and, if that is asked for, to stdout as JSON; returns the exit status."""
     hint = str(getattr(error, "hint", ""))
     if is_json:
-        told = {"kind": kind, "message": str(error), "hint": hint, "status": status}
-        print_json({"error": told})
+        fields = {"kind": kind, "message": str(error), "hint": hint, "status": status}
+        print_json({"error": fields})
     sys.stderr.write(f"error: {error}\n" + (f"hint: {hint}\n" if hint else ""))
     return status
 

@@ -33,15 +33,15 @@ class FerriteRuntimeError(Exception):
         made.origin, made._around = tuple(origin), (before, after)
         return made
 
-    def name_places(self, places: Mapping[str, str]) -> None:
+    def name_locations(self, locations: Mapping[str, str]) -> None:
         """Has the message name origins as their source lines can be opened on this machine.
 
         Args:
-            places: of each origin; specs name files without their folders, as they are the same on every machine.
+            locations: of each origin; specs name files without their folders, as they are the same on every machine.
         """
         if self.origin:
             before, after = self._around
-            named = ", ".join(places.get(each, each) for each in self.origin)
+            named = ", ".join(locations.get(each, each) for each in self.origin)
             self.args = (f"{before}{named}{after}", *self.args[1:])
 
 
@@ -226,7 +226,7 @@ class UnknownField(SpecError):
 
 
 class UserKernelError(FerriteRuntimeError):
-    """Something is wrong with a kernel that somebody wrote by hand: whoever wrote it mends it, nobody else."""
+    """Something is wrong with a kernel that a user wrote: whoever wrote it mends it, nobody else."""
 
     hint = "correct the kernel, or what is said of it, at the place in the message"
 
@@ -292,7 +292,7 @@ class KernelCompileError(CompileFailed):
 
 
 class UserKernelCompileError(UserKernelError, KernelCompileError):
-    """A kernel that somebody wrote by hand did not compile."""
+    """A kernel that a user wrote did not compile."""
 
     hint = "correct the kernel at the line that is quoted"
 
@@ -332,7 +332,7 @@ class KernelRunError(LaunchFailed):
 
 
 class UserKernelRunError(UserKernelError, KernelRunError):
-    """A kernel that somebody wrote by hand failed while it was interpreted."""
+    """A kernel that a user wrote failed while it was interpreted."""
 
     hint = "correct the kernel, at the line in the message"
 
@@ -340,7 +340,7 @@ class UserKernelRunError(UserKernelError, KernelRunError):
 class ProgramFailed(LaunchFailed, RuntimeError):
     """A step of a bundle's program failed, or was about to touch what is not its own; the message says how.
 
-    A `RuntimeError` as well: that is what torch raises where it refuses a library call.
+    A `RuntimeError` as well: that is what torch raises where it refuses an extern call.
     """
 
     hint = "the bundle's writer is at fault if it fails for every input; else the message says what torch refused"

@@ -35,17 +35,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> None:
     target = Target() if options.target is None else _target(options.target)
-    told = []
+    reports = []
     for graph in parse_module(read_text(options.file), options.file).graphs:
         require_valid(graph)
         found = schedule(graph if options.as_is else PIPELINE.run(graph), target, Policy())
         text = str(explain(found, *options.explain) if options.explain else found)
         decisions = list(map(str, found.decisions)) if options.decisions else []
-        told.append({"graph": graph.name, "text": text, "decisions": decisions})
+        reports.append({"graph": graph.name, "text": text, "decisions": decisions})
     if options.json:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(reports, indent=2))
         return
-    for each in told:
+    for each in reports:
         print("\n".join([str(each["text"]), *(f"# {decision}" for decision in each["decisions"])]))
 
 

@@ -86,8 +86,10 @@ def schedule(
         dependences = replace(dependences, storage=storage)
     kernels, steps, outputs = plan_memory(refined.work, graph, dependences, policy, donated, held, destinations)
     changes = (*rewritten, *narrowed, *plan.changes, *making.changes, *changed)
-    places = tuple(destinations.values())
-    return Schedule(graph, kernels, steps, outputs, (*plan.decisions, *refined.decisions), changes, destinations=places)
+    positions = tuple(destinations.values())
+    return Schedule(
+        graph, kernels, steps, outputs, (*plan.decisions, *refined.decisions), changes, destinations=positions
+    )
 
 
 def schedule_module(
@@ -268,11 +270,11 @@ def _over_columns(dependences: Dependences, numbers: Iterable[int], graph: Graph
 
 def _join(together: list[Cluster], single: Cluster, dependences: Dependences, target: Target, policy: Policy) -> None:
     """Adds a cluster to the first that takes it, or to the list; nothing lies between them."""
-    for place, cluster in enumerate(together):
+    for position, cluster in enumerate(together):
         proposal = propose(cluster, single, dependences, target, policy)
         if judge(proposal) is None and proposal.placement is not None:
             absorb(proposal.owner, proposal.guest, proposal.placement)
-            together[place] = proposal.owner
+            together[position] = proposal.owner
             return
     together.append(single)
 
@@ -286,20 +288,20 @@ def _work(plan: _Plan, making: _Making, single_passes: Sequence[tuple[SinglePass
         (cluster,) = alone.clusters
         found = _kernels_of(cluster, alone, making)
         last = form.stages[-1]
-        made = {name for place in form.loops if place < last for name in made_in(plan.clusters[place])}
+        made = {name for position in form.loops if position < last for name in made_in(plan.clusters[position])}
         before[last] = [_overwriting(replace(kernel, skip_guard=form.skip_guard), made) for kernel in found]
         skip_guard |= dict.fromkeys((*form.stages, *form.loops), form.replaced)
-        later.update(place for place in form.loops if place > last)
+        later.update(position for position in form.loops if position > last)
     work: list[Work] = []
-    for place, item in enumerate(plan.clusters):
+    for position, item in enumerate(plan.clusters):
         if isinstance(item, Node):
             work.append(item)
             continue
         kernels = _kernels_of(item, plan, making)
-        if place in skip_guard:
-            kernels = [replace(kernel, skip_guard=skip_guard[place]) for kernel in kernels]
-        if place in before or place in later:
-            kernels = [*before.get(place, ()), *map(_overwriting, kernels)]
+        if position in skip_guard:
+            kernels = [replace(kernel, skip_guard=skip_guard[position]) for kernel in kernels]
+        if position in before or position in later:
+            kernels = [*before.get(position, ()), *map(_overwriting, kernels)]
         work.extend(kernels)
     return work
 

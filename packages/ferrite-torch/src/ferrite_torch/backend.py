@@ -23,7 +23,7 @@ from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.diagnostics.statistics import observed, observer
 from ferrite_torch.errors import ExternRefused, FerriteError, LaunchRefused, OptionError, Refused, Unsupported
 from ferrite_torch.options import Options, parse_options
-from ferrite_torch.rewrites.aliased_writes import keeping_places, refuse_lost_writes, written_together
+from ferrite_torch.rewrites.aliased_writes import keeping_aliases, refuse_lost_writes, written_together
 from ferrite_torch.rewrites.attention_masks import simplify_masks
 from ferrite_torch.rewrites.attention_patterns import rewrite_attention
 from ferrite_torch.rewrites.copied_storages import counts_from_storage
@@ -122,7 +122,7 @@ def _compiled(
             _warm_up(module, inputs, chosen)
         note = partial(announce_eager, module=captured) if chosen.fallback else _refuse
         call = keeping_tangents(_compile(blocks, inputs, chosen, plan), eager, captured, note)
-        return undisturbed(keeping_places(call, eager, together, captured, note) if together else call)
+        return undisturbed(keeping_aliases(call, eager, together, captured, note) if together else call)
     except Refused as refused:
         return _refused(eager, refused, chosen, captured)
     except Exception as error:  # every layer's, whatever it is: the table translates them all
@@ -215,7 +215,7 @@ def _check_devices(module: torch.nn.Module, inputs: Sequence[Any]) -> None:
 
 
 def _check_layouts(module: torch.nn.Module, inputs: Sequence[Any]) -> None:
-    """Refuses (`Unsupported`) sparse inputs and others without strides; tensor subclasses are taken apart later."""
+    """Refuses (`Unsupported`) sparse inputs and others without strides; tensor subclasses are decomposed later."""
     for value in _tensors(module, inputs):
         if value.layout not in (torch.strided, torch.jagged):
             raise Unsupported(f"a graph with a tensor of layout {value.layout}: kernels read tensors by strides")
@@ -250,14 +250,14 @@ def _refused(
 
     Should eager take it after all, its result is right, and what happened is said as of any graph that runs eagerly.
     """
-    told: list[str] = []
+    noted: list[str] = []
 
     def call(*args: Any) -> Any:
         result = eager(*args)
         if not options.fallback:
             raise refused
-        if not told:
-            told.append(str(refused))
+        if not noted:
+            noted.append(str(refused))
             announce_eager(refused, captured)
         return result
 

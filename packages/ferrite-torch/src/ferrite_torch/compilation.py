@@ -58,7 +58,7 @@ class GraphFacts:
 class Compilation:
     """What a graph has become: lowered, after the passes, and for each target scheduled and emitted.
 
-    ``externs`` has ``(op, reason)`` of each library call, those that were chosen for the first target among them.
+    ``externs`` has ``(op, reason)`` of each extern call, those that were chosen for the first target among them.
     """
 
     lowered: LoweredModule
@@ -69,7 +69,7 @@ class Compilation:
 
 
 CHEAPER = "it costs less than a kernel of ours, or nothing says what that would cost"
-"""Why a product of matrices that has a kernel is a library call."""
+"""Why a product of matrices that has a kernel is an extern call."""
 
 
 def no_machine(target: Target) -> CostOracle:
@@ -173,7 +173,7 @@ def _simplified(module: Module, options: Options) -> Module:
 _PHASE_NAMES = {
     "lower": "lowering",
     "passes": "simplifying",
-    "choose": "choosing between kernels and library calls",
+    "choose": "choosing between kernels and extern calls",
     "schedule": "scheduling",
     "emit": "code generation",
     "load": "loading",

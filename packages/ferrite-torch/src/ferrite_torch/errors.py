@@ -17,7 +17,7 @@ class Origin(Protocol):
         """The torch op, empty where it is not known."""
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The op and its source line, as people read it."""
 
 
@@ -54,7 +54,7 @@ class Refused(FerriteError):
 
 
 class ExternRefused(FerriteError):
-    """Operators would run as library calls, and ``options={"extern": "error"}``; raised whatever ``fallback`` says."""
+    """Operators would run as extern calls, and ``options={"extern": "error"}``; raised whatever ``fallback`` says."""
 
 
 class LaunchRefused(FerriteError):
@@ -91,7 +91,7 @@ def located(error: Error, origins: Iterable[Origin]) -> Error:
     named = tuple(origin for origin in origins if origin.op)
     if error.origins or not named:
         return error
-    where = ", ".join(dict.fromkeys(origin.told for origin in named))
-    told = type(error)(f"{where}: {error}")
-    told.origins = named
-    return told
+    where = ", ".join(dict.fromkeys(origin.description for origin in named))
+    located = type(error)(f"{where}: {error}")
+    located.origins = named
+    return located

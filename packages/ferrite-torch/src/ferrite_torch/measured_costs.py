@@ -29,8 +29,8 @@ def oracle_for(target: Target, device: str, options: Options) -> CostOracle:
     if device != "cuda" or options.interpret or not torch.cuda.is_available():
         return Unknown("there is no GPU to measure on")
     index = torch.cuda.current_device()
-    asked = replace(runtime_options(options), cuda_graph=False)  # what the GPU does is timed, not how it is started
-    return MeasuredCosts(target, device_facts(index), asked, choose_store(asked), torch.device("cuda", index))
+    chosen = replace(runtime_options(options), cuda_graph=False)  # what the GPU does is timed, not how it is started
+    return MeasuredCosts(target, device_facts(index), chosen, choose_store(chosen), torch.device("cuda", index))
 
 
 @dataclass(frozen=True, slots=True)

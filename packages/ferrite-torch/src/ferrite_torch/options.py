@@ -53,7 +53,7 @@ class Options:
             results, gradients and written inputs lie as in eager mode. ``keep`` leaves everything as it lies.
         repeat_blocks: compile modules that are called several times with the same structure once, as regions, whatever
             model they are in; see `ferrite_torch.repeat_blocks`, which asks for it for one model.
-        extern: ``error`` refuses library calls that stand for a missing kernel, naming op and source line; ``allow``
+        extern: ``error`` refuses extern calls that stand for a missing kernel, naming op and source line; ``allow``
             makes them, and counts them.
         policy: scheduler thresholds to change, by the field names of ``ferrite_scheduler.Policy``.
         target: device facts to change, by the field names of ``ferrite_scheduler.Target``.

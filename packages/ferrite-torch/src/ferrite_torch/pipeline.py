@@ -27,7 +27,7 @@ from ferrite_torch.devices.targets import target_of
 from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.diagnostics.log_choice import CACHE
 from ferrite_torch.diagnostics.logs import log_kernels
-from ferrite_torch.diagnostics.origins import places_of
+from ferrite_torch.diagnostics.origins import locations_of
 from ferrite_torch.diagnostics.statistics import GraphRecord, all_steps, observer, record_graph
 from ferrite_torch.errors import FerriteError
 from ferrite_torch.graphs.donations import donated_arguments, held_arguments
@@ -88,9 +88,9 @@ def compile_graph(
             compiled = load_artifact(artifact, options, held, captured)
         if is_new and (key or (any_sizes and not tells_sizes_of_data(module))):
             # What symbolic strides are was told to AOTAutograd, and is not needed where its cache finds the graph.
-            told = artifact if key else replace(artifact, strides=(), names=names)
+            stored = artifact if key else replace(artifact, strides=(), names=names)
             with watch.phase("keep"):
-                key = _keep(store, key, told)
+                key = _keep(store, key, stored)
     except FerriteError:
         raise
     except Exception as error:
@@ -156,9 +156,9 @@ def _produce(
         changed=changed_outputs(module, compiled.graph),
         donated=tuple(sorted(ambient.donated)),
         captured=tuple((each.target, each.position, each.reason) for each in lowered.captured),
-        places={
-            **places_of(module, (each for kernel in program["kernels"] for each in kernel["origin"])),
-            **{each: told for launch in lowered.launches for each, told in launch.places()},
+        locations={
+            **locations_of(module, (each for kernel in program["kernels"] for each in kernel["origin"])),
+            **{each: description for launch in lowered.launches for each, description in launch.locations()},
         },
     )
     return artifact, lowered.names, compiled.schedules[0]
@@ -211,4 +211,4 @@ class _Ambient:
 def _summary(program: Any, seconds: dict[str, float]) -> str:
     kinds = [step["do"] for step in all_steps(program)]
     times = ", ".join(f"{phase} {1000 * value:.1f} ms" for phase, value in seconds.items())
-    return f"{kinds.count('launch')} kernels, {kinds.count('extern')} library calls; {times}"
+    return f"{kinds.count('launch')} kernels, {kinds.count('extern')} extern calls; {times}"

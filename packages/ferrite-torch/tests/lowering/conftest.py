@@ -49,11 +49,11 @@ def evaluated(lowered: LoweredModule, *args: Any) -> list[torch.Tensor]:
 
 @pytest.fixture
 def agree() -> Agree:
-    """Returns a check that a function, lowered without library calls, agrees with eager; it returns the graph."""
+    """Returns a check that a function, lowered without extern calls, agrees with eager; it returns the graph."""
 
     def check(function: Callable[..., Any], *args: Any, tolerance: float | None = None) -> Graph:
         lowered = traced(function, *args)
-        assert not lowered.externs, f"library calls: {lowered.externs}"
+        assert not lowered.externs, f"extern calls: {lowered.externs}"
         require_valid(lowered.graph)
         wanted = [leaf for leaf in pytree.tree_leaves(function(*args)) if isinstance(leaf, torch.Tensor)]
         views = [output for output in lowered.graph.outputs if isinstance(output, View)]

@@ -33,10 +33,10 @@ PROVED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "divisors that are numbers": (lambda x: x // 3, (arange(5),)),
 }
 ASKED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
-    "a choice": (lambda x: x[torch.where(x > 0, 9, 1)], (zeros(5),), "place"),
-    "a range that is indexed": (lambda i: arange(5)[i], (tensor([3]),), "place"),
-    "an expanded tensor": (lambda x, i: x.expand(3, 5).gather(1, i), (zeros(3, 1), zeros(3, 1).long()), "place"),
-    "a number": (lambda x, i: x.take(i), (tensor(5.0), tensor([0])), "place"),
+    "a choice": (lambda x: x[torch.where(x > 0, 9, 1)], (zeros(5),), "index"),
+    "a range that is indexed": (lambda i: arange(5)[i], (tensor([3]),), "index"),
+    "an expanded tensor": (lambda x, i: x.expand(3, 5).gather(1, i), (zeros(3, 1), zeros(3, 1).long()), "index"),
+    "a number": (lambda x, i: x.take(i), (tensor(5.0), tensor([0])), "index"),
     "divisors": (lambda x, y: x // y, (arange(5), arange(1, 6)), "divisor"),
     "remainders": (lambda x, y: x % y, (arange(5), arange(1, 6)), "divisor"),
     "probabilities": (torch.bernoulli, (zeros(3),), "probability"),

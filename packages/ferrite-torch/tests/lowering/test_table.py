@@ -25,7 +25,7 @@ LIBRARY = {
     "_embedding_bag", "as_strided_scatter", "_embedding_bag_per_sample_weights_backward", "upsample_bilinear2d.vec",
     "upsample_nearest2d.vec", "median", "nanmedian",
 }  # fmt: skip
-"""Core ops that run as library calls, or that are gone before lowering."""
+"""Core ops that run as extern calls, or that are gone before lowering."""
 
 
 NEW_IN_2_13 = {"aten._upsample_lanczos2d_aa.default", "aten._upsample_lanczos2d_aa_backward.default"}

@@ -12,7 +12,7 @@ class UnsupportedDefinition(EmitError):
 
 
 class UnsupportedUpdate(EmitError):
-    """An update of this mode and type has no atomic instruction; lower it to a library call."""
+    """An update of this mode and type has no atomic instruction; lower it to an extern call."""
 
 
 class UnsupportedSize(EmitError):

@@ -43,7 +43,7 @@ from ferrite_triton.single_kernels import origin_texts
 PROGRAM_FORMAT = "ferrite-program/2"
 
 _TEMPLATES: dict[str, Callable[[CallExtern, Collection[str]], Expansion]] = {REDUCE_SEGMENTS: write_segmented_reduction}
-"""What carries out the library calls that are kernels of ours."""
+"""What carries out the extern calls that are kernels of ours."""
 
 
 @dataclass(frozen=True)

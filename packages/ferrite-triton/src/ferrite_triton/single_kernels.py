@@ -38,7 +38,7 @@ from ferrite_triton.analysis.contraction_space import contraction_space
 from ferrite_triton.analysis.flat import FlatKernel, KernelParam, flatten
 from ferrite_triton.analysis.lane_groups import needed_multiple
 from ferrite_triton.analysis.lowering_policy import LOWERING
-from ferrite_triton.analysis.packed_residency import holds_only_halves
+from ferrite_triton.analysis.packed_residency import holds_only_16_bit
 from ferrite_triton.analysis.peeling import misalignment_of
 from ferrite_triton.analysis.row_per_thread import has_row_per_thread
 from ferrite_triton.analysis.size_params import SizeParams
@@ -57,7 +57,7 @@ from ferrite_triton.facts.records import KernelFacts
 from ferrite_triton.forms.body import KernelBody, overwrites_operands
 from ferrite_triton.forms.builder import Builder
 from ferrite_triton.forms.grid import place_program
-from ferrite_triton.forms.grid_reductions import REGISTERS, REGISTERS_OF_HALVES
+from ferrite_triton.forms.grid_reductions import REGISTERS, REGISTERS_OF_16_BIT
 from ferrite_triton.forms.indices import index_dtype
 from ferrite_triton.forms.register_norms import THREADS, register_tiles_of, registers_of
 from ferrite_triton.forms.scans import (
@@ -311,7 +311,7 @@ def facts_of(flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgra
         case RegisterNorm():
             return collect_facts(flat, accesses, program, registers_of(flat), THREADS)
         case GridReduction():
-            registers = REGISTERS_OF_HALVES if holds_only_halves(flat) else REGISTERS
+            registers = REGISTERS_OF_16_BIT if holds_only_16_bit(flat) else REGISTERS
             return collect_facts(flat, accesses, program, registers)
         case LookBackScan() if flat.space.register_tiles > 1:
             return collect_facts(flat, accesses, program, TILES_REGISTERS)

@@ -48,17 +48,17 @@ class ScoreProduct:
 
 @dataclass(frozen=True, slots=True)
 class BlockList:
-    """Which blocks of the columns a row attends to: those at ``place`` for the first ``count`` values of ``slot``.
+    """Which blocks of the columns a row attends to: those at ``position`` for the first ``count`` values of ``slot``.
 
     Attributes:
         slot: a position in the list.
         count: how many there are, an integer over the batch and the row.
-        place: the number of a block, an integer over the batch, the row and ``slot``.
+        position: the number of a block, an integer over the batch, the row and ``slot``.
     """
 
     slot: Dim
     count: Scalar
-    place: Scalar
+    position: Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Attend:
         found += [*self.weights, *self.factors]
         found += [] if self.mask is None else [self.mask]
         lists = () if self.blocks is None else self.blocks.lists
-        return (*found, *(part for each in lists for part in (each.count, each.place)))
+        return (*found, *(part for each in lists for part in (each.count, each.position)))
 
     def with_bodies(self, bodies: tuple[Scalar, ...]) -> Attend:
         """Returns the definition with other expressions, as many as `bodies` has; itself if they are the same."""

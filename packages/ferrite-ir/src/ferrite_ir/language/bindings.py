@@ -2,7 +2,7 @@
 
 Most symbols are told by the inputs. The others are *bound* by a definition, and nothing that uses one runs before:
 
-- a library call binds a symbol that is an extent of one of its results and was not known before;
+- an extern call binds a symbol that is an extent of one of its results and was not known before;
 - ``extern ferrite.size(size(u1), x, 0)`` binds one to an extent of a tensor whose type says something else;
 - ``extern ferrite.read(size(u2), x)`` binds one to the only element, an integer or bool, of a tensor;
 - ``extern ferrite.let(size(u3), size(min(u0, 8)))`` binds one to what is computed from others;
@@ -45,7 +45,7 @@ READ = "ferrite.read"
 LET = "ferrite.let"
 CHECK = "ferrite.check"
 STEPS = frozenset((SIZE, READ, LET, CHECK))
-"""Library calls of the language's own that compute no tensors."""
+"""Extern calls of the language's own that compute no tensors."""
 COMPARISONS = ("le", "lt", "ge", "gt", "eq", "ne")
 
 
@@ -77,7 +77,7 @@ def bindings_of(graph: Graph) -> dict[int, tuple[Binding, ...]]:
 
 
 def results_that_bind(graph: Graph) -> dict[str, tuple[Binding, ...]]:
-    """Returns the symbols that library calls bind by their results, by the name of the result."""
+    """Returns the symbols that extern calls bind by their results, by the name of the result."""
     found: dict[str, tuple[Binding, ...]] = {}
     for position, made in bindings_of(graph).items():
         for binding in made:
@@ -107,12 +107,12 @@ def _new_bindings(definition: Extern | While, known: set[str]) -> Iterator[Bindi
             known.add(name)
             yield Binding(name)
         return
-    for place, result in enumerate(definition.results):
+    for position, result in enumerate(definition.results):
         for axis, extent in enumerate(() if result is None else result.type.shape):
             name = str(extent)
             if isinstance(extent, Symbolic) and symbols_of(extent) == {name} and name not in known:
                 known.add(name)
-                yield Binding(name, place, axis)
+                yield Binding(name, position, axis)
 
 
 def check_symbols(definition: Definition) -> frozenset[str]:

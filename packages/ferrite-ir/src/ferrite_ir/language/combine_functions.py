@@ -51,7 +51,7 @@ class CombineFunction:
 
     def components(self, side: str) -> tuple[Scalar, ...]:
         """Returns the components of the left or right state, as expressions name them."""
-        return tuple(component(side, place, dtype) for place, dtype in enumerate(self.types))
+        return tuple(component(side, position, dtype) for position, dtype in enumerate(self.types))
 
     def problem(self) -> str | None:
         """Returns what is wrong with the expressions, or None."""
@@ -71,9 +71,9 @@ AnyCombine: TypeAlias = "str | CombineFunction"
 """A combine of the table, by its name, or one that a user writes."""
 
 
-def component(side: str, place: int, dtype: DType) -> Scalar:
+def component(side: str, position: int, dtype: DType) -> Scalar:
     """Returns a component of one of the two states that a function combines."""
-    return load(f"{side}{place}", (), dtype)
+    return load(f"{side}{position}", (), dtype)
 
 
 def combine_row(combine: AnyCombine) -> Combine | None:

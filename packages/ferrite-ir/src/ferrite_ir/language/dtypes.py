@@ -11,7 +11,7 @@ class DType:
     """An element type: its name in the text form, its storage width in bits and its kind.
 
     There is one object per type, so that equality is identity (a copied or unpickled type is that object again).
-    ``kind`` is ``bool``, ``int``, ``uint``, ``float`` or ``opaque`` (complex and other types that only library calls
+    ``kind`` is ``bool``, ``int``, ``uint``, ``float`` or ``opaque`` (complex and other types that only extern calls
     touch).
     """
 

@@ -1,7 +1,7 @@
 """Graphs: ordered definitions of named values.
 
 Views do not exist here. A value has a logical shape and a physical layout (strides); a transposed or reshaped use is
-an index expression in a load, and only library calls and graph outputs see a `View`. Every name is defined once. A
+an index expression in a load, and only extern calls and graph outputs see a `View`. Every name is defined once. A
 value that is updated in place gets a new name for its new contents and the old name must not be used below (see
 `Update` and `Extern.aliases`).
 """
@@ -84,7 +84,7 @@ def overlaps(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A strided tensor over the storage of a value, as library calls and graph outputs see it.
+    """A strided tensor over the storage of a value, as extern calls and graph outputs see it.
 
     ``offset`` counts elements of ``dtype`` from the first element of the value.
     """
@@ -103,7 +103,7 @@ def whole(value: Value) -> View:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A non-tensor, non-number argument of a library call.
+    """A non-tensor, non-number argument of an extern call.
 
     ``Tag("dtype", "f32")``, ``Tag("device", "cuda")``, ``Tag("layout", "strided")``,
     ``Tag("memory_format", "channels_last")``: the kinds are those of the program format.
@@ -231,7 +231,7 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Extern:
-    """A library call by qualified name (``aten.mm.default``).
+    """An extern call by qualified name (``aten.mm.default``).
 
     Attributes:
         results: what it returns, flattened, None for a returned thing that nobody may use.
@@ -447,7 +447,7 @@ def domain_of(definition: Definition) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]
 
 
 def views_in(argument: Any) -> Iterator[View]:
-    """Yields the views in a (nested) argument of a library call, left to right."""
+    """Yields the views in a (nested) argument of an extern call, left to right."""
     stack = [argument]
     while stack:
         item = stack.pop()
@@ -481,7 +481,7 @@ def loads_of(definition: Definition) -> tuple[Scalar, ...]:
 def names_read(definition: Definition) -> tuple[str, ...]:
     """Returns the names of the values a definition reads, without repeats, in first-use order.
 
-    The target of an update counts as read (its other elements stay), and so do all operands of a library call.
+    The target of an update counts as read (its other elements stay), and so do all operands of an extern call.
     """
     match definition:
         case Extern():

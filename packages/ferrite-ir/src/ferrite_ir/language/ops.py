@@ -148,7 +148,7 @@ def _rows() -> list[ScalarOp]:
 
 
 REQUIREMENTS = {
-    "require_place": "index out of bounds of its axis",
+    "require_index": "index out of bounds of its axis",
     "require_probability": "probabilities have to be in [0, 1]",
     "require_deviation": "all elements of std have to be >= 0.0",
     "require_weight": "a probability tensor contains either `inf`, `nan` or an element < 0",

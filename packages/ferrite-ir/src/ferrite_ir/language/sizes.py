@@ -51,7 +51,7 @@ __all__ = [
 Size: TypeAlias = Any
 
 ASSUMED = 8192
-"""The hint of a symbol that has none, and no range: sizes that only a run will tell are mostly large."""
+"""The hint of a symbol that has none, and no range: data-dependent sizes are mostly large."""
 
 symbol = size_polynomials.symbol
 bounds = size_polynomials.bounds
@@ -197,7 +197,7 @@ def with_numbers(size: Size, numbers: Mapping[Generator, int]) -> Size:
     return size if type(size) is int or not numbers else _replaced(size, lambda found: found.size, numbers)
 
 
-def number_told(difference: Size) -> tuple[Generator, int] | None:
+def known_number(difference: Size) -> tuple[Generator, int] | None:
     """Returns the one floor quotient, minimum or maximum of a size and what it is where the size is zero, or None."""
     if type(difference) is int or not 1 <= len(difference.terms) <= 2:
         return None
@@ -212,7 +212,7 @@ def number_told(difference: Size) -> tuple[Generator, int] | None:
     return generator, -constants // coefficient
 
 
-def product_told(difference: Size, known: AbstractSet[str]) -> tuple[Monomial, Size] | None:
+def known_product(difference: Size, known: AbstractSet[str]) -> tuple[Monomial, Size] | None:
     """Returns a product in a size and what it equals, in ``known`` symbols alone, where the size is zero.
 
     ``a*b - c*d`` tells that ``c*d`` is ``a*b``, wherever both are numbers of rows. None if nothing of the kind is told.
@@ -278,13 +278,13 @@ def factors(size: Symbolic) -> tuple[int, tuple[tuple[Symbolic, int], ...]]:
     else:
         number, parts = _factored_sum(size)
     # A factor of an extent has the sign of an extent: a floor quotient need not, as in -((-s0)//64) for rounding up.
-    for place, (part, power) in enumerate(parts):
+    for position, (part, power) in enumerate(parts):
         if _is_mostly_negative(part):
-            parts[place] = (-part, power)
+            parts[position] = (-part, power)
             number *= (-1) ** power
-    for place, (part, power) in enumerate(parts):
+    for position, (part, power) in enumerate(parts):
         if number < 0 and power % 2 and not _is_oriented(part):
-            parts[place] = (-part, power)
+            parts[position] = (-part, power)
             number = -number
     return number, tuple(sorted(parts, key=lambda item: str(item[0])))
 
@@ -294,7 +294,7 @@ def _factored_sum(size: Symbolic) -> tuple[int, list[tuple[Any, int]]]:
     import sympy
 
     generators = {generator: None for monomial, _ in size.terms for generator, _ in monomial}
-    names = {generator: sympy.Symbol(f"g{place}") for place, generator in enumerate(generators)}
+    names = {generator: sympy.Symbol(f"g{position}") for position, generator in enumerate(generators)}
     back = {str(name): generator for generator, name in names.items()}
     total = sympy.Add(
         *(
@@ -329,7 +329,7 @@ def _is_mostly_negative(size: Symbolic) -> bool:
     least = int(_replaced(size, _least))
     if least:
         return least < 0
-    ranks = {symbol: place for place, symbol in enumerate(sorted(size_polynomials.symbols_in(size), key=_age))}
+    ranks = {symbol: position for position, symbol in enumerate(sorted(size_polynomials.symbols_in(size), key=_age))}
     return int(_replaced(size, lambda symbol: _least(symbol) + len(ranks) - ranks[symbol])) < 0
 
 

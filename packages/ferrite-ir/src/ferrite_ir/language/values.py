@@ -81,14 +81,14 @@ class Origin:
         return f"{self.op} ({self.line})" if self.line else self.op
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The source line as an editor opens it: ``/project/model.py:12``."""
         return f"{self.path}:{self.line.rpartition(':')[2]}" if self.path and self.line else self.line
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The op and its place, for messages."""
-        return f"{self.op} ({self.place})" if self.line else self.op
+        return f"{self.op} ({self.location})" if self.line else self.op
 
 
 Origins: TypeAlias = tuple[Origin, ...]

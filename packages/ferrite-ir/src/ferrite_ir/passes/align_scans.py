@@ -33,13 +33,13 @@ GROWTH = 8
 
 @dataclass(frozen=True, slots=True)
 class AlignScans:
-    """Makes every scan that is read at one place along its axis, ``v[c + d]`` or ``v[c - d]``, one that is read at d.
+    """Makes scans that are read at one position along their axis, ``v[c + d]`` or ``v[c - d]``, scans read at d.
 
     A kernel that scans can then go on with what it has, where it would have had to store it first. What is read at
     ``c - d`` is scanned in the other direction. What is shifted, as exclusive scans are, is a scan of shifted operands:
     where there are none it combines the neutral element, so that nobody takes an element away again, which would lose
-    digits, and infinities. All points that the scan begins with must have a place in the new one. Along its other axes
-    a scan is made where it is read as well.
+    digits, and infinities. All points that the scan begins with must have a position in the new one. Along its other
+    axes a scan is made where it is read as well.
     """
 
     name: ClassVar[str] = "align_scans"
@@ -49,19 +49,19 @@ class AlignScans:
         if not any(isinstance(definition, Scan) for definition in graph.definitions):
             return graph
         definitions = list(graph.definitions)
-        for place in reversed(range(len(definitions))):
-            scan = definitions[place]
+        for position in reversed(range(len(definitions))):
+            scan = definitions[position]
             accesses = _accesses(scan, definitions, graph.output_names) if isinstance(scan, Scan) else {}
             if isinstance(scan, Scan) and accesses:
                 moved = _Move(scan, accesses)
                 definitions = list(map(moved.definition, definitions))
-                definitions[place] = _aligned(scan, accesses)
+                definitions[position] = _aligned(scan, accesses)
         return with_definitions(graph, definitions)
 
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """A place along a dim of a scan, ``sign * dim + offset``, where ``dim``, one of the reader's, has this extent."""
+    """A position along a dim of a scan: ``sign * dim + offset``, where ``dim`` is the reader's and has this extent."""
 
     sign: int
     offset: Size
@@ -84,7 +84,7 @@ def _access_of(index: Index) -> _Access | None:
 def _accesses(scan: Scan, definitions: Collection[Definition], kept: Collection[str]) -> dict[Dim, _Access]:
     """Returns where the results of a scan are read, along the dims along which it is to be made there.
 
-    None of them if it is an output, or is read by a call, or at several places along its axis.
+    None of them if it is an output, or is read by a call, or at several positions along its axis.
     """
     names = {result.name for result in scan.results}
     loads: set[Scalar] = set()
@@ -98,10 +98,10 @@ def _accesses(scan: Scan, definitions: Collection[Definition], kept: Collection[
         return {}
     accesses: dict[Dim, _Access] = {}
     for axis, dim in enumerate(scan.dims):
-        places = {_access_of(each.indices[axis]) for each in loads}
-        access = places.pop()
+        positions = {_access_of(each.indices[axis]) for each in loads}
+        access = positions.pop()
         fits = _has_begin if dim is scan.along else _is_inside
-        if places or access is None or not fits(scan, dim, access) or _lacks_neutrals(scan, dim, access):
+        if positions or access is None or not fits(scan, dim, access) or _lacks_neutrals(scan, dim, access):
             if dim is scan.along:
                 return {}
         elif access != _Access(1, 0, dim.size):
@@ -128,8 +128,8 @@ def _lacks_neutrals(scan: Scan, dim: Dim, access: _Access) -> bool:
 
 def _is_inside(_: Scan, dim: Dim, access: _Access) -> bool:
     """Returns whether all that is read along another dim is there."""
-    place = _place(dim, access)
-    return _is_after_begin(place) and _is_before_end(place, dim.size)
+    position = _position(dim, access)
+    return _is_after_begin(position) and _is_before_end(position, dim.size)
 
 
 def _turns(scan: Scan, access: _Access) -> bool:
@@ -137,39 +137,41 @@ def _turns(scan: Scan, access: _Access) -> bool:
     return scan.reverse != (access.sign < 0)
 
 
-def _place(dim: Dim, access: _Access) -> Index:
-    place: Index = Dim(dim.name, access.extent).index * access.sign + access.offset
-    return place
+def _position(dim: Dim, access: _Access) -> Index:
+    position: Index = Dim(dim.name, access.extent).index * access.sign + access.offset
+    return position
 
 
-def _is_after_begin(place: Index) -> bool:
-    return place.lo is not None and sizes.is_provably_at_most(0, place.lo)
+def _is_after_begin(position: Index) -> bool:
+    return position.lo is not None and sizes.is_provably_at_most(0, position.lo)
 
 
-def _is_before_end(place: Index, size: Size) -> bool:
-    return place.hi is not None and sizes.is_provably_at_most(place.hi, sizes.add(size, -1))
+def _is_before_end(position: Index, size: Size) -> bool:
+    return position.hi is not None and sizes.is_provably_at_most(position.hi, sizes.add(size, -1))
 
 
 def _aligned(scan: Scan, accesses: Mapping[Dim, _Access]) -> Scan:
     """Returns the scan whose point is what another one has where it is read."""
     dims = tuple(Dim(dim.name, accesses[dim].extent) if dim in accesses else dim for dim in scan.dims)
-    places = {dim: _place(dim, access) for dim, access in accesses.items()}
-    bodies = tuple(substitute_dims(body, places) for body in scan.bodies)
+    positions = {dim: _position(dim, access) for dim, access in accesses.items()}
+    bodies = tuple(substitute_dims(body, positions) for body in scan.bodies)
     along, reverse = dims[scan.dims.index(scan.along)], scan.reverse
     if scan.along in accesses:
         reverse = _turns(scan, accesses[scan.along])
-        place, others = places[scan.along], _neutrals(scan)
-        bodies = tuple(_masked(place, scan.along.size, body, other) for body, other in zip(bodies, others, strict=True))
+        position, others = positions[scan.along], _neutrals(scan)
+        bodies = tuple(
+            _masked(position, scan.along.size, body, other) for body, other in zip(bodies, others, strict=True)
+        )
     results = tuple(_resized(result, sizes_of(dims)) for result in scan.results)
     return replace(scan, results=results, dims=dims, along=along, bodies=bodies, reverse=reverse)
 
 
-def _masked(place: Index, size: Size, body: Scalar, other: Scalar) -> Scalar:
-    """Returns a body where a place lies in ``[0, size)``, and something else where it does not."""
-    number = index_value(place, I64)
-    if not _is_before_end(place, size):
+def _masked(position: Index, size: Size, body: Scalar, other: Scalar) -> Scalar:
+    """Returns a body where a position lies in ``[0, size)``, and something else where it does not."""
+    number = index_value(position, I64)
+    if not _is_before_end(position, size):
         body = apply("masked", apply("lt", number, index_value(constant(size), I64)), body, other)
-    if not _is_after_begin(place):
+    if not _is_after_begin(position):
         body = apply("masked", apply("ge", number, const(0, I64)), body, other)
     return body
 

@@ -56,7 +56,7 @@ class Dce:
 def _lasting_names(graph: Graph) -> set[str]:
     """Returns the values whose storage others see too, or may.
 
-    Inputs, results of library calls and their updated versions.
+    Inputs, results of extern calls and their updated versions.
     """
     names = {value.name for value in graph.inputs}
     for definition in graph.definitions:
@@ -99,5 +99,5 @@ def _without_dead(loop: Loop, live: set[str]) -> Loop:
 
 
 def _without_dead_end(attend: Attend, live: set[str]) -> Attend:
-    kept = max(place for place, value in enumerate(attend.results, 1) if value.name in live)
+    kept = max(position for position, value in enumerate(attend.results, 1) if value.name in live)
     return attend if kept == len(attend.results) else replace(attend, results=attend.results[:kept])

@@ -280,7 +280,7 @@ class _Inliner:
         home = tuple([dim.index for dim in loop.dims])
         until = NEVER
         if self._storage.writes:
-            # A library call may write the value itself: whoever reads it afterwards wants what was written.
+            # An extern call may write the value itself: whoever reads it afterwards wants what was written.
             read = (value.name, *(load.source for load in body.loads))
             until = min(self._storage.next_write(name, position) for name in read)
         self._sources[value.name] = _Source(value, loop.dims, home, body, loop.origins, nodes, until)

@@ -63,8 +63,8 @@ def _only_test(body: Scalar, dim: Dim) -> Scalar | None:
 
 def _key_of(node: Scalar, dim: Dim) -> Scalar | None:
     """Returns what an ``eq`` compares a dim with, or None if that is not what it does."""
-    for place, key in (node.args, node.args[::-1]):
-        if place.op == "index" and place.args[0] == dim.index and dim not in key.dims and key.dtype.bits >= 32:
+    for position, key in (node.args, node.args[::-1]):
+        if position.op == "index" and position.args[0] == dim.index and dim not in key.dims and key.dtype.bits >= 32:
             return key  # type: ignore[no-any-return]
     return None
 

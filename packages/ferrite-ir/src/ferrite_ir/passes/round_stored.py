@@ -33,7 +33,7 @@ _CHOICES = ("where", "masked")
 class RoundStored:
     """Rounds half values that others can see in memory, and those that somebody reads as they are stored.
 
-    The first are outputs, what is written in place, operands of library calls and of other graphs, and what such a
+    The first are outputs, what is written in place, operands of extern calls and of other graphs, and what such a
     value is copied from; only where something is computed of them. The second are read as ``rounded.T(v[...])`` of
     their own type; after this pass a plain load does.
     """

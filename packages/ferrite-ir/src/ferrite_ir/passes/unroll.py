@@ -31,7 +31,7 @@ class Unroll:
     kernel with its readers.
 
     Attributes:
-        max_points: largest window that is written out.
+        max_points: largest window that is unrolled.
         max_nodes: largest number of nodes in the expressions that come about.
         max_gap: neighbouring results read elements at most so many steps of the window apart.
         numerics: how bodies are simplified; see `Simplify`.
@@ -44,7 +44,7 @@ class Unroll:
     numerics: str = "fast"
 
     def run(self, graph: Graph) -> Graph:
-        """Returns the graph with small windows written out."""
+        """Returns the graph with small windows unrolled."""
         if not any(isinstance(definition, Reduction) for definition in graph.definitions):
             return graph
         reach = _reading_points(graph)
@@ -94,8 +94,10 @@ def unrolled(reduction: Reduction, simplify: Rewriter) -> Loop:
 
 def _points_of(reduction: Reduction) -> Iterator[State]:
     """Yields the operands at every point of the reduction dims, last dim fastest."""
-    for place in product(*(range(int(dim.size)) for dim in reduction.reduction_dims)):
-        mapping: dict[Dim, Index] = {d: ix.constant(at) for d, at in zip(reduction.reduction_dims, place, strict=True)}
+    for position in product(*(range(int(dim.size)) for dim in reduction.reduction_dims)):
+        mapping: dict[Dim, Index] = {
+            d: ix.constant(at) for d, at in zip(reduction.reduction_dims, position, strict=True)
+        }
         memo: dict[Scalar, Scalar] = {}
         yield tuple(substitute_dims(body, mapping, memo) for body in reduction.bodies)
 
@@ -111,7 +113,7 @@ def _extreme(keep: str, beats: str) -> Callable[[State, State], State]:
     """
 
     def step(a: State, b: State) -> State:
-        (value, index), (other, place) = a, b
+        (value, index), (other, position) = a, b
         wins = apply(beats, other, value)
         ties = apply("eq", other, value)
         if value.dtype.is_float:
@@ -119,8 +121,8 @@ def _extreme(keep: str, beats: str) -> Callable[[State, State], State]:
             both = apply("bitand", a_is_nan, b_is_nan)
             wins = apply("bitor", wins, apply("bitand", b_is_nan, apply("logical_not", a_is_nan)))
             ties = apply("bitor", ties, both)
-        wins = apply("bitor", wins, apply("bitand", ties, apply("lt", place, index)))
-        return apply(keep, value, other), apply("where", wins, place, index)
+        wins = apply("bitor", wins, apply("bitand", ties, apply("lt", position, index)))
+        return apply(keep, value, other), apply("where", wins, position, index)
 
     return step
 

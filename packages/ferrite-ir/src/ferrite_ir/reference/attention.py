@@ -21,22 +21,22 @@ class AttendedRow:
     Args:
         attend: the definition.
         memory: tensors by name.
-        place: the values of the dims of the batch and the row; others are ignored.
+        position: the values of the dims of the batch and the row; others are ignored.
         symbols: values of the symbolic sizes.
     """
 
     def __init__(
-        self, attend: Attend, memory: Mapping[str, Tensor], place: Mapping[Dim, int], symbols: dict[str, int]
+        self, attend: Attend, memory: Mapping[str, Tensor], position: Mapping[Dim, int], symbols: dict[str, int]
     ) -> None:
         self._attend, self._symbols = attend, symbols
-        self._place = {dim: place[dim] for dim in attend.dims[:-1]}
+        self._position = {dim: position[dim] for dim in attend.dims[:-1]}
         self._products = {name: empty(F32, (), ()) for name in sorted(attend.names)}
         self._memory = {**memory, **self._products}
         self._weights = [(at, self._weights_at(at)) for at in self._allowed()]
         self._highest = max((weights[0] for _, weights in self._weights), default=-math.inf)
 
     def _at(self, extra: Mapping[Dim, int]) -> Point:
-        return Point(self._memory, {**self._place, **extra}, self._symbols)
+        return Point(self._memory, {**self._position, **extra}, self._symbols)
 
     def _size(self, dim: Dim) -> int:
         return sizes.evaluate(dim.size, self._symbols)
@@ -60,7 +60,7 @@ class AttendedRow:
 
     def _blocks(self, found: BlockList) -> set[int]:
         count = int(self._at({}).scalar(found.count))
-        return {int(self._at({found.slot: slot}).scalar(found.place)) for slot in range(count)}
+        return {int(self._at({found.slot: slot}).scalar(found.position)) for slot in range(count)}
 
     def _weights_at(self, at: int) -> tuple[float, ...]:
         attend = self._attend
@@ -71,11 +71,14 @@ class AttendedRow:
         point = self._at({attend.along: at})
         return tuple(float(point.scalar(weight)) for weight in attend.weights)
 
-    def results(self, place: Mapping[Dim, int]) -> tuple[float, ...]:
+    def results(self, position: Mapping[Dim, int]) -> tuple[float, ...]:
         """Returns what a definition gives at a point of this row: all that its kind has, whatever is asked for."""
         attend = self._attend
         factors = [
-            [float(self._at({attend.column: place[attend.column], attend.along: at}).scalar(f)) for f in attend.factors]
+            [
+                float(self._at({attend.column: position[attend.column], attend.along: at}).scalar(f))
+                for f in attend.factors
+            ]
             for at, _ in self._weights
         ]
         if not attend.is_softmax:

@@ -45,7 +45,7 @@ from .tensors import Nested, Tensor, empty, filled, shape_of
 __all__ = ["EXTERNS", "EvaluationError", "Evaluator", "Tensor", "evaluate", "filled"]
 
 ExternFunction = Callable[..., Any]
-"""A library call: gets a `Tensor` for each view and the other arguments as they are; returns what each result is, a
+"""An extern call: gets a `Tensor` for each view and the other arguments as they are; returns what each result is, a
 `Tensor` (which may share storage with an operand) or nested lists; a tuple for several results, None for none."""
 
 MAX_ITERATIONS = 10_000
@@ -64,7 +64,7 @@ def evaluate(
     Args:
         program: a graph, or a module, of which the first graph runs.
         inputs: one for each input: nested lists, or a `Tensor`, whose storage then sees what the program does in place.
-        externs: library calls by target; `EXTERNS` are known always.
+        externs: extern calls by target; `EXTERNS` are known always.
         symbols: values of symbolic sizes that cannot be seen from the shapes of the inputs.
 
     Raises:
@@ -180,7 +180,7 @@ class Evaluator:
             _RUN[type(definition)](self, definition)
         except EvaluationError as problem:
             names = ", ".join(value.name for value in definition.results if value is not None)
-            raise EvaluationError(f"in {names or 'a library call'}: {problem}") from None
+            raise EvaluationError(f"in {names or 'an extern call'}: {problem}") from None
 
     def points(self, dims: Sequence[Dim], fixed: Mapping[Dim, int] | None = None) -> Iterator[Point]:
         """Yields the points of a domain, the last dim fastest; ``fixed`` dims keep their values."""
@@ -190,12 +190,13 @@ class Evaluator:
     def run_loop(self, loop: Loop) -> None:
         """Computes a loop: all points from the old memory, then the results."""
         results = [
-            (_place(point, loop.dims), [point.scalar(body) for body in loop.bodies]) for point in self.points(loop.dims)
+            (_position(point, loop.dims), [point.scalar(body) for body in loop.bodies])
+            for point in self.points(loop.dims)
         ]
         tensors = [self.allocate(value) for value in loop.results]
-        for place, values in results:
+        for position, values in results:
             for tensor, value in zip(tensors, values, strict=True):
-                tensor.write(place, value)
+                tensor.write(position, value)
 
     def run_reduction(self, reduction: Reduction) -> None:
         """Computes a reduction: the state of each kept point, reduced dims in order."""
@@ -207,7 +208,7 @@ class Evaluator:
             )
             state = self._combined(reduction.combine, states, reduction.results[0].type.dtype)
             for tensor, value in zip(tensors, state, strict=True):
-                tensor.write(_place(kept, reduction.dims), round_to(value, tensor.dtype))
+                tensor.write(_position(kept, reduction.dims), round_to(value, tensor.dtype))
 
     def _combined(self, combine: str, states: Iterator[State], dtype: DType) -> State:
         total: State | None = None
@@ -231,7 +232,7 @@ class Evaluator:
                 new = lift(scan.combine, tuple(point.scalar(body) for body in scan.bodies))
                 state = new if state is None else merge(scan.combine, state, new)
                 for tensor, value in zip(tensors, state, strict=True):
-                    tensor.write(_place(point, scan.dims), round_to(value, tensor.dtype))
+                    tensor.write(_position(point, scan.dims), round_to(value, tensor.dtype))
 
     def run_sort(self, sort: Sort) -> None:
         """Computes a stable sort; NaN counts as the largest value."""
@@ -243,9 +244,9 @@ class Evaluator:
             order = sorted(range(len(values)), key=keys.__getitem__, reverse=sort.descending)  # stable both ways
             count = len(order) if sort.top is None else self.sizes((sort.top,))[0]
             for rank, origin in enumerate(order[:count]):
-                place = _place(Point(self.memory, {**line.dims, sort.along: rank}, self.symbols), sort.dims)
+                position = _position(Point(self.memory, {**line.dims, sort.along: rank}, self.symbols), sort.dims)
                 for tensor, value in zip(tensors, (values[origin], origin), strict=False):
-                    tensor.write(place, value)
+                    tensor.write(position, value)
 
     def run_update(self, update: Update) -> None:
         """Computes an update: all points from the old contents, then the stores, in order of the points."""
@@ -254,12 +255,12 @@ class Evaluator:
         for point in self.points(update.dims):
             if update.condition is not None and not point.scalar(update.condition):
                 continue
-            place = [point.index(index) for index in update.indices]
-            if not target.contains(place):
-                raise EvaluationError(f"stores to element {place} of shape {list(target.shape)}")
-            stores.append((place, point.scalar(update.body)))
-        for place, value in stores:
-            target.write(place, round_to(_STORES[update.mode](target.read(place), value), target.dtype))
+            position = [point.index(index) for index in update.indices]
+            if not target.contains(position):
+                raise EvaluationError(f"stores to element {position} of shape {list(target.shape)}")
+            stores.append((position, point.scalar(update.body)))
+        for position, value in stores:
+            target.write(position, round_to(_STORES[update.mode](target.read(position), value), target.dtype))
         self.memory[update.result.name] = target
         if update.result.name != update.target:
             del self.memory[update.target]
@@ -272,7 +273,7 @@ class Evaluator:
                 point.scalar(contract.left) * point.scalar(contract.right)
                 for point in self.points(contract.reduction_dims, kept.dims)
             )
-            result.write(_place(kept, contract.dims), round_to(total, result.dtype))
+            result.write(_position(kept, contract.dims), round_to(total, result.dtype))
 
     def run_attend(self, attend: Attend) -> None:
         """Computes an attention row by row, weights without rounding to the types of factors."""
@@ -281,8 +282,8 @@ class Evaluator:
             row = AttendedRow(attend, self.memory, line.dims, self.symbols)
             for kept in self.points((attend.column,), line.dims):
                 for tensor, value in zip(tensors, row.results(kept.dims), strict=False):
-                    place = _place(kept, attend.dims[: len(tensor.shape)])
-                    tensor.write(place, round_to(value, tensor.dtype))
+                    position = _position(kept, attend.dims[: len(tensor.shape)])
+                    tensor.write(position, round_to(value, tensor.dtype))
 
     def run_extern(self, extern: Extern) -> None:
         """Calls a library function from the registry."""
@@ -291,7 +292,7 @@ class Evaluator:
             return
         function = self._externs.get(extern.target)
         if function is None:
-            raise EvaluationError(f"no library call {extern.target!r} is known here; pass it in externs")
+            raise EvaluationError(f"no extern call {extern.target!r} is known here; pass it in externs")
         kwargs = {name: self._argument(value) for name, value in extern.kwargs}
         returned = function(*map(self._argument, extern.args), **kwargs)
         found = returned if isinstance(returned, tuple) else (returned,)
@@ -322,8 +323,8 @@ class Evaluator:
             case "ferrite.size", [tensor, axis]:
                 self.symbols[str(first)] = tensor.shape[axis]
             case "ferrite.read", [tensor]:
-                (place,) = tensor.points()
-                self.symbols[str(first)] = int(tensor.read(place))
+                (position,) = tensor.points()
+                self.symbols[str(first)] = int(tensor.read(position))
             case _:
                 (self.symbols[str(first)],) = values
 
@@ -387,8 +388,8 @@ class Evaluator:
             state = cast("list[Tensor]", made[: loop.carried])
             rows.append(made[loop.carried :])
         self._store(loop.results[: loop.carried], state)
-        for place, value in enumerate(loop.results[loop.carried :]):
-            column = [row[place] for row in rows]
+        for position, value in enumerate(loop.results[loop.carried :]):
+            column = [row[position] for row in rows]
             nested = [item.nested() if isinstance(item, Tensor) else item for item in column]
             self.memory[value.name] = self._filled(value, cast("Nested", nested))
 
@@ -417,7 +418,7 @@ def _row(tensor: Tensor, turn: int) -> Tensor:
     return Tensor(tensor.dtype, tensor.shape[1:], tensor.strides[1:], offset, tensor.storage)
 
 
-def _place(point: Point, dims: Sequence[Dim]) -> tuple[int, ...]:
+def _position(point: Point, dims: Sequence[Dim]) -> tuple[int, ...]:
     return tuple(point.dims[dim] for dim in dims)
 
 
@@ -483,18 +484,18 @@ def _sort(x: Tensor, *, stable: bool, dim: int, descending: bool) -> tuple[Neste
         raise EvaluationError("only a vector is sorted, stably and upwards")
     values: Any = x.nested()
     order = sorted(range(len(values)), key=values.__getitem__)
-    return [values[place] for place in order], order
+    return [values[position] for position in order], order
 
 
 def _reduce_segments(
-    places: Tensor, source: Tensor, base: Tensor | Number, *, rows: int, mode: str, wraps: bool, **_: int
+    positions: Tensor, source: Tensor, base: Tensor | Number, *, rows: int, mode: str, wraps: bool, **_: int
 ) -> Nested:
     """Returns rows with those of another matrix combined into them; a place that is no row's is none."""
     width = source.shape[1]
     start = base.nested() if isinstance(base, Tensor) else [[base] * width for _ in range(rows)]
     found: list[list[Any]] = [list(row) for row in start]
-    for number, place in enumerate(places.nested()):
-        row = place + rows if wraps and place < 0 else place
+    for number, position in enumerate(positions.nested()):
+        row = position + rows if wraps and position < 0 else position
         if 0 <= row < rows:
             new = source.nested()[number]
             found[row] = [_STORES[mode](old, value) for old, value in zip(found[row], new, strict=True)]
@@ -512,4 +513,4 @@ EXTERNS: dict[str, ExternFunction] = {
     "aten.copy_.default": lambda target, source, *_: _copy(target, source),
     "aten.empty_strided.default": lambda shape, strides, dtype, **_: empty(dtype_named(dtype.value), shape, strides),
 }
-"""Library calls that the evaluator knows: enough for tests. Seeds are 0, 1, 2, …"""
+"""Extern calls that the evaluator knows: enough for tests. Seeds are 0, 1, 2, …"""

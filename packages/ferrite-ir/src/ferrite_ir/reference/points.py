@@ -82,12 +82,12 @@ class Point:
         tensor = self.memory.get(node.source)
         if tensor is None:
             raise EvaluationError(f"{node}: no value {node.source!r} at this place")
-        place = [self.index(index) for index in node.indices]
-        if not tensor.contains(place):
-            raise EvaluationError(f"{node}: {self._here()} reads element {place} of shape {list(tensor.shape)}")
-        found = tensor.read(place)
+        position = [self.index(index) for index in node.indices]
+        if not tensor.contains(position):
+            raise EvaluationError(f"{node}: {self._here()} reads element {position} of shape {list(tensor.shape)}")
+        found = tensor.read(position)
         if found is None:
-            raise EvaluationError(f"{node}: {self._here()} reads element {place}, which was never written")
+            raise EvaluationError(f"{node}: {self._here()} reads element {position}, which was never written")
         return found
 
     def index(self, index: Index) -> int:
@@ -116,10 +116,10 @@ class Point:
     def _indirect(self, atom: Indirect) -> int:
         size = sizes.evaluate(atom.size, self.symbols)
         value = int(self.scalar(atom.value))
-        place = value + size if atom.wraps and value < 0 else value
-        if not 0 <= place < size:
+        position = value + size if atom.wraps and value < 0 else value
+        if not 0 <= position < size:
             raise EvaluationError(f"{atom.index}: {self._here()} gives {value}, out of bounds for size {size}")
-        return place
+        return position
 
     def _here(self) -> str:
         return ", ".join(f"{dim.name}={value}" for dim, value in self.dims.items()) or "the only point"

@@ -33,7 +33,7 @@ class Tensor:
     offset: int
     storage: list[Number | None]
 
-    def place(self, point: Sequence[int]) -> int:
+    def position(self, point: Sequence[int]) -> int:
         """Returns the position of an element in the storage."""
         return self.offset + sum(i * stride for i, stride in zip(point, self.strides, strict=True))
 
@@ -43,11 +43,11 @@ class Tensor:
 
     def read(self, point: Sequence[int]) -> Number | None:
         """Returns an element, None where nothing was written yet."""
-        return self.storage[self.place(point)]
+        return self.storage[self.position(point)]
 
     def write(self, point: Sequence[int], value: Number) -> None:
         """Stores an element."""
-        self.storage[self.place(point)] = value
+        self.storage[self.position(point)] = value
 
     def points(self) -> Iterator[tuple[int, ...]]:
         """Yields every point, the last dim fastest."""

@@ -109,12 +109,12 @@ def parse_module(text: str, source: str = "") -> Module:
 def place_definitions(text: str) -> dict[tuple[str, int], int]:
     """Returns the line (from 1) on which each definition of each graph of a text starts, by graph name and position."""
     words = Words(text)
-    places: dict[tuple[str, int], int] = {}
+    positions: dict[tuple[str, int], int] = {}
     while words.next.kind != "end":
         reader = _GraphReader(words)
         graph = reader.read()
-        places.update({(graph.name, i): text.count("\n", 0, at) + 1 for i, at in enumerate(reader.offsets)})
-    return places
+        positions.update({(graph.name, i): text.count("\n", 0, at) + 1 for i, at in enumerate(reader.offsets)})
+    return positions
 
 
 class _GraphReader:
@@ -355,7 +355,7 @@ class _GraphReader:
     def _named(self, results: Results) -> tuple[Value, ...]:
         named = tuple(value for value in results if value is not None)
         if len(named) != len(results):
-            raise self.words.error("only the results of a library call can be left out with '_'")
+            raise self.words.error("only the results of an extern call can be left out with '_'")
         return named
 
     def _single(self, results: Results) -> Value:
@@ -374,12 +374,12 @@ class _GraphReader:
         """Returns the dims of a domain, in three parts between ``|``, those that are not there empty."""
         words = self.words
         parts: tuple[list[Dim], ...] = ([], [], [])
-        place, target = 0, parts[0]
+        position, target = 0, parts[0]
         words.expect("[")
         while not words.accept("]"):
-            if place < len(parts) - 1 and words.accept("|"):
-                place += 1
-                target = parts[place]
+            if position < len(parts) - 1 and words.accept("|"):
+                position += 1
+                target = parts[position]
                 continue
             name = words.name("a dim")
             words.expect("<")
@@ -416,7 +416,7 @@ class _GraphReader:
     def _read_function(self, results: Results) -> CombineFunction:
         """Returns a user's combine: its states have the types of the results, and it knows no value of the graph."""
         kinds = [TensorType(value.type.dtype, ()) for value in self._named(results)]
-        states = [Value(f"{side}{place}", kind) for side in (LEFT, RIGHT) for place, kind in enumerate(kinds)]
+        states = [Value(f"{side}{position}", kind) for side in (LEFT, RIGHT) for position, kind in enumerate(kinds)]
         return CombineFunction(self._read_bodies(Scope({state.name: state for state in states})))
 
     def read_loop(self, results: Results) -> Loop:
@@ -483,15 +483,15 @@ class _GraphReader:
             raise words.error(f"unknown kind of attention {token.text!r}; known: {', '.join(KINDS)}", token)
         words.expect("(")
         names = list(read_listed(words, ")", lambda: words.name("the name of a product")))
-        place = words.next
+        position = words.next
         dims, behind, inner = self._read_parts()
         if len(dims) < 2 or len(behind) != 1:
-            raise words.error("an attention has a row and a column, one dim behind '|', and others behind it", place)
+            raise words.error("an attention has a row and a column, one dim behind '|', and others behind it", position)
         scope = self._scope((*dims, *behind, *inner))
         return Attend(self._named(results), token.text, dims, behind[0], *read_weights(words, names, inner, scope))
 
     def read_extern(self, results: Results) -> Extern:
-        """Returns the rest of a library call."""
+        """Returns the rest of an extern call."""
         words = self.words
         target = self._read_target()
         words.expect("(")

@@ -250,10 +250,10 @@ def _body(head: str, roots: tuple[Scalar, ...], tail: str = "", indices: tuple[I
 
     A tail says how they are written instead: ``{0}`` there stands for the indices, ``{1}`` for the first body.
     """
-    bindings, bodies, places = _spell(roots, indices)
+    bindings, bodies, positions = _spell(roots, indices)
     body = bodies[0] if len(bodies) == 1 else f"({_list(bodies)})"
     if tail:
-        body = tail.format(_list(places), *bodies)
+        body = tail.format(_list(positions), *bodies)
     if not bindings:
         return f"{head} {body}"
     return "\n".join([head, *(f"  let {name} = {text}" for name, text in bindings), f"  {body}"])
@@ -353,7 +353,7 @@ def _argument(argument: Any, values: Mapping[str, Value]) -> str:
             return _number_text(argument)
     if _is_symbolic(argument):
         return f"size({sizes.text(argument)})"
-    raise TypeError(f"not an argument of a library call: {argument!r}")
+    raise TypeError(f"not an argument of an extern call: {argument!r}")
 
 
 def _call(call: Call, values: Mapping[str, Value]) -> str:

@@ -79,8 +79,8 @@ class ParseError(ValueError):
         self.column = offset - start + 1
         end = text.find("\n", offset)
         shown = text[start : len(text) if end < 0 else end]
-        place = f"{source or '<text>'}:{self.line}:{self.column}"
-        super().__init__(f"{place}: {reason}\n  {shown}\n  {' ' * (self.column - 1)}^")
+        location = f"{source or '<text>'}:{self.line}:{self.column}"
+        super().__init__(f"{location}: {reason}\n  {shown}\n  {' ' * (self.column - 1)}^")
 
 
 @dataclass(frozen=True, slots=True)

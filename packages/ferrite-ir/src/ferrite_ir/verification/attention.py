@@ -54,7 +54,7 @@ def _type_problems(attend: Attend) -> Iterator[tuple[str, str, str]]:
     if attend.mask is not None and attend.mask.dtype is not BOOL:
         yield "V19", f"the mask is {attend.mask.dtype}; compare it with zero", " if "
     for each in () if attend.blocks is None else attend.blocks.lists:
-        for part in (each.count, each.place):
+        for part in (each.count, each.position):
             if not part.dtype.is_integer:
                 yield TYPES, f"a list of blocks holds {part.dtype}, not integers", "blocks"
 
@@ -73,4 +73,4 @@ def _bodies(attend: Attend) -> Iterator[tuple[str, Scalar, frozenset[Dim]]]:
         yield "the mask", attend.mask, batch | row | along
     for each in () if attend.blocks is None else attend.blocks.lists:
         yield "the number of blocks", each.count, batch | row
-        yield "the place of a block", each.place, batch | row | {each.slot}
+        yield "the place of a block", each.position, batch | row | {each.slot}

@@ -410,7 +410,7 @@ class _Checker:
                 self._check_shape(value, shape)
 
     def check_extern(self, extern: Extern) -> None:
-        """Checks a library call."""
+        """Checks an extern call."""
         views = list(views_in((extern.args, tuple(value for _, value in extern.kwargs))))
         for view in views:
             self._check_view(view)

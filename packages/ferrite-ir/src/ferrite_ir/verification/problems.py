@@ -20,13 +20,13 @@ RULES: dict[str, str] = {
     "V13": "an update reads its own target only where it stores",
     "V14": "a view lies within the storage of its value",
     "V15": "mutations name the final versions of inputs, and all inputs that change",
-    "V16": "a library call aliases and mutates operands of its own",
+    "V16": "an extern call aliases and mutates operands of its own",
     "V17": "a scan or sort runs along a dim of its domain; a sort gives values and positions",
     "V18": "a contraction multiplies numbers of one type, carried in f32 or wider",
     "V19": "a condition is one bool",
     "V20": "a call fits the graph that it names",
     "V21": "graphs of a module do not call each other in a circle",
-    "V22": "the elements of a result lie at different places in memory, unless a library call made it",
+    "V22": "the elements of a result lie at different places in memory, unless an extern call made it",
     "V23": "an indirect index is an integer",
     "V24": "a symbolic size that a definition binds is not used before it",
     "V25": "attention multiplies numbers of one type, weighs in f32, and has a factor for each weight",
@@ -53,5 +53,5 @@ class Problem:
     spot: str = ""
 
     def __str__(self) -> str:
-        place = "its header" if self.position is None else f"definition {self.position}"
-        return f"{self.rule} in @{self.graph}, {place}: {self.message}"
+        location = "its header" if self.position is None else f"definition {self.position}"
+        return f"{self.rule} in @{self.graph}, {location}: {self.message}"

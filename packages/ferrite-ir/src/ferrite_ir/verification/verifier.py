@@ -87,8 +87,8 @@ def _check_calls(graph: Graph, module: Module) -> Iterable[Problem]:
     for position, definition in enumerate(graph.definitions):
         if not isinstance(definition, ControlFlow):
             continue
-        for place, name in enumerate(callees_of(definition)):
-            callee, is_condition = known.get(name), isinstance(definition, While) and place == 0
+        for index, name in enumerate(callees_of(definition)):
+            callee, is_condition = known.get(name), isinstance(definition, While) and index == 0
             if callee is None:
                 message = f"the module has no graph @{name}; it has {', '.join('@' + other for other in known)}"
             else:

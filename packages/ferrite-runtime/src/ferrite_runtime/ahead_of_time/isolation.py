@@ -151,7 +151,7 @@ def describe_launch(
     kernel: DeviceKernel, arguments: Sequence[Any], owners: Sequence[Any]
 ) -> tuple[dict[str, Any], bytes]:
     """Returns a launch as data: what it takes to make arguments like these, and the contents of integer tensors."""
-    places: dict[int, int] = {}
+    positions: dict[int, int] = {}
     tensors: list[dict[str, Any]] = []
     contents: list[bytes] = []
     room = MAX_SENT
@@ -160,8 +160,8 @@ def describe_launch(
         if owner is None:
             given.append({"number": value})
             continue
-        if id(owner) not in places:
-            places[id(owner)] = len(tensors)
+        if id(owner) not in positions:
+            positions[id(owner)] = len(tensors)
             content = read_integers(owner, room)
             room -= len(content)
             tensors.append(
@@ -173,14 +173,14 @@ def describe_launch(
                 }
             )
             contents.append(content)
-        given.append({"tensor": places[id(owner)], "offset": value - owner.data_ptr()})
+        given.append({"tensor": positions[id(owner)], "offset": value - owner.data_ptr()})
     changed = changed_params(kernel.spec, owners)
     head = {
         "name": kernel.spec.name,
         "params": [param.to_mapping() for param in kernel.spec.params],
         "tensors": tensors,
         "arguments": given,
-        "restored": [places[id(owners[position])] for position in changed],
+        "restored": [positions[id(owners[position])] for position in changed],
         "each": any(kernel.spec.params[position].dtype[0] in "iu" for position in changed),
         "cache_bytes": kernel.machine.facts.l2_bytes,
     }

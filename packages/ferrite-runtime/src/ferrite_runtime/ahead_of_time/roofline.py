@@ -33,8 +33,8 @@ def plot_roofline(report: TimesReport, path: Path) -> None:
     longest = sorted(rows, key=lambda row: row.spread.median * row.launches if row.spread else 0.0, reverse=True)
     for row in longest[:NAMED]:
         assert row.spread is not None
-        place = (row.bytes / 2**20, row.spread.median * 1e3)
-        axes.annotate(row.name, place, fontsize=7, rotation=-30, va="top", xytext=(3, -3), textcoords="offset points")
+        point = (row.bytes / 2**20, row.spread.median * 1e3)
+        axes.annotate(row.name, point, fontsize=7, rotation=-30, va="top", xytext=(3, -3), textcoords="offset points")
     if rows:
         axes.set_ylim(bottom=min(row.spread.median for row in rows if row.spread) * 1e3 / 10)
     axes.set(xscale="log", yscale="log", xlabel="MiB that a launch moves", ylabel="µs", title=report.device)

@@ -98,10 +98,10 @@ class Trials:
             fill(part.view(dtype), seed)
         return whole, part.data_ptr(), part.numel()
 
-    def _protect(self, places: list[int], *, each: bool) -> Protection | None:
+    def _protect(self, positions: list[int], *, each: bool) -> Protection | None:
         saved, keep = [], []
-        for place in dict.fromkeys(places):
-            _, address, size = self._storage[place]
+        for position in dict.fromkeys(positions):
+            _, address, size = self._storage[position]
             backup = make_backup(max(1, size), self._device)
             if backup is None:
                 return None

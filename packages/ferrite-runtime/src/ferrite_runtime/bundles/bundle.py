@@ -156,13 +156,13 @@ class Bundle:
             FileUnwritable: the folder is not there, may not be written to, or is full.
         """
         data, digest = pack_container(self._manifest(), {name: bytes(blob) for name, blob in self.blobs.items()})
-        place = Path(path).resolve()  # of a link: the file that it leads to
-        if place.exists() and not place.is_file():
-            raise FileUnwritable(path, "it is a folder" if place.is_dir() else "it is no file")
-        aside = Path(f"{place}.part")
+        target = Path(path).resolve()  # of a link: the file that it leads to
+        if target.exists() and not target.is_file():
+            raise FileUnwritable(path, "it is a folder" if target.is_dir() else "it is no file")
+        aside = Path(f"{target}.part")
         try:
             aside.write_bytes(data)
-            aside.replace(place)
+            aside.replace(target)
         except OSError as error:
             with suppress(OSError):
                 aside.unlink()

@@ -38,10 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
         for record in scan_measurements(open_store(arguments))
         if (wanted is None or record.situation.kernel in wanted) and arguments.device in (None, record.situation.device)
     )
-    before = {pin.place: pin for pin in read_pins(arguments.file)} if arguments.file.exists() else {}
-    added = [pin for pin in chosen if pin.place not in before]
-    differing = [pin for pin in chosen if pin.place in before and before[pin.place].config != pin.config]
-    after = before | {pin.place: pin for pin in (*added, *(differing if arguments.update else ()))}
+    before = {pin.scope: pin for pin in read_pins(arguments.file)} if arguments.file.exists() else {}
+    added = [pin for pin in chosen if pin.scope not in before]
+    differing = [pin for pin in chosen if pin.scope in before and before[pin.scope].config != pin.config]
+    after = before | {pin.scope: pin for pin in (*added, *(differing if arguments.update else ()))}
     unpinned = sorted(wanted - {pin.kernel for pin in after.values()}) if wanted else []
     if not arguments.check and (added or (differing and arguments.update) or not arguments.file.exists()):
         _write(arguments.file, write_pins(after.values()))
@@ -69,7 +69,7 @@ def _print(
     print(f"{arguments.file}: {len(before)} pins before, {verb} {len(added)} more")
     for pin in differing:
         kept = "replaced" if arguments.update and not arguments.check else "kept"
-        print(f"  {pin.name or pin.kernel[:12]}: ({before[pin.place].config}) is {kept}, the store has ({pin.config})")
+        print(f"  {pin.name or pin.kernel[:12]}: ({before[pin.scope].config}) is {kept}, the store has ({pin.config})")
 
 
 def _write(file: Path, text: str) -> None:

@@ -55,8 +55,8 @@ def _parse(path: str, text: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise NoPackage(f"{path} is neither a bundle nor a program nor a kernel spec: it is no text") from error
     except json.JSONDecodeError as error:
-        place = f"{path}:{error.lineno}:{error.colno}"
-        raise NoPackage(f"{place}: neither a bundle nor JSON of a program or a kernel spec: {error.msg}") from error
+        location = f"{path}:{error.lineno}:{error.colno}"
+        raise NoPackage(f"{location}: neither a bundle nor JSON of a program or a kernel spec: {error.msg}") from error
     except (ValueError, RecursionError) as error:
         raise NoPackage(f"{path} is neither a bundle nor JSON of a program or a kernel spec: {error}") from error
 

@@ -47,8 +47,8 @@ def _print_program(program: Program) -> None:
         )
         print(f"  input {value.name}: {value.kind}{layout or (f' {value.dtype}' if value.dtype else '')}")
     names = {kernel.id: kernel.name for kernel in program.kernels}
-    for place, graph in enumerate(program.graphs):
-        _print_body(program.callee(place), names, graph.name)
+    for position, graph in enumerate(program.graphs):
+        _print_body(program.callee(position), names, graph.name)
     _print_body(program, names)
 
 

@@ -52,12 +52,12 @@ def _assembler_causes(text: str) -> list[str]:
     for program, line, cause in _ASSEMBLER.findall(text):
         lines.setdefault((program, cause.strip()), []).append(line)
     real = {key: found for key, found in lines.items() if _ABORTED not in key[1]} or lines
-    shown = [f"{program}: {cause}{_places(found)}" for (program, cause), found in real.items()]
+    shown = [f"{program}: {cause}{_positions(found)}" for (program, cause), found in real.items()]
     rest = len(shown) - _MOST_CAUSES
     return shown if rest <= 0 else [*shown[:_MOST_CAUSES], f"and {rest} other errors"]
 
 
-def _places(lines: list[str]) -> str:
+def _positions(lines: list[str]) -> str:
     known = list(dict.fromkeys(line for line in lines if line))
     if not known:
         return ""

@@ -1,4 +1,4 @@
-"""Packed additions of two 16-bit integers, taken apart before PTX is assembled.
+"""Packed additions of two 16-bit integers, decomposed before PTX is assembled.
 
 LLVM narrows indices that fit in 16 bits and adds two of them at once, ``add.s16x2``, on GPUs of compute capability 9.0
 and newer. ptxas 12.8, 12.9 and 13.0 lose a constant where one half of an operand is undefined: the instruction becomes

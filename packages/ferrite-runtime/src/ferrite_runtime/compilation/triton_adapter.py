@@ -63,11 +63,11 @@ def _type_text(param: Param) -> str:
 
 
 def triton_attributes(
-    params: tuple[Param, ...], *, aligned: bool, divisors: Divisors = (), places: Sequence[int] | None = None
+    params: tuple[Param, ...], *, aligned: bool, divisors: Divisors = (), positions: Sequence[int] | None = None
 ) -> dict[tuple[int, ...], list[list[Any]]]:
     """Returns the divisibility promises of pointers and of the sizes at some positions, by position.
 
-    ``places`` has the position of each param among the function's parameters, where constants stand between them.
+    ``positions`` has the position of each param among the function's parameters, where constants stand between them.
     """
     promised = dict(divisors)
     for position, param in enumerate(params):
@@ -75,7 +75,7 @@ def triton_attributes(
             promised[position] = min(param.align, _PROMISE)
         if aligned and param.role == "tensor" and (param.align or 0) >= _PROMISE:
             promised[position] = _PROMISE
-    found = {position if places is None else places[position]: promise for position, promise in promised.items()}
+    found = {position if positions is None else positions[position]: promise for position, promise in promised.items()}
     return {(position,): [["tt.divisibility", promise]] for position, promise in sorted(found.items())}
 
 
@@ -133,14 +133,14 @@ def _compile(job: Job, function: Any, constants: dict[str, Any]) -> tuple[Any, M
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    params, places = job.spec.params, {name: place for place, name in enumerate(function.arg_names)}
-    of_params = [places[param.name] for param in params]
+    params, positions = job.spec.params, {name: position for position, name in enumerate(function.arg_names)}
+    of_params = [positions[param.name] for param in params]
     signature = triton_signature(params, tuple(constants))
     source = ASTSource(
         function,
-        {name: signature[name] for name in places},
-        constexprs={(places[name],): value for name, value in constants.items()},
-        attrs=triton_attributes(params, aligned=job.aligned, divisors=job.divisors, places=of_params),
+        {name: signature[name] for name in positions},
+        constexprs={(positions[name],): value for name, value in constants.items()},
+        attrs=triton_attributes(params, aligned=job.aligned, divisors=job.divisors, positions=of_params),
     )
     options: dict[str, Any] = {
         "num_warps": job.config.num_warps,

@@ -33,7 +33,7 @@ def answer(head: dict[str, Any]) -> bytes:
             Target.from_mapping(head["target"]),
             head["aligned"],
             head.get("wants_ptx", False),
-            tuple((place, divisor) for place, divisor in head.get("divisors", ())),
+            tuple((position, divisor) for position, divisor in head.get("divisors", ())),
         )
         binary = compile_job(job)
     except KernelCompileError as error:

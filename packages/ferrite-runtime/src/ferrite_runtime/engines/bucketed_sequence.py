@@ -43,7 +43,7 @@ class Unsettled:
 
     def chosen(self, key: Sequence[int]) -> BucketedKernel | DeviceKernel | None:
         """Returns the kernel for a key, None for no launch; the last choice has no conditions."""
-        return next(choice.kernel for choice in self.choices if all(key[place] for place in choice.conditions))
+        return next(choice.kernel for choice in self.choices if all(key[position] for position in choice.conditions))
 
     def settled(self, kernel: BucketedKernel | DeviceKernel, arguments: Sequence[Any]) -> Waiting | None:
         """Returns the launch with what is chosen for its bucket, None while nothing is."""
@@ -151,7 +151,7 @@ class Plans:
         if kernel is None:
             return ()
         arguments = arguments_of(launch.sources, values)
-        held = [owners[place] if place >= 0 else None for place in launch.owners]
+        held = [owners[position] if position >= 0 else None for position in launch.owners]
         kernel.launch_first(stream, arguments, held)
         waiting = launch.settled(kernel, arguments)
         return None if waiting is None else (waiting,)

@@ -84,7 +84,7 @@ def _obstacles_of(step: Step, position: int, program: Program) -> Iterator[str]:
 
 
 def _callee(program: Program, name: str) -> Program:
-    return program.callee(next(place for place, each in enumerate(program.graphs) if each.name == name))
+    return program.callee(next(position for position, each in enumerate(program.graphs) if each.name == name))
 
 
 def _owners(program: Program) -> dict[str, str]:
@@ -156,8 +156,8 @@ class GraphedProgram:
 
     def _returned_inputs(self) -> list[int | None]:
         """Returns for each output the position of the input that it is, None for a new tensor."""
-        places = {value.name: position for position, value in enumerate(self._program.inputs)}
-        return [places.get(output.value) if output.value is not None else None for output in self._program.outputs]
+        positions = {value.name: position for position, value in enumerate(self._program.inputs)}
+        return [positions.get(output.value) if output.value is not None else None for output in self._program.outputs]
 
     def _give_up(self, reason: str) -> None:
         self.reason = reason
@@ -174,7 +174,9 @@ class GraphedProgram:
             if known is None:
                 return self._host(args)
             if self._replay is None or not self._is_in_place(addresses):
-                self._moving |= {place for place, (a, b) in enumerate(zip(known, addresses, strict=True)) if a != b}
+                self._moving |= {
+                    position for position, (a, b) in enumerate(zip(known, addresses, strict=True)) if a != b
+                }
                 if not self._capture(args):
                     return self._host(args)
             return self._play(args)
@@ -182,9 +184,9 @@ class GraphedProgram:
     def _is_in_place(self, addresses: Sequence[int]) -> bool:
         """Tells whether every input that the graph reads where it was is there; finds those that are not."""
         moved = {
-            place
-            for place, value in enumerate(self._held)
-            if place not in self._moving and value.data_ptr() != addresses[place]
+            position
+            for position, value in enumerate(self._held)
+            if position not in self._moving and value.data_ptr() != addresses[position]
         }
         self._moving |= moved
         return not moved
@@ -195,7 +197,7 @@ class GraphedProgram:
             return False
         self._captured += 1
         self._replay, self._results = None, ()
-        held = [_copy(value) if place in self._moving else value for place, value in enumerate(args)]
+        held = [_copy(value) if position in self._moving else value for position, value in enumerate(args)]
         try:
             self._results, self._replay = self._captures(lambda: self._host(list(held)))
         except RuntimeError as error:
@@ -206,14 +208,14 @@ class GraphedProgram:
 
     def _play(self, args: list[Any]) -> tuple[Any, ...]:
         assert self._replay is not None
-        for place in self._moving:
-            self._held[place].copy_(args[place])
+        for position in self._moving:
+            self._held[position].copy_(args[position])
         self._replay()
-        for place in self._moving & self._written:
-            args[place].copy_(self._held[place])
+        for position in self._moving & self._written:
+            args[position].copy_(self._held[position])
         results = tuple(
-            args[place] if place is not None else _copy(value) if hasattr(value, "data_ptr") else value
-            for place, value in zip(self._outputs, self._results, strict=True)
+            args[position] if position is not None else _copy(value) if hasattr(value, "data_ptr") else value
+            for position, value in zip(self._outputs, self._results, strict=True)
         )
         args.clear()
         return results

@@ -73,7 +73,7 @@ def _checked(callee: Program, host: HostFunction) -> HostFunction:
 
 
 def gradient_guard(program: Program) -> tuple[str, ...]:
-    """Returns the lines that keep library calls of a program from being recorded for differentiation."""
+    """Returns the lines that keep extern calls of a program from being recorded for differentiation."""
     if any(isinstance(step, (Extern, Copy, While, For)) for step in program.steps):
         return ("if _grad_enabled():", "    with _no_grad(): return host(args)")
     return ()

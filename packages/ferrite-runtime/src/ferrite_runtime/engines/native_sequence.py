@@ -18,7 +18,7 @@ from ferrite_runtime.engines.size_buckets import BucketedKernel, bucket_parts
 from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.kernel_spec import Param
 from ferrite_runtime.host.launch_text import Argument, Site
-from ferrite_runtime.host.native_products import Place, Product
+from ferrite_runtime.host.native_products import Location, Product
 from ferrite_runtime.host.product_library import ProductLibrary
 from ferrite_runtime.launching.native_launcher import NativeLauncher
 from ferrite_runtime.launching.prepared_launch import MAX_PROGRAMS, argument_offsets, check_packing, pack_format
@@ -96,16 +96,16 @@ def describe_launch(launch: Waiting) -> bytes:
         depths_at,
     )
     code = b"".join(_INSTRUCTION.pack(operand, _OPERATORS.index(operator)) for operator, operand in launch.code)
-    places = _padded(struct.pack(f"={len(all_offsets)}I", *all_offsets))
-    return record + places + b"".join(fills) + _padded(template) + code
+    locations = _padded(struct.pack(f"={len(all_offsets)}I", *all_offsets))
+    return record + locations + b"".join(fills) + _padded(template) + code
 
 
 def describe_step(step: Waiting | WaitingProduct) -> bytes:
     """Returns the description of one step, which begins with its kind."""
     if isinstance(step, Waiting):
         return _KIND.pack(_LAUNCH) + describe_launch(step)
-    places = [(value, addend) for _, value, addend in step.sources]
-    return _KIND.pack(_PRODUCT) + step.product.describe(places, step.library.codes, step.sizes)
+    locations = [(value, addend) for _, value, addend in step.sources]
+    return _KIND.pack(_PRODUCT) + step.product.describe(locations, step.library.codes, step.sizes)
 
 
 def describe_sequence(steps: Sequence[Waiting | WaitingProduct], values: int) -> bytes:
@@ -191,12 +191,12 @@ class SequenceWriter:
         found = depth_sources(kernel, sources) if depths is None else depths
         self._launches.append(Waiting(kernel, kernel.loaded(kernel.config), sources, count, value, found))
 
-    def write_product(self, product: Product, places: Sequence[Place]) -> Iterable[str]:
+    def write_product(self, product: Product, locations: Sequence[Location]) -> Iterable[str]:
         """Yields the lines of one product of the library: none, it waits. Its sizes are numbers and variables."""
         names = product.size_names()
-        yield from self._make_room(len(places) + len(names))
+        yield from self._make_room(len(locations) + len(names))
         assert self.products is not None
-        sources = tuple(("value", self._value(base), addend) for base, addend in places)
+        sources = tuple(("value", self._value(base), addend) for base, addend in locations)
         sizes = {name: self._value(name) for name in names}
         self._launches.append(WaitingProduct(product, self.products, sources, sizes))
 

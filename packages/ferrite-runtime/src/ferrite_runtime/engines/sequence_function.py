@@ -4,7 +4,7 @@ Small calls take their time on the host: buffers lie in arenas, and memory may s
 started at once. In larger calls buffers are allocated one by one. For yet larger ones the function is written anew:
 what is large at the sizes of the first such call is freed as early as it can be, what is small stays a little longer.
 A function that a call is too large for hands it on to the next, which is written when that happens first; the last one
-frees everything early. All these are for sizes that change: recurring ones have functions of their own, see
+frees everything early. All these are for sizes that change: repeated ones have functions of their own, see
 ``shape_cache.py``.
 """
 
@@ -87,7 +87,7 @@ class Sequences:
     names: Mapping[str, Any]
 
     def host(self) -> HostFunction:
-        """Returns the function for all calls; those of recurring sizes it leaves to others."""
+        """Returns the function for all calls; those of repeated sizes it leaves to others."""
         roots = size_roots(self.program)
         usual = self.usual()
         if not roots:
@@ -108,7 +108,7 @@ class Sequences:
         arenas = plan_arenas(steps, self.program.outputs, self.program.device, lengths)
         weights = [Weight(arenas, lengths)]
         if lengths:
-            weights += [Weight(Arenas(), lengths)] if arenas.places else []
+            weights += [Weight(Arenas(), lengths)] if arenas.slots else []
             weights += [Weight(Arenas(), lengths, is_sized=True)] * SIZED
             weights += [Weight(Arenas(), frozenset())]
         return self._host(steps, weights, {})

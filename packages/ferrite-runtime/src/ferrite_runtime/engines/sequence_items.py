@@ -59,6 +59,6 @@ class WaitingProduct:
 
     def start(self, stream: int, values: Sequence[Any]) -> None:
         """Computes from Python, in a call with these values."""
-        given = {name: values[place] for name, place in self.sizes.items()}
+        given = {name: values[position] for name, position in self.sizes.items()}
         product = self.product.with_sizes(lambda size: evaluate(size, given))
         self.library.compute(product, arguments_of(self.sources, values))

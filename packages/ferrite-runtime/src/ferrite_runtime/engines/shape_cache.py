@@ -114,11 +114,11 @@ def write_entry(program: Program, roots: Sequence[str]) -> HostText:
 
 def _size_texts(program: Program, roots: Sequence[str]) -> list[str]:
     """Returns how sizes are read from the list of a program's inputs."""
-    places = {value.name: place for place, value in enumerate(program.inputs)}
+    positions = {value.name: position for position, value in enumerate(program.inputs)}
     probes = {name: value for name, value in leading_lets(program) if isinstance(value, Probe)}
     return [
-        f"args[{places[probes[name].tensor]}].{probes[name].kind}({probes[name].axis})"
+        f"args[{positions[probes[name].tensor]}].{probes[name].kind}({probes[name].axis})"
         if name in probes
-        else f"args[{places[name]}]"
+        else f"args[{positions[name]}]"
         for name in roots
     ]

@@ -56,8 +56,8 @@ class BucketedKernel:
         found = self._kernels.get(key)
         if found is None:
             names = _promised(self.spec)
-            places = [position for position, param in enumerate(self.spec.params) if param.name in names]
-            divisors = tuple((place, part) for place, part in zip(places, key, strict=False) if part > 1)
+            indices = [position for position, param in enumerate(self.spec.params) if param.name in names]
+            divisors = tuple((index, part) for index, part in zip(indices, key, strict=False) if part > 1)
             choosing = {name: sizes[name] for name in keys_of(self.spec)} if self.spec.form == USER else None
             axes = self.spec.axis_sizes(sizes) if choosing is None else choosing
             found = self._kernels[key] = DeviceKernel.begin(self.spec, self.machine, axes, divisors)

@@ -616,8 +616,8 @@ def floormod(a, b):
 def rand(seed, offset):
     """Returns float32 numbers, uniform in [0, 1): the word ``offset % 4`` of the counter ``offset // 4``."""
     a, b, c, d = tl.randint4x(seed, offset >> 2)
-    place = offset & 3
-    word = tl.where(place < 2, tl.where(place == 0, a, b), tl.where(place == 2, c, d))
+    position = offset & 3
+    word = tl.where(position < 2, tl.where(position == 0, a, b), tl.where(position == 2, c, d))
     return tl.uint_to_uniform_float(word)
 
 

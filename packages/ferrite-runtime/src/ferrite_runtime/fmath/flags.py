@@ -23,29 +23,29 @@ def other_epoch(word, bit: tl.constexpr):
 
 
 @triton.jit
-def launch_epoch(place, bit: tl.constexpr = FLAG):
+def launch_epoch(address, bit: tl.constexpr = FLAG):
     """Returns the epoch of all words of this launch, by a word of the program that nobody else writes."""
-    return other_epoch(tl.load(place, volatile=True), bit)
+    return other_epoch(tl.load(address, volatile=True), bit)
 
 
 @triton.jit
-def publish_word(place, bits, wanted=None, epoch=FLAG):
+def publish_word(address, bits, wanted=None, epoch=FLAG):
     """Stores the lower 32 bits of an integer in a word, where it is wanted."""
-    tl.atomic_xchg(place, (bits & LOW) | epoch, mask=wanted, sem="relaxed")
+    tl.atomic_xchg(address, (bits & LOW) | epoch, mask=wanted, sem="relaxed")
 
 
 @triton.jit
-def poll_words(place, wanted, epoch=FLAG):
+def poll_words(address, wanted, epoch=FLAG):
     """Returns words as they are now, with the flag if they are published; those that are not wanted are zeros with it.
 
     A word of the other epoch becomes one without the flag.
     """
-    return tl.load(place, wanted, epoch, volatile=True) ^ (epoch ^ FLAG)
+    return tl.load(address, wanted, epoch, volatile=True) ^ (epoch ^ FLAG)
 
 
 @triton.jit
-def await_words(found, place, wanted, epoch=FLAG):
+def await_words(found, address, wanted, epoch=FLAG):
     """Returns words that were asked for, once all of them are published."""
     while tl.min((found >> 32).to(tl.int32)) == 0:
-        found = poll_words(place, wanted, epoch)
+        found = poll_words(address, wanted, epoch)
     return found

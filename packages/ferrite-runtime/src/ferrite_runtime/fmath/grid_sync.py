@@ -16,9 +16,9 @@ from ferrite_runtime.fmath.machine import is_for_nvidia
 
 
 @triton.jit
-def publish_state(place, value, wanted=None):
+def publish_state(address, value, wanted=None):
     """Stores floats in words of the workspace, for who meets this program afterwards."""
-    publish_word(place, value.to(tl.int32, bitcast=True).to(tl.int64), wanted)
+    publish_word(address, value.to(tl.int32, bitcast=True).to(tl.int64), wanted)
 
 
 @triton.jit
@@ -37,9 +37,9 @@ def pause():
 
 
 @triton.jit
-def published_states(place, wanted, neutral):
+def published_states(address, wanted, neutral):
     """Returns the floats in words, once all of them are published; those that are not wanted are ``neutral``."""
-    found = await_words(poll_words(place, wanted), place, wanted)
+    found = await_words(poll_words(address, wanted), address, wanted)
     return tl.where(wanted, found.to(tl.int32).to(tl.float32, bitcast=True), neutral)
 
 

@@ -111,8 +111,8 @@ def publish_groups(
 
 
 @triton.jit
-def _asked(place, wanted, sign):
-    return tl.load(place, wanted, sign, volatile=True) ^ sign
+def _polled(address, wanted, sign):
+    return tl.load(address, wanted, sign, volatile=True) ^ sign
 
 
 @triton.jit
@@ -133,11 +133,11 @@ def whole_groups(
     end = tl.minimum((begin + members)[:, None], left + width)
     held = tl.maximum(end - tl.maximum(begin[:, None], left), 0)
     wanted = (held > 0) & (count > 0)[:, None] & (lane < spans * parts)[None, :]
-    place = words + (group * (spans * parts))[:, None] + lane[None, :]
-    found = _asked(place, wanted, sign)
+    address = words + (group * (spans * parts))[:, None] + lane[None, :]
+    found = _polled(address, wanted, sign)
     pause()
     while tl.min((found >> 32).to(tl.int32)) < 0:
-        found = _asked(place, wanted, sign)
+        found = _polled(address, wanted, sign)
     means = found.to(tl.int32).to(tl.float32, bitcast=True)
     squares = (found >> 32).to(tl.int32).to(tl.float32, bitcast=True)
     share = tl.where(wanted, held, 0).to(tl.float32)

@@ -40,20 +40,20 @@ def ticket_in_order(workspace, count):
 
 
 @triton.jit
-def _publish(words, place, value, span, epoch):
+def _publish(words, position, value, span, epoch):
     if value.dtype.primitive_bitwidth == 64:
         bits = value.to(tl.int64, bitcast=True)
-        publish_word(words + place, bits, None, epoch)
-        publish_word(words + span + place, bits >> 32, None, epoch)
+        publish_word(words + position, bits, None, epoch)
+        publish_word(words + span + position, bits >> 32, None, epoch)
     else:
-        publish_word(words + place, value.to(tl.int32, bitcast=True).to(tl.int64), None, epoch)
+        publish_word(words + position, value.to(tl.int32, bitcast=True).to(tl.int64), None, epoch)
 
 
 @triton.jit
-def _awaited(low, high, words, place, wanted, span, epoch, dtype: tl.constexpr):
-    low = await_words(low, words + place, wanted, epoch)
+def _awaited(low, high, words, position, wanted, span, epoch, dtype: tl.constexpr):
+    low = await_words(low, words + position, wanted, epoch)
     if dtype.primitive_bitwidth == 64:
-        high = await_words(high, words + span + place, wanted, epoch)
+        high = await_words(high, words + span + position, wanted, epoch)
         return ((low & LOW) | (high << 32)).to(dtype, bitcast=True)
     else:
         return low.to(tl.int32).to(dtype, bitcast=True)
@@ -101,11 +101,11 @@ def sum_before(workspace, line, lines: tl.constexpr, part, parts: tl.constexpr, 
     ended = ends >= parts
     end_low = poll_words(words + ends, ended, epoch)
     end_high = poll_words(words + span + ends, ended, epoch) if total.dtype.primitive_bitwidth == 64 else end_low
-    places = group * _GROUP + tl.arange(0, _GROUP)
-    wanted = places < part
-    low = poll_words(words + places, wanted, epoch)
-    high = poll_words(words + span + places, wanted, epoch) if total.dtype.primitive_bitwidth == 64 else low
-    before = tl.sum(_awaited(low, high, words, places, wanted, span, epoch, total.dtype), 0)
+    positions = group * _GROUP + tl.arange(0, _GROUP)
+    wanted = positions < part
+    low = poll_words(words + positions, wanted, epoch)
+    high = poll_words(words + span + positions, wanted, epoch) if total.dtype.primitive_bitwidth == 64 else low
+    before = tl.sum(_awaited(low, high, words, positions, wanted, span, epoch, total.dtype), 0)
     before = tl.sum(_awaited(end_low, end_high, words, ends, ended, span, epoch, total.dtype), 0) + before
     if part % _GROUP == _GROUP - 1:
         _publish(words, parts + group, before + total, span, epoch)

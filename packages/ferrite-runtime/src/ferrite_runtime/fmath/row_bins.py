@@ -1,21 +1,23 @@
 """Binning: rows of a matrix listed by their destination, as device functions for `segmented_reductions`.
 
-Which row goes to which *place* is only known when the kernels run. Each place has a list of a fixed ``capacity``. A row
-counts itself at its place, and how many came before it is where its number is written; programs come in any order, and
-whoever combines a list sorts it first. The rows of a warp that go to one place count themselves together, so that a
-place that most rows go to is counted once for each warp of them; without an instruction that finds them, each does so.
+Which row goes to which *destination* is only known when the kernels run. Each destination has a list of a fixed
+``capacity``. A row counts itself at its destination, and how many came before it is where its number is written;
+programs come in any order, and whoever combines a list sorts it first. The rows of a warp that go to one destination
+count themselves together, so that a destination that most rows go to is counted once for each warp of them; without an
+instruction that finds them, each does so.
 
-Of a *long* place, one with more rows than fit in its list, the rows are found by *shares*. Those of a share, one after
-the other, are sorted by place and number, so that rows of a place which follow each other are a *run*: each place has a
-word for each share, where its run begins among the sorted rows of the share, and its length. Runs in the order of their
-shares are the rows of a place in their own order, whoever came first. Nobody makes these words zero before: one is that
-of a run if a row of the place is where it says that the run begins, as places and shares without a run have no such row
-(Briggs and Torczon, "An efficient representation for sparse sets", 1993).
+Of a *long* destination, one with more rows than fit in its list, the rows are found by *shares*. Those of a share, one
+after the other, are sorted by destination and number, so that rows of a destination which follow each other are a
+*segment*: each destination has a word for each share, where its segment begins among the sorted rows of the share, and
+its length. Segments in the order of their shares are the rows of a destination in their own order, whoever came first.
+Nobody makes these words zero before: one is that of a segment if a row of the destination is where it says that the
+segment begins, as destinations and shares without a segment have no such row (Briggs and Torczon, "An efficient
+representation for sparse sets", 1993).
 
-Whether any place is long is known when all rows are listed: only then `sort_rows` sorts. Shares whose rows meet often
-are sorted while rows are listed, as there will be long places; a part of a share is enough to tell.
+Whether any destination is long is known when all rows are listed: only then `sort_rows` sorts. Shares whose rows meet
+often are sorted while rows are listed, as there will be long destinations; a part of a share is enough to tell.
 
-The rows of long places are combined by *chunks*, of which the last one may be shorter. The rows that fill a chunk
+The rows of long destinations are combined by *chunks*, of which the last one may be shorter. The rows that fill a chunk
 ask for the next one in a queue. Who came first decides where in the queue a chunk stands, and nothing else.
 
 How many rows there are may be known only when a kernel runs. What depends on it in other ways is chosen by whoever
@@ -40,19 +42,19 @@ line wait for each other."""
 _COUNTER = tl.constexpr(4)
 """Bytes of a counter."""
 _FEW_PAIRS = tl.constexpr(8)
-"""Pairs of rows that may meet however many places there are."""
+"""Pairs of rows that may meet however many destinations there are."""
 
 
 @triton.jit
-def counter_of(place, rows: tl.constexpr):
-    """Returns where the counter of a place is: of neighbours, which often meet as many rows, in different lines."""
+def counter_of(destination, rows: tl.constexpr):
+    """Returns where the counter of a destination is: neighbours, which often have as many rows, in different lines."""
     lines: tl.constexpr = (rows + _LINE - 1) // _LINE
-    return (place % lines * _LINE + place // lines) * (SECTOR // _COUNTER)
+    return (destination % lines * _LINE + destination // lines) * (SECTOR // _COUNTER)
 
 
 @triton.constexpr_function
 def _often(part, rows):
-    """Returns how often rows of a part meet others of their warp if some places will be long.
+    """Returns how often rows of a part meet others of their warp if some destinations will be long.
 
     Of rows that are spread evenly the number of pairs that meet is close to a Poisson variable, which is hardly ever
     six deviations above its mean. Each pair counts twice.
@@ -62,32 +64,34 @@ def _often(part, rows):
 
 
 @triton.jit
-def _find_places(places, lane, known, rows: tl.constexpr, wraps: tl.constexpr):
-    """Returns places; those that lie outside are none, which is ``rows``, as is the lowest number of all."""
-    given = tl.load(places + lane, known, other=0).to(tl.int64)
-    place = given
+def _find_destinations(destinations, lane, known, rows: tl.constexpr, wraps: tl.constexpr):
+    """Returns destinations; those that lie outside are none, which is ``rows``, as is the lowest number of all."""
+    given = tl.load(destinations + lane, known, other=0).to(tl.int64)
+    destination = given
     if wraps:
-        place = tl.where(given < 0, given + rows, given)
-    inside = (place >= 0) & (place < rows)
+        destination = tl.where(given < 0, given + rows, given)
+    inside = (destination >= 0) & (destination < rows)
     is_none = given == -9223372036854775808
     tl.device_assert(inside | is_none, "index out of bounds of the rows that others are combined into", mask=known)
-    return tl.where(inside & known, place, rows).to(tl.int32)
+    return tl.where(inside & known, destination, rows).to(tl.int32)
 
 
 @triton.jit
-def _ask_for_chunks(queue, tasks, place, before, length, is_first, capacity: tl.constexpr, chunk: tl.constexpr, slots):
-    """Asks for the chunks of long places that begin within rows that were counted together, at most ``chunk``.
+def _ask_for_chunks(
+    queue, tasks, destination, before, length, is_first, capacity: tl.constexpr, chunk: tl.constexpr, slots
+):
+    """Asks for the chunks of long destinations that begin within rows that were counted together, at most ``chunk``.
 
     And for the first chunk of what becomes long.
     """
     becomes_long = is_first & (before <= capacity) & (before + length > capacity)
     first = tl.maximum((before + chunk - 1) // chunk, 1)
-    asked = tl.where(is_first, (before + length - 1) // chunk + 1 - first, 0) + becomes_long.to(tl.int32)
+    requested = tl.where(is_first, (before + length - 1) // chunk + 1 - first, 0) + becomes_long.to(tl.int32)
     first = tl.where(becomes_long, 0, first)
-    at = tl.atomic_add(tasks + place * 0, asked, mask=asked > 0, sem="relaxed")
+    at = tl.atomic_add(tasks + destination * 0, requested, mask=requested > 0, sem="relaxed")
     for step in tl.static_range(2):
-        known = (step < asked) & (at + step < slots)
-        tl.store(queue + at + step, place, known)
+        known = (step < requested) & (at + step < slots)
+        tl.store(queue + at + step, destination, known)
         tl.store(queue + slots + at + step, first + step, known)
 
 
@@ -97,27 +101,27 @@ def _sooner(a, b):
 
 
 @triton.jit
-def _sort_share(place, runs, ordered, share, count, rows: tl.constexpr, tile: tl.constexpr):
-    """Sorts the rows of a share by place and writes the words of their runs."""
+def _sort_share(destination, segments, ordered, share, count, rows: tl.constexpr, tile: tl.constexpr):
+    """Sorts the rows of a share by destination and writes the words of their runs."""
     lane = tl.arange(0, tile)
     number = share * tile + lane
-    tl.store(ordered + number, sort_integers(place * tile + lane))
+    tl.store(ordered + number, sort_integers(destination * tile + lane))
     # What is loaded is not computed again for the layouts of its many uses, which doubles the time of compiling.
     tl.debug_barrier()
-    place = tl.load(ordered + number) // tile
-    none: tl.constexpr = 0x7FFFFFFF  # of no place
-    begins = tl.load(ordered + number - 1, lane > 0, other=none) // tile != place
-    ends = tl.load(ordered + number + 1, lane < tile - 1, other=none) // tile != place
+    destination = tl.load(ordered + number) // tile
+    none: tl.constexpr = 0x7FFFFFFF  # of no destination
+    begins = tl.load(ordered + number - 1, lane > 0, other=none) // tile != destination
+    ends = tl.load(ordered + number + 1, lane < tile - 1, other=none) // tile != destination
     tail = tl.associative_scan(tl.where(ends, lane, tile - 1), 0, _sooner, reverse=True)
     shares = (count + tile - 1) // tile
-    word = lane * tile + (tail - lane)  # of a run, in its first lane
-    tl.store(runs + place.to(tl.int64) * shares + share, word, (place < rows) & begins)
+    word = lane * tile + (tail - lane)  # of a segment, in its first lane
+    tl.store(segments + destination.to(tl.int64) * shares + share, word, (destination < rows) & begins)
 
 
 @triton.jit
 def _look_at_share(
-    places,
-    runs,
+    destinations,
+    segments,
     ordered,
     is_sorted,
     share,
@@ -130,20 +134,22 @@ def _look_at_share(
     """Sorts the rows of a share if its first ``part`` rows meet often, or if all shares are sorted."""
     number = share * tile + tl.arange(0, tile)
     if is_sorted is None:
-        place = _find_places(places, number, number < count, rows, wraps)
-        _sort_share(place, runs, ordered, share, count, rows, tile)
+        destination = _find_destinations(destinations, number, number < count, rows, wraps)
+        _sort_share(destination, segments, ordered, share, count, rows, tile)
     else:
         some = share * tile + tl.arange(0, part)
-        seen = _find_places(places, some, some < count, rows, wraps)
-        place = _find_places(places, number, number < count, rows, wraps)  # on its way before it is needed, if it is
+        seen = _find_destinations(destinations, some, some < count, rows, wraps)
+        destination = _find_destinations(
+            destinations, number, number < count, rows, wraps
+        )  # on its way before it is needed, if it is
         if tl.sum(tl.where(seen < rows, matches_in_warp(seen) - 1, 0), 0) >= _often(part, rows):
-            _sort_share(place, runs, ordered, share, count, rows, tile)
+            _sort_share(destination, segments, ordered, share, count, rows, tile)
             tl.store(is_sorted + share, 1)
 
 
 @triton.jit
 def _list_part(
-    places,
+    destinations,
     counts,
     lists,
     queue,
@@ -159,20 +165,20 @@ def _list_part(
 ):
     """Counts and lists so many rows from the first one on, and asks for chunks."""
     number = first + tl.arange(0, part)
-    place = _find_places(places, number, number < count, rows, wraps)
-    known = place < rows
-    before, rank, length = count_together(counts + counter_of(place, rows), place, known)
+    destination = _find_destinations(destinations, number, number < count, rows, wraps)
+    known = destination < rows
+    before, rank, length = count_together(counts + counter_of(destination, rows), destination, known)
     at = before + rank
-    tl.store(lists + place.to(tl.int64) * capacity + at, number, known & (at < capacity))
-    _ask_for_chunks(queue, tasks, place, before, length, known & (rank == 0), capacity, chunk, slots)
+    tl.store(lists + destination.to(tl.int64) * capacity + at, number, known & (at < capacity))
+    _ask_for_chunks(queue, tasks, destination, before, length, known & (rank == 0), capacity, chunk, slots)
 
 
 @triton.jit
 def bin_rows(
-    places,
+    destinations,
     counts,
     lists,
-    runs,
+    segments,
     ordered,
     is_sorted,
     queue,
@@ -187,53 +193,53 @@ def bin_rows(
     tile: tl.constexpr,
     part: tl.constexpr,
     asking: tl.constexpr,
-    asked: tl.constexpr,
+    prefetched: tl.constexpr,
 ):
-    """Counts the rows of each place, lists them, and asks for the chunks of long places; sorts shares.
+    """Counts the rows of each destination, lists them, and asks for the chunks of long destinations; sorts shares.
 
     The first programs look at a share each, the others list a part of the rows each. As memory has little to do then,
-    some ask for what places are before, which is read next.
+    some ask for what destinations are before, which is read next.
 
     Args:
-        places: where rows go.
-        counts: how many rows each place has (i32), where `counter_of` says; zero before.
-        lists: the rows of each place, as many as there is room for.
-        runs: of each place as many words (i32) as there are shares: where its run in the share begins, times ``tile``,
-            and one less than its rows. Words without a run are not written.
-        ordered: the rows of each share, by place and number, ``tile`` for each share: the place times ``tile``, and the
-            number within the share.
+        destinations: where rows go.
+        counts: how many rows each destination has (i32), where `counter_of` says; zero before.
+        lists: the rows of each destination, as many as there is room for.
+        segments: of each destination as many words (i32) as there are shares: where its segment in the share begins,
+            times ``tile``, and one less than its rows. Words without a segment are not written.
+        ordered: the rows of each share, by destination and number, ``tile`` for each share: the destination times
+            ``tile``, and the number within the share.
         is_sorted: whether each share is sorted (i32), zero before: those are whose rows meet often. None to sort all.
-        queue: the chunks that are asked for: ``slots`` places, then as many numbers of chunks.
+        queue: the chunks that are asked for: ``slots`` destinations, then as many numbers of chunks.
         tasks: how many there are; zero before.
-        base: the first element of what the places are before, None if nobody asks for it.
+        base: the first element of what the destinations are before, None if nobody asks for it.
         count: number of rows; with ``tile`` more it is less than 31 bits.
-        rows: number of places.
-        wraps: whether places may count from the end.
+        rows: number of destinations.
+        wraps: whether destinations may count from the end.
         capacity: rows of a list.
         chunk: rows of a chunk, a power of two, at least ``capacity`` and the rows that a warp counts together.
         slots: chunks that may be asked for, at most.
         tile: rows of a share, a power of two; times ``rows + 1`` it is less than 31 bits. No fewer than threads.
         part: rows that a program lists, or looks at in a share, a power of two, no fewer than threads, at most a share.
-        asking: how many programs ask for what places are before.
-        asked: bytes that each of them asks for, a multiple of 16, from ``base`` on; all of them exist.
+        asking: how many programs ask for what destinations are before.
+        prefetched: bytes that each of them prefetches, a multiple of 16, from ``base`` on; all of them exist.
     """
     program = tl.program_id(0)
     shares = (count + tile - 1) // tile
     if base is not None:
-        own = base + program * (asked * 8 // base.dtype.element_ty.primitive_bitwidth)
+        own = base + program * (prefetched * 8 // base.dtype.element_ty.primitive_bitwidth)
         if program < asking:
-            prefetch_bytes(own, asked)
+            prefetch_bytes(own, prefetched)
     if program < shares:
-        _look_at_share(places, runs, ordered, is_sorted, program, count, rows, wraps, tile, part)
+        _look_at_share(destinations, segments, ordered, is_sorted, program, count, rows, wraps, tile, part)
     else:
         first = (program - shares) * part
-        _list_part(places, counts, lists, queue, tasks, first, count, rows, wraps, capacity, chunk, slots, part)
+        _list_part(destinations, counts, lists, queue, tasks, first, count, rows, wraps, capacity, chunk, slots, part)
 
 
 @triton.jit
 def sort_rows(
-    places,
-    runs,
+    destinations,
+    segments,
     ordered,
     is_sorted,
     tasks,
@@ -242,9 +248,9 @@ def sort_rows(
     wraps: tl.constexpr,
     tile: tl.constexpr,
 ):
-    """Sorts the shares that are not sorted yet if there are long places; the arguments are those of `bin_rows`."""
+    """Sorts the shares that are not sorted yet, if any destination is long; the arguments are those of `bin_rows`."""
     share = tl.program_id(0)
     if (tl.load(tasks) != 0) & (tl.load(is_sorted + share) == 0):
         number = share * tile + tl.arange(0, tile)
-        place = _find_places(places, number, number < count, rows, wraps)
-        _sort_share(place, runs, ordered, share, count, rows, tile)
+        destination = _find_destinations(destinations, number, number < count, rows, wraps)
+        _sort_share(destination, segments, ordered, share, count, rows, tile)

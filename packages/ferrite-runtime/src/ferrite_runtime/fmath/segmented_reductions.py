@@ -1,11 +1,14 @@
 """Segmented reduction: rows combined into their destinations, each in their own order, as a device function.
 
-`row_bins` has listed them. A program combines the lists of a few places in registers and stores each place once. Of
-long places it takes chunks, if there are any, before that: it finds the rows of a chunk by the runs of the place.
+`row_bins` has listed them. A program combines the lists of a few destinations in registers and stores each destination
+once. Of
+long destinations it takes chunks, if there are any, before that: it finds the rows of a chunk by the segments of the
+destination.
 
-What the chunks of a place come to is combined by groups, and the groups once more, always the same ones in the same
-order: by whichever program comes last. No element is combined in memory, so that rows which all go to one place do not
-wait for each other, and no further kernel has to look whether there is anything left to do.
+What the chunks of a destination come to is combined by groups, and the groups once more, always the same ones in the
+same
+order: by whichever program comes last. No element is combined in memory, so that rows which all go to one destination
+do not wait for each other, and no further kernel has to look whether there is anything left to do.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from ferrite_runtime.fmath.sorting import sort_integers
 
 _NO_ROW = tl.constexpr(0x7FFFFFFF)
 _GROUP = tl.constexpr(32)
-"""Chunks of one place that are combined first."""
+"""Chunks of one destination that are combined first."""
 _TASKS = tl.constexpr(1024)
 """Chunks of the queue that are looked at together."""
 _AHEAD = tl.constexpr(2048)
@@ -30,7 +33,7 @@ _AHEAD = tl.constexpr(2048)
 
 @triton.constexpr_function
 def _rows_apart(depth, block, bits):
-    """Returns how many rows of a place the threads of a warp read together, 16 bytes each."""
+    """Returns how many rows of a destination the threads of a warp read together, 16 bytes each."""
     return min(depth, max(WARP.value * 128 // bits // block, 1))
 
 
@@ -108,13 +111,13 @@ def _combine_lists(
     depth: tl.constexpr,
     compute: tl.constexpr,
 ):
-    """Returns places combined with the rows of their lists, these in their own order."""
+    """Returns destinations combined with the rows of their lists, these in their own order."""
     is_listed = tl.arange(0, row.shape[1])[None, :] < size[:, None]
     ordered = tl.where(is_listed, row, _NO_ROW)
     if tl.max(size, 0) > 1:
         ordered = sort_integers(ordered)
     coming = _rows_at(ordered, size, 0, source, column, mode, width, stride, depth)
-    # What the places are before comes with the first rows: what waits for it does not keep them waiting.
+    # What the destinations are before comes with the first rows: what waits for it does not keep them waiting.
     before = _before(base, initial, offset, inside, compute)
     own = _reduce_rows(coming, ordered, size, source, column, mode, width, stride, compute)
     return combined(before, own, mode)
@@ -122,7 +125,7 @@ def _combine_lists(
 
 @triton.jit
 def _before(base, initial: tl.constexpr, offset, inside, compute: tl.constexpr):
-    """Returns what places are before rows are combined into them."""
+    """Returns what destinations are before rows are combined into them."""
     if base is None:
         return tl.full(offset.shape, initial, compute)
     else:
@@ -131,26 +134,26 @@ def _before(base, initial: tl.constexpr, offset, inside, compute: tl.constexpr):
 
 @triton.jit
 def _rows_of_chunk(
-    runs,
+    segments,
     ordered,
-    place,
+    destination,
     first,
     shares,
     chunk: tl.constexpr,
     tile: tl.constexpr,
     spread: tl.constexpr,
 ):
-    """Returns a chunk of the rows of a place, from so many on; ``spread`` shares are looked at together."""
+    """Returns a chunk of the rows of a destination, from so many on; ``spread`` shares are looked at together."""
     wanted = first + tl.arange(0, chunk)
     row = wanted * 0
     before = first * 0
     for share in tl.range(0, shares, spread):
         slot = share + tl.arange(0, spread)
         exists = slot < shares
-        word = tl.load(runs + place.to(tl.int64) * shares + slot, exists, other=0)
+        word = tl.load(segments + destination.to(tl.int64) * shares + slot, exists, other=0)
         start = slot * tile + (word & (tile * tile - 1)) // tile
-        # What nobody has written may be anything, but no row of the place is where it points to.
-        is_run = exists & (tl.load(ordered + start, exists, other=-1) // tile == place)
+        # What nobody has written may be anything, but no row of the destination is where it points to.
+        is_run = exists & (tl.load(ordered + start, exists, other=-1) // tile == destination)
         length = tl.where(is_run, (word & (tile - 1)) + 1, 0)
         end = before + tl.cumsum(length, 0)
         after = before + tl.sum(length, 0)
@@ -169,7 +172,7 @@ def _ordered_row(ordered, at, known, tile: tl.constexpr):
 
 @triton.jit
 def _runs_with(wanted, end):
-    """Returns the run that each wanted row is in: the first one that ends behind it."""
+    """Returns the segment that each wanted row is in: the first one that ends behind it."""
     spread: tl.constexpr = end.shape[0]
     found = wanted * 0
     half: tl.constexpr = spread // 2
@@ -185,12 +188,12 @@ def _levels(spread):
 
 
 @triton.jit
-def _first_part(queue, asked, place):
-    """Returns where the parts of a long place begin: behind those of the places before it."""
+def _first_part(queue, requested, destination):
+    """Returns where the parts of a long destination begin: behind those of the destinations before it."""
     before = 0
-    for first in tl.range(0, asked, _TASKS):
+    for first in tl.range(0, requested, _TASKS):
         at = first + tl.arange(0, _TASKS)
-        before += tl.sum((tl.load(queue + at, at < asked, other=place) < place).to(tl.int32), 0)
+        before += tl.sum((tl.load(queue + at, at < requested, other=destination) < destination).to(tl.int32), 0)
     return before
 
 
@@ -220,8 +223,8 @@ def _reduce_parts(parts, number, stride: tl.constexpr, column, inside, mode: tl.
 
 
 @triton.jit
-def _store_place(base, out, initial: tl.constexpr, offset, inside, total, mode: tl.constexpr):
-    """Stores a place of which all rows have been combined."""
+def _store_destination(base, out, initial: tl.constexpr, offset, inside, total, mode: tl.constexpr):
+    """Stores a destination of which all rows have been combined."""
     before = _before(base, initial, offset, inside, total.dtype)
     tl.store(out + offset, combined(before, total, mode).to(out.dtype.element_ty), inside)
 
@@ -229,10 +232,10 @@ def _store_place(base, out, initial: tl.constexpr, offset, inside, total, mode: 
 @triton.jit
 def _combine_chunk(
     counts,
-    runs,
+    segments,
     ordered,
     queue,
-    asked,
+    requested,
     done,
     parts,
     source,
@@ -252,27 +255,27 @@ def _combine_chunk(
     batch: tl.constexpr,
     block: tl.constexpr,
 ):
-    """Combines a chunk of the rows of a long place, and all chunks of the place if it is the last one to come."""
+    """Combines a chunk of the rows of a long destination, and all its chunks if it is the last one to come."""
     blocks: tl.constexpr = (width + block - 1) // block
     compute: tl.constexpr = parts.dtype.element_ty
     column = task % blocks * block + tl.arange(0, block)
     inside = column < width
-    place = tl.load(queue + task // blocks)
+    destination = tl.load(queue + task // blocks)
     number = tl.load(queue + slots + task // blocks)
-    size = tl.load(counts + counter_of(place, rows))
+    size = tl.load(counts + counter_of(destination, rows))
     first = number * chunk
     shares = (count + tile - 1) // tile
-    row = _rows_of_chunk(runs, ordered, place, first, shares, chunk, tile, spread)
+    row = _rows_of_chunk(segments, ordered, destination, first, shares, chunk, tile, spread)
     own = tl.minimum(size - first, chunk) + tl.arange(0, 1)
     coming = _rows_at(row[None, :], own, 0, source, column, mode, width, stride, batch)
     total = _reduce_rows(coming, row[None, :], own, source, column, mode, width, stride, compute)
     total = tl.reshape(total, [block])
-    offset = place.to(tl.int64) * width + column
+    offset = destination.to(tl.int64) * width + column
     chunks = (size + chunk - 1) // chunk
     if chunks == 1:
-        _store_place(base, out, initial, offset, inside, total, mode)
+        _store_destination(base, out, initial, offset, inside, total, mode)
     else:
-        start = _first_part(queue, asked, place)
+        start = _first_part(queue, requested, destination)
         group = number // _GROUP * _GROUP
         members = tl.minimum(chunks - group, _GROUP)
         parted = parts + start.to(tl.int64) * width
@@ -282,20 +285,20 @@ def _combine_chunk(
             grouped = parted + group.to(tl.int64) * width
             total = _reduce_parts(grouped, members, width, column, inside, mode)
             if chunks <= _GROUP:
-                _store_place(base, out, initial, offset, inside, total, mode)
+                _store_destination(base, out, initial, offset, inside, total, mode)
             else:
                 groups = (chunks + _GROUP - 1) // _GROUP
                 tl.store(grouped + column, total, inside)
                 if _is_last(counter + slots * blocks, groups):
                     total = _reduce_parts(parted, groups, _GROUP * width, column, inside, mode)
-                    _store_place(base, out, initial, offset, inside, total, mode)
+                    _store_destination(base, out, initial, offset, inside, total, mode)
 
 
 @triton.jit
 def reduce_segments(
     counts,
     lists,
-    runs,
+    segments,
     ordered,
     queue,
     tasks,
@@ -319,23 +322,24 @@ def reduce_segments(
     block: tl.constexpr,
     halves: tl.constexpr,
 ):
-    """Combines the rows of a few places with what these are before, and takes its part of long places.
+    """Combines the rows of a few destinations with what these are before, and takes its part of long destinations.
 
     Args:
-        counts: how many rows each place has, as `row_bins.bin_rows` and `sort_rows` leave it, and the next four.
-        lists: the rows of each place.
-        runs: the runs of each place.
-        ordered: the rows of each share, by place, each as the place times ``tile`` and its number in the share.
+        counts: how many rows each destination has, as `row_bins.bin_rows` and `sort_rows` leave it, and the next four.
+        lists: the rows of each destination.
+        segments: the segments of each destination.
+        ordered: the rows of each share, by destination, each as the destination times ``tile`` and its number in the
+        share.
         queue: the chunks that are asked for.
         tasks: how many chunks are asked for; then counters, zero before: two for each of ``slots`` and each block.
         parts: ``slots`` rows of the type that is computed in: what chunks come to.
         source: the first element of the matrix of rows.
-        base: the first element of what the places are before, None where it is one number.
+        base: the first element of what the destinations are before, None where it is one number.
         out: the first element of what they are after.
         mode: ``add``, ``max`` or ``min``.
-        initial: what the places are before, where they are one number.
+        initial: what the destinations are before, where they are one number.
         count: number of rows.
-        rows: number of places.
+        rows: number of destinations.
         width: elements of a row.
         stride: elements from a row to the next one in ``source``.
         capacity: rows of a list, a power of two.
@@ -343,9 +347,9 @@ def reduce_segments(
         tile: rows of a share.
         spread: shares that are looked at together, a power of two.
         slots: chunks that may be asked for, at most.
-        group: places of a program.
+        group: destinations of a program.
         depth: rows of each that are asked for at once, a power of two, at most half a list; twice as many are on their
-            way where a place has more.
+            way where a destination has more.
         block: columns of a program.
         halves: whether there is code of its own for programs whose lists are all half empty.
     """
@@ -353,23 +357,23 @@ def reduce_segments(
     compute: tl.constexpr = parts.dtype.element_ty
     expected: tl.constexpr = capacity // 2 if halves else capacity
     program = tl.program_id(0)
-    asked = tl.load(tasks)
-    place = program // blocks * group + tl.arange(0, group)
+    requested = tl.load(tasks)
+    destination = program // blocks * group + tl.arange(0, group)
     column = program % blocks * block + tl.arange(0, block)
-    known = place < rows
+    known = destination < rows
     # Read before it is known how much of it counts.
-    lines = lists + place.to(tl.int64)[:, None] * capacity
+    lines = lists + destination.to(tl.int64)[:, None] * capacity
     row = tl.load(lines + tl.arange(0, expected)[None, :], known[:, None], other=0)
-    size = tl.load(counts + counter_of(place, rows), known, other=0)
-    offset = place.to(tl.int64)[:, None] * width + column[None, :]
+    size = tl.load(counts + counter_of(destination, rows), known, other=0)
+    offset = destination.to(tl.int64)[:, None] * width + column[None, :]
     inside = known[:, None] & (column < width)[None, :]
-    for task in tl.range(program, asked * blocks, tl.num_programs(0)):
+    for task in tl.range(program, requested * blocks, tl.num_programs(0)):
         _combine_chunk(
             counts,
-            runs,
+            segments,
             ordered,
             queue,
-            asked,
+            requested,
             tasks + 1,
             parts,
             source,

@@ -119,24 +119,24 @@ def _xor(a, b):
 
 
 @triton.jit
-def _bit(rank: tl.constexpr, place: tl.constexpr):
-    """Returns bit ``place`` of the position in a tile of ``rank`` axes of two."""
-    return tl.reshape(tl.arange(0, 2), [1] * (rank - 1 - place) + [2] + [1] * place)
+def _bit(rank: tl.constexpr, position: tl.constexpr):
+    """Returns bit ``position`` of the position in a tile of ``rank`` axes of two."""
+    return tl.reshape(tl.arange(0, 2), [1] * (rank - 1 - position) + [2] + [1] * position)
 
 
 @triton.jit
-def _partner(x, rank: tl.constexpr, place: tl.constexpr):
+def _partner(x, rank: tl.constexpr, position: tl.constexpr):
     # Both elements of a pair combined, less one of them, is the other.
-    return x ^ tl.reduce(x, rank - 1 - place, _xor, keep_dims=True)
+    return x ^ tl.reduce(x, rank - 1 - position, _xor, keep_dims=True)
 
 
 @triton.jit
-def _is_upper(rank: tl.constexpr, place: tl.constexpr, order: tl.constexpr):
+def _is_upper(rank: tl.constexpr, position: tl.constexpr, order: tl.constexpr):
     """Returns where the greater of two partners belongs.
 
     Ascending where bit ``order`` of the position is 0, or everywhere if it is none of the tile's.
     """
-    is_right = _bit(rank, place)
+    is_right = _bit(rank, position)
     if order < rank:
         is_right = is_right ^ _bit(rank, order)
     return is_right != 0
@@ -162,7 +162,7 @@ def _order_bit(step, steps, behind, rank):
 
 @triton.constexpr_function
 def _kept_shape(shape, axis, kept):
-    return [kept if place == axis else extent for place, extent in enumerate(shape)]
+    return [kept if position == axis else extent for position, extent in enumerate(shape)]
 
 
 @triton.jit
@@ -175,9 +175,9 @@ def _in_shape(x, shape: tl.constexpr):
 
 
 @triton.jit
-def _exchange_one(x, rank: tl.constexpr, place: tl.constexpr, order: tl.constexpr):
-    y = _partner(x, rank, place)
-    is_upper = _is_upper(rank, place, order)
+def _exchange_one(x, rank: tl.constexpr, position: tl.constexpr, order: tl.constexpr):
+    y = _partner(x, rank, position)
+    is_upper = _is_upper(rank, position, order)
     if x.dtype.primitive_bitwidth == 32:  # one instruction each, and one for both where a thread holds both partners
         return tl.where(is_upper, tl.maximum(x, y), tl.minimum(x, y))
     return tl.where((x > y) != is_upper, y, x)
@@ -225,9 +225,9 @@ def _sort_one(x, kept: tl.constexpr, axis: tl.constexpr):
 
 
 @triton.jit
-def _exchange_two(x, tag, rank: tl.constexpr, place: tl.constexpr, order: tl.constexpr):
-    y, other = _partner(x, rank, place), _partner(tag, rank, place)
-    swap = ((x > y) | ((x == y) & (tag > other))) != _is_upper(rank, place, order)
+def _exchange_two(x, tag, rank: tl.constexpr, position: tl.constexpr, order: tl.constexpr):
+    y, other = _partner(x, rank, position), _partner(tag, rank, position)
+    swap = ((x > y) | ((x == y) & (tag > other))) != _is_upper(rank, position, order)
     return tl.where(swap, y, x), tl.where(swap, other, tag)
 
 

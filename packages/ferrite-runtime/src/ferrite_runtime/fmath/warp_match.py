@@ -13,28 +13,28 @@ from ferrite_runtime.fmath.machine import is_for_nvidia
 
 
 @triton.jit
-def matches_in_warp(place):
+def matches_in_warp(destination):
     """Returns how many rows of its warp go where each row goes, itself included; 1 where no instruction tells."""
     if is_for_nvidia():
         return tl.inline_asm_elementwise(
             "match.any.sync.b32 $0, $1, 0xffffffff; popc.b32 $0, $0;",
             "=r,r",
-            [place],
+            [destination],
             tl.int32,
             is_pure=False,
             pack=1,
         )
     else:
-        return tl.full(place.shape, 1, tl.int32)
+        return tl.full(destination.shape, 1, tl.int32)
 
 
 @triton.jit
-def count_together(counter, place, known):
-    """Counts rows at their places, those of a warp with one place by one addition; each by its own elsewhere.
+def count_together(counter, destination, known):
+    """Counts rows at their destinations: those of a warp that share one by one addition, elsewhere each by its own.
 
     Args:
-        counter: pointers to the counter (i32) of each row's place.
-        place: where rows go; those that are not known, to one that no other row goes to.
+        counter: pointers to the counter (i32) of each row's destination.
+        destination: where rows go; those that are not known, to one that no other row goes to.
         known: which rows are counted.
 
     Returns:
@@ -62,11 +62,11 @@ def count_together(counter, place, known):
             }
             """,
             "=&r,=&r,=&r,r,r,l",
-            [known.to(tl.int32), place, counter.to(tl.int64)],
+            [known.to(tl.int32), destination, counter.to(tl.int64)],
             (tl.int32, tl.int32, tl.int32),
             is_pure=False,
             pack=1,
         )
     else:
         before = tl.atomic_add(counter, 1, mask=known, sem="relaxed")
-        return before, tl.zeros(place.shape, tl.int32), tl.full(place.shape, 1, tl.int32)
+        return before, tl.zeros(destination.shape, tl.int32), tl.full(destination.shape, 1, tl.int32)

@@ -46,7 +46,7 @@ _WORD = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Location:
     """Where a tensor lies: ``offset`` bytes into ``owner``'s memory, of which ``size`` bytes are known to be its own.
 
     ``size`` is None where only the tensor itself tells.
@@ -63,7 +63,7 @@ class _Extents:
 
     Attributes:
         path: of the program.
-        places: where tensors lie, by name.
+        locations: where tensors lie, by name.
         values: integers that are numbers after all.
         bits: how many bits an integer can have, by name.
         meanings: what integers are in terms of others, where that is a short expression.
@@ -71,7 +71,7 @@ class _Extents:
     """
 
     path: str
-    places: dict[str, _Place] = field(default_factory=dict)
+    locations: dict[str, _Location] = field(default_factory=dict)
     values: dict[str, int] = field(default_factory=dict)
     bits: dict[str, int] = field(default_factory=dict)
     meanings: dict[str, Expr] = field(default_factory=dict)
@@ -162,31 +162,31 @@ class _Extents:
 
     def own(self, name: str, layout: Layout) -> None:
         """Notes a tensor that has its memory for itself."""
-        self.places[name] = _Place(name, 0, reach_of(layout))
+        self.locations[name] = _Location(name, 0, reach_of(layout))
 
     def put(self, name: str, base: str, layout: Layout, offset: Expr, path: str) -> Iterator[Step]:
         """Notes a tensor in the memory of another one; yields the check that it lies inside, if it takes one."""
-        place = self.places.get(base)
-        if place is None:  # nobody knows what it is, as of an opaque input
+        location = self.locations.get(base)
+        if location is None:  # nobody knows what it is, as of an opaque input
             raise SpecError(path, f"{base!r} is no tensor that others can lie in")
         reach = reach_of(layout)
         if reach is None:
-            raise SpecError(f"{path}.dtype", f"views of {layout.dtype} are not supported; only library calls touch it")
-        start = _sum(place.offset, _product(offset, DTYPES[layout.dtype].itemsize))
+            raise SpecError(f"{path}.dtype", f"views of {layout.dtype} are not supported; only extern calls touch it")
+        start = _sum(location.offset, _product(offset, DTYPES[layout.dtype].itemsize))
         end = _sum(start, reach)
-        self.places[name] = _Place(place.owner, start, place.size)
+        self.locations[name] = _Location(location.owner, start, location.size)
         if isinstance(start, int) and start < 0:
-            raise SpecError(path, f"{name} starts {-start} bytes before the memory of {place.owner}")
+            raise SpecError(path, f"{name} starts {-start} bytes before the memory of {location.owner}")
         needed: list[Condition] = [("ge", start, 0)] if not self.is_count(start) else []
         needed += [("ge", size, 0) for size in (*layout.shape, *layout.strides) if not self.is_count(size)]
-        if place.size is None:
-            yield Within(place.owner, end)
-        elif isinstance(end, int) and isinstance(place.size, int) and end > place.size and reach != 0:
-            raise SpecError(path, f"{name} ends {end} bytes into {place.owner}, which has {place.size}")
-        elif reach != 0 and not self._is_at_most(end, place.size):
-            needed.append(("le", end, place.size))
+        if location.size is None:
+            yield Within(location.owner, end)
+        elif isinstance(end, int) and isinstance(location.size, int) and end > location.size and reach != 0:
+            raise SpecError(path, f"{name} ends {end} bytes into {location.owner}, which has {location.size}")
+        elif reach != 0 and not self._is_at_most(end, location.size):
+            needed.append(("le", end, location.size))
         if needed:
-            yield _bounds_check(needed, f"{name} lies outside of {place.owner}")
+            yield _bounds_check(needed, f"{name} lies outside of {location.owner}")
 
     def alloc(self, step: Alloc | Keep, layout: Layout) -> Iterator[Step]:
         """Notes a new buffer; yields the check that its sizes are sizes, if it takes one."""
@@ -277,20 +277,20 @@ def with_bounds(program: Program) -> Program:
 def _bounded(program: Program, path: str) -> Iterator[Step]:
     """Yields the steps of a program, each behind the checks that it takes."""
     known = _Extents(path)
-    places = f"{path}." if path else ""
+    locations = f"{path}." if path else ""
     for name in _extent_names(program):
         known.counts.add(name)
     leading = _leading(program)
     for position, step in enumerate(program.steps[:leading]):
-        yield from _walked(step, known, f"{places}steps[{position}]")
+        yield from _walked(step, known, f"{locations}steps[{position}]")
     for position, value in enumerate(program.inputs):
         if value.layout is not None:
-            known.own(value.name, known.layout(value.layout, f"{places}inputs[{position}]"))
+            known.own(value.name, known.layout(value.layout, f"{locations}inputs[{position}]"))
     for position, step in enumerate(program.steps[leading:], leading):
-        yield from _walked(step, known, f"{places}steps[{position}]")
+        yield from _walked(step, known, f"{locations}steps[{position}]")
     for position, output in enumerate(program.outputs):
         if isinstance(output.scalar, (str, tuple)):
-            known.settled(output.scalar, f"{places}outputs[{position}].scalar")
+            known.settled(output.scalar, f"{locations}outputs[{position}].scalar")
 
 
 def _leading(program: Program) -> int:
@@ -324,7 +324,7 @@ def _walked(step: Step, known: _Extents, path: str) -> Iterator[Step]:
         case Call() | If() | While() | For():
             for size in (*step.sizes, *((step.count,) if isinstance(step, For) else ())):
                 known.settled(size, f"{path}.sizes")
-            known.places |= {name: _Place(name, 0, None) for name in step.results if name is not None}
+            known.locations |= {name: _Location(name, 0, None) for name in step.results if name is not None}
         case _:
             for expr in _exprs_of(step):
                 known.settled(expr, path)
@@ -336,7 +336,7 @@ def _note_results(step: Extern, known: _Extents, path: str) -> None:
         known.settled(expr, f"{path}.args")
     for name in step.results:
         if name is not None:
-            known.places[name] = _Place(name, 0, None)
+            known.locations[name] = _Location(name, 0, None)
     known.counts |= {name for name, _, _ in step.binds}
     for stride in (stride for row in step.strides or () for stride in row or ()):
         known.settled(stride, f"{path}.strides")

@@ -55,11 +55,11 @@ def check_call(step: CallStep, layouts: Sequence[Layout | None], graphs: Mapping
 def _rows(step: For, layouts: Sequence[Layout | None], path: str) -> list[Layout | None]:
     """Returns the layouts of what each turn of a loop is given."""
     given = list(layouts)
-    for place in range(step.carried, step.carried + step.rows):
-        layout = given[place]
+    for position in range(step.carried, step.carried + step.rows):
+        layout = given[position]
         if layout is not None and not layout.shape:
-            raise SpecError(f"{path}.args[{place}]", "what a loop takes rows of has a first axis")
-        given[place] = layout and Layout(layout.dtype, layout.shape[1:], layout.strides[1:])
+            raise SpecError(f"{path}.args[{position}]", "what a loop takes rows of has a first axis")
+        given[position] = layout and Layout(layout.dtype, layout.shape[1:], layout.strides[1:])
     return given
 
 
@@ -69,9 +69,9 @@ def _check_given(step: CallStep, layouts: Sequence[Layout | None], graph: Signat
         raise SpecError(
             f"{path}.args", f"{len(layouts)} and {len(step.sizes)} are given to {name!r}, which takes {wanted}"
         )
-    for place, (given, wanted_layout) in enumerate(zip(layouts, graph.tensors, strict=True)):
+    for position, (given, wanted_layout) in enumerate(zip(layouts, graph.tensors, strict=True)):
         if given is not None and not _fits(given, wanted_layout):
-            raise SpecError(f"{path}.args[{place}]", f"{name!r} takes a tensor that is laid out otherwise")
+            raise SpecError(f"{path}.args[{position}]", f"{name!r} takes a tensor that is laid out otherwise")
 
 
 def _fits(given: Layout, wanted: Layout) -> bool:

@@ -107,7 +107,7 @@ def _given(fields: Fields) -> dict[str, Any]:
 
 def _names(fields: Fields, name: str, *, may_lack: bool = False) -> tuple[str, ...]:
     values = fields.array(name, ()) if may_lack else fields.array(name)
-    return tuple(_name(value, f"{fields.at(name)}[{place}]") for place, value in enumerate(values))
+    return tuple(_name(value, f"{fields.at(name)}[{position}]") for position, value in enumerate(values))
 
 
 def _name(value: object, path: str) -> str:

@@ -39,4 +39,4 @@ def take_divisors(fields: Fields) -> Divisors:
         if not is_pair or pair[1] not in PROMISES:
             at = f"{fields.at('divisors')}[{index}]"
             raise SpecError(at, f"a position and one of {PROMISES} are needed, not {pair!r}")
-    return tuple((place, divisor) for place, divisor in pairs)
+    return tuple((position, divisor) for position, divisor in pairs)

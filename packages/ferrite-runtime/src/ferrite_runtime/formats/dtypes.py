@@ -68,7 +68,7 @@ OTHERS = frozenset(
         *(dtype.torch for dtype in _TABLE),
     )
 )
-"""Element types by torch's names; tensors of those that the table lacks only library calls touch."""
+"""Element types by torch's names; tensors of those that the table lacks only extern calls touch."""
 
 
 def is_dtype(name: str) -> bool:

@@ -67,11 +67,14 @@ def read_condition(value: object, path: str, depth: int = 0) -> Condition:
     if not isinstance(value, (list, tuple)) or not value or depth > MAX_DEPTH or len(value) > MAX_OPERANDS:
         raise SpecError(path, f"{value!r} is not a condition")
     kind, parts = value[0], value[1:]
-    places = [f"{path}[{i + 1}]" for i in range(len(parts))]
+    positions = [f"{path}[{i + 1}]" for i in range(len(parts))]
     if kind in _COMPARISONS and len(parts) == 2:
-        return (kind, *(read_expr(part, place) for part, place in zip(parts, places, strict=True)))
+        return (kind, *(read_expr(part, position) for part, position in zip(parts, positions, strict=True)))
     if kind in _CONNECTIVES and (len(parts) == 1 or (parts and kind != "not")):
-        return (kind, *(read_condition(part, place, depth + 1) for part, place in zip(parts, places, strict=True)))
+        return (
+            kind,
+            *(read_condition(part, position, depth + 1) for part, position in zip(parts, positions, strict=True)),
+        )
     raise SpecError(
         path, f"{kind!r} of {len(parts)} is no condition; known: {', '.join((*_COMPARISONS, *_CONNECTIVES))}"
     )

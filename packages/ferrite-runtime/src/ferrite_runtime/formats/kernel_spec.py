@@ -433,7 +433,7 @@ def _read_user_fields(fields: Fields) -> dict[str, Any]:
 def _read_grid(value: object, path: str) -> Grid:
     if not isinstance(value, (list, tuple)) or len(value) != 3:
         raise SpecError(path, f"{value!r} is not a grid of three axes")
-    x, y, z = (read_expr(axis, f"{path}[{place}]") for place, axis in enumerate(value))
+    x, y, z = (read_expr(axis, f"{path}[{position}]") for position, axis in enumerate(value))
     return x, y, z
 
 

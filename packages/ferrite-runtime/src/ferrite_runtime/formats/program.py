@@ -99,7 +99,9 @@ class Program:
             _read_body(fields),
         )
         given = enumerate(fields.array("graphs", ()))
-        graphs = tuple(Subprogram.from_mapping(graph, f"{fields.at('graphs')}[{place}]") for place, graph in given)
+        graphs = tuple(
+            Subprogram.from_mapping(graph, f"{fields.at('graphs')}[{position}]") for position, graph in given
+        )
         fields.close()
         program = cls(name, device, inputs, tuple(kernels), steps, outputs, graphs=graphs)
         _check(program)
@@ -113,9 +115,12 @@ class Program:
 
     def all_steps(self) -> Iterator[tuple[str, Step]]:
         """Yields the steps of the program and of its graphs, each with its path."""
-        bodies = [("", self.steps), *((f"graphs[{place}].", graph.steps) for place, graph in enumerate(self.graphs))]
+        bodies = [
+            ("", self.steps),
+            *((f"graphs[{position}].", graph.steps) for position, graph in enumerate(self.graphs)),
+        ]
         for prefix, steps in bodies:
-            yield from ((f"{prefix}steps[{place}]", step) for place, step in enumerate(steps))
+            yield from ((f"{prefix}steps[{position}]", step) for position, step in enumerate(steps))
 
     def on_cpu(self) -> Program:
         """Returns the program with its device replaced by the CPU, for interpreting what was compiled for a GPU."""
@@ -145,9 +150,9 @@ def _read_body(fields: Fields) -> Body:
     """Returns the inputs, steps and outputs among the fields of a program or of a graph."""
     inputs, steps, outputs = (enumerate(fields.array(name)) for name in ("inputs", "steps", "outputs"))
     return (
-        tuple(read_input(value, f"{fields.at('inputs')}[{place}]") for place, value in inputs),
-        tuple(read_step(value, f"{fields.at('steps')}[{place}]") for place, value in steps),
-        tuple(read_output(value, f"{fields.at('outputs')}[{place}]") for place, value in outputs),
+        tuple(read_input(value, f"{fields.at('inputs')}[{position}]") for position, value in inputs),
+        tuple(read_step(value, f"{fields.at('steps')}[{position}]") for position, value in steps),
+        tuple(read_output(value, f"{fields.at('outputs')}[{position}]") for position, value in outputs),
     )
 
 
@@ -162,8 +167,8 @@ def _write_body(inputs: Sequence[Input], steps: Sequence[Step], outputs: Sequenc
 def _check(program: Program) -> None:
     """Raises `SpecError` unless all names of a program and of its graphs fit together."""
     known: dict[str, Signature] = {}
-    for place, graph in enumerate(program.graphs):
-        prefix = f"graphs[{place}]."
+    for position, graph in enumerate(program.graphs):
+        prefix = f"graphs[{position}]."
         check_names(graph.inputs, program.kernels, graph.steps, graph.outputs, known, prefix)
         if graph.name in known:
             raise SpecError(f"{prefix}name", f"{graph.name!r} is the name of two graphs")

@@ -104,7 +104,7 @@ def check_names(
 def _check_call_step(step: CallStep, names: _Names, graphs: Mapping[str, Signature], path: str) -> None:
     if isinstance(step, If):
         names.tensor(step.condition, f"{path}.condition")
-    layouts = [names.tensor(name, f"{path}.args[{place}]") for place, name in enumerate(step.args)]
+    layouts = [names.tensor(name, f"{path}.args[{index}]") for index, name in enumerate(step.args)]
     for size in step.sizes:
         _check_scalars(expr_names(size), names, f"{path}.sizes")
     if isinstance(step, For):
@@ -112,9 +112,9 @@ def _check_call_step(step: CallStep, names: _Names, graphs: Mapping[str, Signatu
         for expr in exprs:
             _check_scalars(expr_names(expr), names, f"{path}.count")
     check_call(step, layouts, graphs, path)
-    for place, result in enumerate(step.results):
+    for index, result in enumerate(step.results):
         if result is not None:
-            names.define(result, None, f"{path}.results[{place}]")
+            names.define(result, None, f"{path}.results[{index}]")
     for name in step.binds if isinstance(step, While) else ():
         names.define(name, "scalar", f"{path}.binds")
 
@@ -164,8 +164,8 @@ def _check_numbers(step: Step, names: _Names, path: str) -> None:
 
 
 def _check_launch(step: Launch, names: _Names, kernels: dict[str, KernelSpec], path: str) -> None:
-    for place, alternative in enumerate(step.alternatives):
-        where = f"{path}.alternatives[{place}]"
+    for index, alternative in enumerate(step.alternatives):
+        where = f"{path}.alternatives[{index}]"
         for expr, _ in alternative.when:
             _check_scalars(expr_names(expr), names, f"{where}.when")
         if alternative.kernel is not None:
@@ -234,10 +234,10 @@ def _check_extern(step: Extern, names: _Names, path: str) -> None:
     for position, result in enumerate(step.results):
         if result is not None:
             names.define(result, None, f"{path}.results[{position}]")
-    for place, (name, position, _) in enumerate(step.binds):
+    for index, (name, position, _) in enumerate(step.binds):
         if position >= len(step.results) or step.results[position] is None:
-            raise SpecError(f"{path}.binds[{place}]", f"{name!r} is an extent of a result that has no name")
-        names.define(name, "scalar", f"{path}.binds[{place}]")
+            raise SpecError(f"{path}.binds[{index}]", f"{name!r} is an extent of a result that has no name")
+        names.define(name, "scalar", f"{path}.binds[{index}]")
     for row in step.strides or ():
         for stride in row or ():
             _check_scalars(expr_names(stride), names, f"{path}.strides")

@@ -203,7 +203,7 @@ class _Known:
         )
 
     def value(self, value: Any) -> Any:
-        """Returns an argument of a library call."""
+        """Returns an argument of an extern call."""
         if isinstance(value, tuple):
             return tuple(self.value(element) for element in value)
         if isinstance(value, Tagged) and value.tag == "size":

@@ -94,7 +94,7 @@ def write_output(output: Output) -> dict[str, Any]:
 
 _TAGS = ("ref", "dtype", "device", "layout", "memory_format", "float", "complex", "size")
 MAX_DEPTH = 16
-"""How deep arguments of a library call may be nested."""
+"""How deep arguments of an extern call may be nested."""
 MAX_SCALAR = 1 << 64
 """Integers among them are of 64 bits, with or without a sign."""
 
@@ -182,13 +182,13 @@ def _read_let(fields: Fields) -> Step:
         return Let(name, read_expr(value, path))
     inner = Fields(value, path)
     kind = next((kind for kind in ("size", "stride") if kind in inner.names()), "size")
-    place = inner.array(kind)
+    position = inner.array(kind)
     inner.close()
-    if len(place) != 2 or not isinstance(place[1], int) or isinstance(place[1], bool) or place[1] < 0:
-        raise SpecError(path, f"a {kind} is [tensor, axis], not {place!r}")
-    if place[1] >= MAX_DIMS:
-        raise SpecError(path, f"no tensor has an axis number {place[1]}")
-    return Let(name, Probe(kind, check_identifier(place[0], path), place[1]))
+    if len(position) != 2 or not isinstance(position[1], int) or isinstance(position[1], bool) or position[1] < 0:
+        raise SpecError(path, f"a {kind} is [tensor, axis], not {position!r}")
+    if position[1] >= MAX_DIMS:
+        raise SpecError(path, f"no tensor has an axis number {position[1]}")
+    return Let(name, Probe(kind, check_identifier(position[0], path), position[1]))
 
 
 def _read_launch(fields: Fields) -> Step:
@@ -297,8 +297,8 @@ def _read_copy(fields: Fields) -> Step:
 
 def _read_check(fields: Fields) -> Step:
     named: list[tuple[str, Expr]] = []
-    for place, pair in enumerate(fields.array("names")):
-        path = f"{fields.at('names')}[{place}]"
+    for position, pair in enumerate(fields.array("names")):
+        path = f"{fields.at('names')}[{position}]"
         if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
             raise SpecError(path, f"what is named is [text, integer], not {pair!r}")
         named.append((check_text(pair[0], path), read_expr(pair[1], path)))

@@ -174,7 +174,7 @@ class Check:
 class Within:
     """Stops the program unless the memory of ``owner`` reaches to ``end``, in bytes from its first element.
 
-    ``owner`` is a result of a library call, of which only the tensor itself tells how large it is. The step is made
+    ``owner`` is a result of an extern call, of which only the tensor itself tells how large it is. The step is made
     where a program is loaded (``buffer_bounds.py``), and is never part of a stored one.
     """
 

@@ -55,12 +55,12 @@ class Arenas:
     """Where buffers lie.
 
     Attributes:
-        places: dtype and offset in bytes by name.
+        slots: dtype and offset in bytes by name.
         sizes: the bytes of each dtype's arena.
         total: the bytes that the program allocates altogether, at most; more than `MAX_ARENA` at sizes without arenas.
     """
 
-    places: dict[str, tuple[str, Expr]] = field(default_factory=dict)
+    slots: dict[str, tuple[str, Expr]] = field(default_factory=dict)
     sizes: dict[str, Expr] = field(default_factory=dict)
     total: Terms = field(default_factory=dict)
 
@@ -89,7 +89,7 @@ def plan_arenas(
     arenas = Arenas(total=total)
     for dtype, members in by_dtype.items():
         offsets, size = _gaps(members) if is_number(total) else _slots(members)
-        arenas.places.update({name: (dtype, offset) for name, offset in offsets.items()})
+        arenas.slots.update({name: (dtype, offset) for name, offset in offsets.items()})
         arenas.sizes[dtype] = size
     return arenas
 
@@ -115,7 +115,7 @@ def _gaps(buffers: Sequence[_Buffer]) -> tuple[dict[str, Expr], Expr]:
     most = 0
     for buffer in buffers:
         size = buffer.size[()]
-        taken = [place for place in taken if place[2] >= buffer.first]
+        taken = [slot for slot in taken if slot[2] >= buffer.first]
         offset = _first_gap(taken, size)
         taken.append((offset, offset + size, buffer.last))
         taken.sort()

@@ -52,7 +52,7 @@ def write_graph_call(
         stacked: the texts of new tensors for results that are made row by row.
     """
     given = f"([{', '.join((*tensors, *integers))}])"
-    positions = {graph.name: place for place, graph in enumerate(graphs)}
+    positions = {graph.name: position for position, graph in enumerate(graphs)}
     match step:
         case Call(graph):
             yield from _with_results(step.results, f"{graph_name(positions[graph])}{given}")
@@ -76,26 +76,26 @@ def _loop(
     step: While, test: Subprogram, positions: dict[str, int], tensors: Sequence[str], integers: Sequence[str]
 ) -> Iterator[str]:
     """Yields the lines of a loop; one that never turns gives copies of what it was given."""
-    values = [name or f"_carried{place}" for place, name in enumerate(step.results)]
+    values = [name or f"_carried{position}" for position, name in enumerate(step.results)]
     carried = [*values, *step.binds]
     first = [*tensors[: len(values)], *integers[: len(step.binds)]]
     given = [*values, *tensors[len(values) :], *step.binds, *integers[len(step.binds) :]]
     condition, body = (graph_name(positions[name]) for name in (step.condition, step.body))
     if carried:
         yield f"{', '.join(carried)}, = {', '.join(first)},"
-    buffers = [f"_buffer{place}" for place in range(len(values))] if step.buffers else []
-    for place, origin in enumerate(tensors[: len(buffers)]):
-        yield f"_before{place} = {origin}"
+    buffers = [f"_buffer{position}" for position in range(len(values))] if step.buffers else []
+    for position, origin in enumerate(tensors[: len(buffers)]):
+        yield f"_before{position} = {origin}"
     number = _integer_of(test, given[len(given) - len(integers) :])
     called = f"{condition}([{', '.join(given)}])[0]"
     yield f"while {number or called}:"
-    for place, (value, origin) in enumerate(zip(values, tensors, strict=False) if buffers else ()):
-        yield f"    _buffer{place} = _like({origin}) if _before{place} is {origin} else _before{place}"
-        yield f"    _before{place} = {value}"
+    for position, (value, origin) in enumerate(zip(values, tensors, strict=False) if buffers else ()):
+        yield f"    _buffer{position} = _like({origin}) if _before{position} is {origin} else _before{position}"
+        yield f"    _before{position} = {value}"
     given = [*values, *tensors[len(values) :], *buffers, *step.binds, *integers[len(step.binds) :]]
     yield f"    {', '.join(carried)}{',' if carried else '_'} = {body}([{', '.join(given)}])"
     if buffers:
-        yield f"{' = '.join([*buffers, *(f'_before{place}' for place in range(len(values)))])} = None"
+        yield f"{' = '.join([*buffers, *(f'_before{position}' for place in range(len(values)))])} = None"
     for value, origin in zip(values, tensors, strict=False):
         yield f"if {value} is {origin}: {value} = _restride({value}, {value}.stride())"
     unused = [value for value, name in zip(values, step.results, strict=True) if name is None]
@@ -117,27 +117,27 @@ def _loop_over_rows(
 ) -> Iterator[str]:
     """Yields the lines of a loop over rows; what it carries is a copy of what it was given where it never turns."""
     tensors, integers = given
-    values = [name or f"_carried{place}" for place, name in enumerate(step.results)]
+    values = [name or f"_carried{position}" for position, name in enumerate(step.results)]
     carried, whole = values[: step.carried], values[step.carried :]
     if carried:
         yield f"{', '.join(carried)}, = {', '.join(tensors[: len(carried)])},"
     for value, made in zip(whole, stacked, strict=True):
         yield f"{value} = {made}"
-    for place, origin in enumerate(tensors[: len(carried)] if step.buffers else ()):
-        yield f"_before{place} = {origin}"
+    for position, origin in enumerate(tensors[: len(carried)] if step.buffers else ()):
+        yield f"_before{position} = {origin}"
     yield f"for _turn in range({count}):"
-    for place, (value, origin) in enumerate(zip(carried, tensors, strict=False) if step.buffers else ()):
-        yield f"    _buffer{place} = _like({origin}) if _before{place} is {origin} else _before{place}"
-        yield f"    _before{place} = {value}"
-    for place, value in enumerate(whole):
-        yield f"    _row{place} = {value}[_turn]"
+    for position, (value, origin) in enumerate(zip(carried, tensors, strict=False) if step.buffers else ()):
+        yield f"    _buffer{position} = _like({origin}) if _before{position} is {origin} else _before{position}"
+        yield f"    _before{position} = {value}"
+    for position, value in enumerate(whole):
+        yield f"    _row{position} = {value}[_turn]"
     rows = [f"{text}[_turn]" for text in tensors[len(carried) : len(carried) + step.rows]]
     buffers = [*(f"_buffer{n}" for n in range(len(carried))), *(f"_row{n}" for n in range(len(whole)))]
-    names = [*carried, *(f"_made{place}" for place in range(len(whole)))]
+    names = [*carried, *(f"_made{position}" for position in range(len(whole)))]
     taken = [*carried, *rows, *tensors[len(carried) + step.rows :], *(buffers if step.buffers else ()), *integers]
     yield f"    {', '.join(names)}{',' if names else '_'} = {body}([{', '.join(taken)}])"
-    for place in range(len(whole)):
-        yield f"    if _made{place} is not _row{place}: _row{place}.copy_(_made{place})"
+    for position in range(len(whole)):
+        yield f"    if _made{position} is not _row{position}: _row{position}.copy_(_made{position})"
     left = [f"_before{n}" for n in range(len(carried) if step.buffers else 0)]
     left += [*(buffers if step.buffers else buffers[len(carried) :]), *names[len(carried) :]]
     if left:

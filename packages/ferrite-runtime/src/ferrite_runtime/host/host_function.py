@@ -1,7 +1,7 @@
 """Writes a program's host steps as one straight-line Python function.
 
 Names are resolved while writing: a view or a reused buffer that only kernels see costs nothing at run time, it is an
-address; a tensor object is made where a library call or an output needs one. The text is meant to be read.
+address; a tensor object is made where an extern call or an output needs one. The text is meant to be read.
 
 This is the one place where what a file holds becomes code, and no string of the file is in that code: it is built of
 names (checked identifiers: ``json_fields.check_identifier``), of numbers, and of words that stand in this package.
@@ -48,7 +48,7 @@ from ferrite_runtime.host.deferred_release import MAX_LENGTHS_DEFERRED, Deferred
 from ferrite_runtime.host.extern_calls import RESULTS_LIKE, result_kind
 from ferrite_runtime.host.footprint import bytes_of
 from ferrite_runtime.host.launch_text import Argument, HostText, LaunchWriter, Option, Sequencing, Site
-from ferrite_runtime.host.native_products import Place, Product
+from ferrite_runtime.host.native_products import Location, Product
 from ferrite_runtime.host.product_steps import HostStep, Multiply
 
 
@@ -104,7 +104,7 @@ class _Writer:
     allocated: dict[str, Layout] = field(default_factory=dict)
     # Inputs in the host's memory, which no launch that waits can write to.
     apart: set[str] = field(default_factory=set)
-    # Of results of library calls: what tells how large they are.
+    # Of results of extern calls: what tells how large they are.
     likely_layouts: dict[str, Layout] = field(default_factory=dict)
     numbers: dict[Expr, str] = field(default_factory=dict)
 
@@ -175,7 +175,7 @@ class _Writer:
     @staticmethod
     def itemsize(dtype: str) -> int:
         if dtype not in DTYPES:
-            raise SpecError("dtype", f"views of {dtype} are not supported; only library calls may touch it")
+            raise SpecError("dtype", f"views of {dtype} are not supported; only extern calls may touch it")
         return DTYPES[dtype].itemsize
 
     def address(self, name: str) -> str:
@@ -305,9 +305,9 @@ class _Writer:
     def _alloc(self, step: Alloc | Keep) -> None:
         name, layout = step.name, step.layout
         self.allocated[name] = layout
-        if self.sequencing is not None and name in self.sequencing.arenas.places:
-            dtype, place = self.sequencing.arenas.places[name]
-            self.share(name, self.values[_arena(dtype)], layout, place)
+        if self.sequencing is not None and name in self.sequencing.arenas.slots:
+            dtype, location = self.sequencing.arenas.slots[name]
+            self.share(name, self.values[_arena(dtype)], layout, location)
             return
         self.owner_layouts[name] = layout
         where = f"{self.sizes(layout.shape)}, {self.sizes(layout.strides)}, {self.dtype(layout.dtype)}"
@@ -403,12 +403,12 @@ class _Writer:
     def _multiply(self, product: Product, result: str) -> None:
         assert self.sequencing is not None
         assert self.sequencing.write_product is not None
-        places = [self._place(name) for name in (result, *product.operands)]
+        locations = [self._location(name) for name in (result, *product.operands)]
         product = product.with_sizes(lambda size: size if isinstance(size, int) else self.number(size))
-        self.lines += [f"# {product.operation}", *self.sequencing.write_product(product, places)]
+        self.lines += [f"# {product.operation}", *self.sequencing.write_product(product, locations)]
         self.is_waiting = True
 
-    def _place(self, name: str) -> Place:
+    def _location(self, name: str) -> Location:
         value, text = self.values[name], self.address(name)
         return (f"_p_{value.owner}", value.offset) if isinstance(value.offset, int) else (text, 0)
 
@@ -565,7 +565,7 @@ def write_host(
         writer.lines.append(f"{', '.join(names)}, = args")
     _bind_inputs(writer)
     steps = program.steps if sequencing is None or sequencing.steps is None else sequencing.steps
-    first = next((place for place, step in enumerate(steps) if not isinstance(step, Let)), len(steps))
+    first = next((location for location, step in enumerate(steps) if not isinstance(step, Let)), len(steps))
     for step in steps[:first]:
         writer.step(step)
     start = len(writer.lines)

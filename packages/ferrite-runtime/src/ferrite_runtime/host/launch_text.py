@@ -10,7 +10,7 @@ from ferrite_runtime.formats.expression_sums import Names
 from ferrite_runtime.formats.expressions import Expr
 from ferrite_runtime.formats.kernel_spec import KernelSpec, Param
 from ferrite_runtime.host.arena import Arenas
-from ferrite_runtime.host.native_products import Place, Product
+from ferrite_runtime.host.native_products import Location, Product
 from ferrite_runtime.host.product_steps import HostStep
 
 
@@ -73,7 +73,7 @@ class HostText:
 
 LaunchWriter: TypeAlias = Callable[[Site], Iterable[str]]
 Flush: TypeAlias = Callable[[], Iterable[str]]
-ProductWriter: TypeAlias = Callable[[Product, Sequence[Place]], Iterable[str]]
+ProductWriter: TypeAlias = Callable[[Product, Sequence[Location]], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Matrix products that a native sequence starts between its kernels: which library calls they are, and what they take.
+"""Matrix products that a native sequence starts between its kernels: which extern calls they are, and what they take.
 
 See ``native/products.h`` for the other side and docs/decisions/0006-native-products.md for why.
 """
@@ -26,7 +26,7 @@ _MAX_DIMS = 3
 _RECORD = struct.Struct("=IIdd")
 _OPERAND = struct.Struct("=IIqiIII3q3q")
 
-Place = tuple[str, int]
+Location = tuple[str, int]
 """Where a matrix lies: the text of an address, and bytes after it."""
 
 
@@ -71,19 +71,21 @@ class Product:
         sizes = (size for layout in self.layouts for size in (*layout.shape, *layout.strides))
         return tuple(dict.fromkeys(size for size in sizes if isinstance(size, str)))
 
-    def describe(self, places: Sequence[tuple[int, int]], codes: Mapping[str, int], values: Mapping[str, int]) -> bytes:
+    def describe(
+        self, locations: Sequence[tuple[int, int]], codes: Mapping[str, int], values: Mapping[str, int]
+    ) -> bytes:
         """Returns the description of the product, as ``products.h`` reads it.
 
         Args:
-            places: for the result and each operand the number of a value of the call, and bytes after it.
+            locations: for the result and each operand the number of a value of the call, and bytes after it.
             codes: the library's numbers of dtypes.
             values: the numbers of the values of the call that sizes and strides are, by their names.
         """
         record = _RECORD.pack(OPERATIONS.index(self.operation), len(self.layouts), self.beta, self.alpha)
         operands = []
-        for layout, (value, addend) in zip(self.layouts, places, strict=True):
+        for layout, (value, addend) in zip(self.layouts, locations, strict=True):
             sizes = (*_padded(layout.shape), *_padded(layout.strides))
-            given = sum(1 << place for place, size in enumerate(sizes) if isinstance(size, str))
+            given = sum(1 << location for location, size in enumerate(sizes) if isinstance(size, str))
             numbers = (values[size] if isinstance(size, str) else size for size in sizes)
             itemsize = DTYPES[layout.dtype].itemsize
             head = (value, len(layout.shape), addend, codes[layout.dtype], itemsize, given, 0)
@@ -96,7 +98,7 @@ def _padded(sizes: Sequence[Expr]) -> tuple[Any, ...]:
 
 
 def product_of(step: Extern, layout_of: Callable[[str], Layout | None]) -> Product | None:
-    """Returns a library call as a product, None where it is none that the native side computes.
+    """Returns an extern call as a product, None where it is none that the native side computes.
 
     The result has to be a new, contiguous tensor that somebody reads, and no size the number 0. Sizes that a call tells
     may be 0; those that have to agree have to be surely the same.

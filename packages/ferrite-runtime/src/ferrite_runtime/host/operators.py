@@ -19,7 +19,7 @@ from ferrite_runtime.formats.steps import Extern
 from ferrite_runtime.host.extern_calls import is_captured
 
 HELPERS = frozenset(("ferrite.alias", "ferrite.seed"))
-"""What the runtime itself offers to library calls."""
+"""What the runtime itself offers to extern calls."""
 
 
 _HEAD = "# Operators that a bundle may call, with their overloads; written by make_operators.py."
@@ -76,17 +76,17 @@ def check_operators(program: Program, added: Collection[str], path: str) -> None
         added: what may be called beside torch's own operators.
         path: of the program.
     """
-    for place, step in program.all_steps():
+    for position, step in program.all_steps():
         if not isinstance(step, Extern) or step.target in HELPERS or step.target in added:
             continue
         if is_captured(step.target):
             raise SpecError(
-                f"{path}.{place}.target",
+                f"{path}.{position}.target",
                 f"{step.target} is a call of a captured graph, which a bundle cannot hold; only torch.compile runs it",
             )
         if step.target not in torch_operators():
             raise SpecError(
-                f"{path}.{place}.target",
+                f"{path}.{position}.target",
                 f"{step.target} is not among the operators that a bundle may call; where you know what it does and "
                 f"trust this bundle with it, load it with operators=[{step.target!r}]",
             )

@@ -27,7 +27,7 @@ class ProductLibrary:
     Attributes:
         functions: addresses of the C functions and the device, as ``products.h`` reads them.
         codes: the library's numbers of dtypes.
-        targets: the library calls that it computes.
+        targets: the extern calls that it computes.
     """
 
     def __init__(self, library: Any, device_type: str, index: int) -> None:

@@ -1,4 +1,4 @@
-"""Finds the library calls of a program that native code can start: matrix products on tensors of its device."""
+"""Finds the extern calls of a program that native code can start: matrix products on tensors of its device."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ HostStep: TypeAlias = "Step | Multiply"
 
 
 def with_products(program: Program, targets: AbstractSet[str]) -> tuple[HostStep, ...]:
-    """Returns the steps of a program, each library call that native code can start as an allocation and a `Multiply`.
+    """Returns the steps of a program, each extern call that native code can start as an allocation and a `Multiply`.
 
     Args:
         program: the program.
-        targets: the library calls that native code knows.
+        targets: the extern calls that native code knows.
     """
-    places = _Places.of(program)
-    return tuple(step for original in program.steps for step in places.rewritten(original, targets))
+    positions = _TensorLocations.of(program)
+    return tuple(step for original in program.steps for step in positions.rewritten(original, targets))
 
 
 @dataclass(slots=True)
-class _Places:
+class _TensorLocations:
     """What is known of a program's tensors while its steps are walked.
 
     ``local`` names those on the program's device, and ``layouts`` says how these lie, as far as it is known.
@@ -48,7 +48,7 @@ class _Places:
     layouts: dict[str, Layout] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, program: Program) -> _Places:
+    def of(cls, program: Program) -> _TensorLocations:
         """Returns what is known before the first step."""
         known = cls(program.device)
         for value in program.inputs:

@@ -117,7 +117,7 @@ def check_within(tensor: Any, end: int) -> None:
         size = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
         if end <= size:
             return
-    raise ProgramFailed("a view lies outside of the result of a library call that it is a view of")
+    raise ProgramFailed("a view lies outside of the result of an extern call that it is a view of")
 
 
 def empty_like(tensor: Any) -> Any:

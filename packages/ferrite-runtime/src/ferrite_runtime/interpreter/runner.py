@@ -223,8 +223,8 @@ def run_programs(function: Any, named: Mapping[str, Any], grid: tuple[int, int, 
         body = plain_function(function)
         builder = ti.interpreter_builder
         builder.set_grid_dim(*grid)
-        for place in _positions(*grid):
-            builder.set_grid_idx(*place)
+        for position in _positions(*grid):
+            builder.set_grid_idx(*position)
             body(**named)
 
 

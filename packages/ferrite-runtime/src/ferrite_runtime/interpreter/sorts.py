@@ -21,7 +21,7 @@ def sort_tile(x: Any, size: Any, axis: Any, descending: Any) -> tuple[Any, Any]:
     keys = _ordered(data, x.dtype)
     if descending:
         keys = ~keys
-    lanes = np.arange(data.shape[axis]).reshape([-1 if place == axis else 1 for place in range(data.ndim)])
+    lanes = np.arange(data.shape[axis]).reshape([-1 if position == axis else 1 for position in range(data.ndim)])
     keys = np.where(lanes < size, keys, np.iinfo(keys.dtype).max)
     order = np.argsort(keys, axis=axis, kind="stable")
     return _tile(np.take_along_axis(data, order, axis), x.dtype), _tile(order.astype(np.int32), tl.int32)
@@ -31,10 +31,10 @@ def sort_tile_first(x: Any, kept: Any, size: Any, axis: Any, descending: Any) ->
     """Sorts rows and keeps the first ``kept`` elements of each; stands in for ``fmath.sort_first``."""
     kept, axis = (getattr(value, "value", value) for value in (kept, axis))
     chosen = (slice(None),) * axis + (slice(kept),)
-    values, places = (
+    values, positions = (
         _tile(tile.handle.data[chosen], tile.dtype.scalar) for tile in sort_tile(x, size, axis, descending)
     )
-    return values, places
+    return values, positions
 
 
 def _ordered(data: Array, dtype: Any) -> Array:

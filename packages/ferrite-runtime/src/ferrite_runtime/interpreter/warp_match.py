@@ -11,14 +11,14 @@ from triton.runtime.interpreter import TensorHandle
 _WARP = 32
 
 
-def match_in_warp(place: Any) -> Any:
+def match_in_warp(destination: Any) -> Any:
     """Returns how many rows of its warp go where each row goes; stands in for ``matches_in_warp``."""
-    return _tile(_alike(place).sum(-1))
+    return _tile(_alike(destination).sum(-1))
 
 
-def count_in_warps(counter: Any, place: Any, known: Any) -> tuple[Any, Any, Any]:
-    """Counts the rows of a warp with one place by one addition; stands in for ``count_together``."""
-    alike = _alike(place)
+def count_in_warps(counter: Any, destination: Any, known: Any) -> tuple[Any, Any, Any]:
+    """Counts the rows of a warp with one destination by one addition; stands in for ``count_together``."""
+    alike = _alike(destination)
     leader, length = alike.argmax(-1), alike.sum(-1)
     rank = np.tril(alike, -1).sum(-1)
     leads = tl.tensor(TensorHandle(known.handle.data & (rank.ravel() == 0), tl.int1), known.type)
@@ -26,9 +26,9 @@ def count_in_warps(counter: Any, place: Any, known: Any) -> tuple[Any, Any, Any]
     return _tile(np.take_along_axis(before.reshape(leader.shape), leader, -1)), _tile(rank), _tile(length)
 
 
-def _alike(place: Any) -> Any:
-    """Returns which rows of each warp go to one place: ``[warps, rows, rows]``."""
-    data = place.handle.data
+def _alike(destination: Any) -> Any:
+    """Returns which rows of each warp go to one destination: ``[warps, rows, rows]``."""
+    data = destination.handle.data
     rows = data.reshape(-1, min(_WARP, data.size))
     return rows[:, :, None] == rows[:, None, :]
 

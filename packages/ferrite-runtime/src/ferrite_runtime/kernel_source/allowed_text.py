@@ -229,18 +229,18 @@ class _Reader:
             case ast.Expr(ast.Constant(str())):
                 pass
             case _:
-                yield _told(statement, "is neither an import, a constant nor a function")
+                yield _liberty(statement, "is neither an import, a constant nor a function")
         bound = [*self.modules, *self.functions, *self.constants]
         if any(name.startswith("__") for name in bound):
-            yield _told(statement, "is a name of Python's own")
+            yield _liberty(statement, "is a name of Python's own")
         if len(set(bound)) != len(bound) or set(bound) & BUILTINS or self.modules.get("triton", "triton") != "triton":
-            yield _told(statement, "gives a name a second meaning")
+            yield _liberty(statement, "gives a name a second meaning")
 
     def _function(self, function: ast.FunctionDef) -> Iterator[Liberty]:
         arguments = function.args
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
         if arguments.vararg or arguments.kwarg:
-            yield _told(function, "takes any number of arguments")
+            yield _liberty(function, "takes any number of arguments")
         for argument in every:
             if argument.annotation is not None:
                 yield from self._value(argument.annotation)
@@ -270,11 +270,11 @@ class _Reader:
                     others |= {element.id for element in elements if isinstance(element, ast.Name)}
         self.names |= plain | others
         if any(name.startswith("__") for name in self.names):
-            yield _told(function, "has a name of Python's own")
+            yield _liberty(function, "has a name of Python's own")
         self.tensors = plain - others
         shadowed = (plain | others) & ({*self.modules, *self.functions, *self.constants} | BUILTINS)
         if shadowed:
-            yield _told(function, f"gives {min(shadowed)} a second meaning")
+            yield _liberty(function, f"gives {min(shadowed)} a second meaning")
 
     # --- statements -------------------------------------------------------------------------------------------------
 
@@ -305,11 +305,11 @@ class _Reader:
             case ast.Pass() | ast.Return(None):
                 pass
             case _:
-                yield _told(statement, "is no statement of kernels")
+                yield _liberty(statement, "is no statement of kernels")
 
     def _block(self, statements: list[ast.stmt], depth: int, around: ast.stmt) -> Iterator[Liberty]:
         if depth >= _LOOPS:
-            yield _told(around, "is nested too deeply")
+            yield _liberty(around, "is nested too deeply")
             return
         for statement in statements:
             yield from self._statement(statement, depth + 1)
@@ -340,7 +340,7 @@ class _Reader:
         match node:
             case ast.Constant(number) if number is None or isinstance(number, (bool, int, float)):
                 if _is_huge(number):
-                    yield _told(node, "is no constant of kernels")
+                    yield _liberty(node, "is no constant of kernels")
             case ast.Name(name) if name in self.names:
                 pass
             case ast.Attribute():
@@ -362,7 +362,7 @@ class _Reader:
                 yield from self._value(value)
                 yield from self._index(index)
             case _:
-                yield _told(node, "is no expression of kernels")
+                yield _liberty(node, "is no expression of kernels")
 
     def _values(self, nodes: list[ast.expr]) -> Iterator[Liberty]:
         for node in nodes:
@@ -373,35 +373,35 @@ class _Reader:
         for part in parts:
             if isinstance(part, ast.Slice):
                 if (part.lower, part.upper, part.step) != (None, None, None):
-                    yield _told(index, "is a slice of a tensor")
+                    yield _liberty(index, "is a slice of a tensor")
             else:
                 yield from self._value(part)
 
     def _attribute(self, node: ast.Attribute) -> Iterator[Liberty]:
         module = self._module(node.value)
         if self._module(node):
-            yield _told(node, "is a module")
+            yield _liberty(node, "is a module")
         elif not module:
             if node.attr not in VALUES:
-                yield _told(node, "is no attribute that kernels use")
+                yield _liberty(node, "is no attribute that kernels use")
             yield from self._value(node.value)
         elif not _has(module, node.attr):
-            yield _told(node, "is no function that kernels call")
+            yield _liberty(node, "is no function that kernels call")
 
     def _call(self, node: ast.Call) -> Iterator[Liberty]:
         match node.func:
             case ast.Name(name):
                 if name not in self.functions and name not in BUILTINS:
-                    yield _told(node, "calls what is no function of kernels")
+                    yield _liberty(node, "calls what is no function of kernels")
             case ast.Attribute():
                 yield from self._attribute(node.func)
             case _:
-                yield _told(node, "calls what is no function of kernels")
+                yield _liberty(node, "calls what is no function of kernels")
         for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
             if not _is_word(argument):
                 yield from self._value(argument)
         if any(keyword.arg is None for keyword in node.keywords):
-            yield _told(node, "takes its arguments apart")
+            yield _liberty(node, "takes its arguments apart")
 
     def _is_tensor(self, node: ast.expr) -> bool:
         """Tells whether an expression is surely a tensor, whose elements have a width, and no integer of Python."""
@@ -420,11 +420,11 @@ class _Reader:
     def _operator(self, operator: ast.operator, right: ast.expr, node: ast.AST) -> Iterator[Liberty]:
         """Yields what could make an integer of Python endless."""
         if isinstance(operator, (ast.Pow, ast.MatMult)):
-            yield _told(node, "is no operator of kernels")
+            yield _liberty(node, "is no operator of kernels")
         if isinstance(operator, ast.LShift):
             is_small = isinstance(right, ast.Constant) and isinstance(right.value, int) and 0 <= right.value <= 64
             if not is_small and not self._is_tensor(right):
-                yield _told(node, "shifts by what may be any number")
+                yield _liberty(node, "shifts by what may be any number")
 
 
 def _has(module: str, name: str) -> bool:
@@ -451,6 +451,6 @@ def _is_huge(value: object) -> bool:
     return isinstance(value, int) and value.bit_length() > 64
 
 
-def _told(node: ast.AST, how: str) -> Liberty:
+def _liberty(node: ast.AST, how: str) -> Liberty:
     shown = ast.unparse(node).splitlines()[0][:80]
     return Liberty(f"{shown!r}, {how}", getattr(node, "lineno", 0))

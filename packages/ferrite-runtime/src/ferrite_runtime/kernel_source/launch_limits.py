@@ -72,12 +72,12 @@ class Fence:
             raise MemoryOutOfBounds("it touches memory, and none of its tensors has any")
         last = np.uint64(width)
         low, high = touched.min(), touched.max()
-        place = int(np.searchsorted(self._starts, low, side="right")) - 1
-        if place >= 0 and high + last <= self._ends[place] and high + last > high:
+        position = int(np.searchsorted(self._starts, low, side="right")) - 1
+        if position >= 0 and high + last <= self._ends[position] and high + last > high:
             return
-        places = np.searchsorted(self._starts, touched, side="right") - 1
-        ends = self._ends[np.maximum(places, 0)]
-        is_outside = (places < 0) | (touched + last > ends) | (touched + last < touched)
+        positions = np.searchsorted(self._starts, touched, side="right") - 1
+        ends = self._ends[np.maximum(positions, 0)]
+        is_outside = (positions < 0) | (touched + last > ends) | (touched + last < touched)
         if is_outside.any():
             raise MemoryOutOfBounds(
                 f"{int(is_outside.sum())} of {touched.size} addresses of an access lie outside of its tensors"

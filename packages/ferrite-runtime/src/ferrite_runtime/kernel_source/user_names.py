@@ -50,7 +50,7 @@ class UserFunction:
     line: int
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where the function is written, as ``path:line``."""
         code = self.function.__code__
         return f"{code.co_filename}:{code.co_firstlineno}"

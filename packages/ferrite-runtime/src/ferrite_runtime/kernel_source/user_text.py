@@ -46,17 +46,17 @@ def module_text(function: Any, leading: Sequence[str] = ()) -> str:
     return _Module(_read(root), leading).text()
 
 
-def place_of_line(function: Any, line: int, leading: Sequence[str] = ()) -> str:
+def location_of_line(function: Any, line: int, leading: Sequence[str] = ()) -> str:
     """Returns where a line of a function's `module_text` was written, as ``path:line``.
 
     Of a line that is in no function, as of an import, it is where the function itself is.
     """
     root = jitted_function(function)
     assert root is not None, "it has a text"
-    return _Module(_read(root), leading).place_of_line(line) or place_of(function)
+    return _Module(_read(root), leading).location_of_line(line) or location_of(function)
 
 
-def place_of(function: Any) -> str:
+def location_of(function: Any) -> str:
     """Returns where a jitted function is written, as ``path:line``."""
     code = function.fn.__code__
     return f"{code.co_filename}:{code.co_firstlineno}"
@@ -126,7 +126,7 @@ class _Module:
         bodies = ["\n" + body for body in reversed(bodies)]
         return "\n".join([*imports, "", *sorted(constants), "", *bodies]).lstrip("\n")
 
-    def place_of_line(self, line: int) -> str | None:
+    def location_of_line(self, line: int) -> str | None:
         """Returns where a line of the text was written, None where it is in no function."""
         known = {name: function for function, name in self._function_names.items()}
         for node in ast.parse(self.text()).body:
@@ -170,8 +170,8 @@ class _Module:
             return self._claim(name, ("constant", name, text), function.local_names)
         raise UserKernelSpecError(
             "source",
-            f"{function.function.__name__} ({function.place}) uses {reference.text}, a {type(value).__name__}; jitted "
-            f"functions, plain constants and the modules {', '.join(ALLOWED_IMPORTS)} can be written down",
+            f"{function.function.__name__} ({function.location}) uses {reference.text}, a {type(value).__name__}; "
+            f"jitted functions, plain constants and the modules {', '.join(ALLOWED_IMPORTS)} can be written down",
         )
 
     def _imported(self, module: str, name: str, hidden: Container[str]) -> str:

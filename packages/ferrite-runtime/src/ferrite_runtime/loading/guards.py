@@ -48,25 +48,25 @@ def make_guard(wanted: Sequence[tuple[str, Layout, str] | None], options: Option
     if options.check_inputs == "never":
         return lambda tensors: None
     rows = [
-        (position, name, layout, torch_dtype(layout.dtype), layout.shape, layout.strides, place)
+        (position, name, layout, torch_dtype(layout.dtype), layout.shape, layout.strides, index)
         for position, row in enumerate(wanted)
         if row is not None and row[1].numbers is not None
-        for name, layout, place in [row]
+        for name, layout, index in [row]
     ]
 
     def guard(tensors: Sequence[Any]) -> None:
-        for position, name, layout, dtype, shape, strides, place in rows:
+        for position, name, layout, dtype, shape, strides, index in rows:
             value = tensors[position]
             try:
                 if (
                     value.shape == shape
                     and value.dtype is dtype
                     and value.stride() == strides
-                    and value.device.type == place
+                    and value.device.type == index
                 ):
                     continue
             except (AttributeError, RuntimeError):
                 pass
-            check_tensor(value, layout, place, f"input {name!r}", name)
+            check_tensor(value, layout, index, f"input {name!r}", name)
 
     return guard

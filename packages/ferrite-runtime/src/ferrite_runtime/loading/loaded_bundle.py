@@ -223,7 +223,7 @@ class LoadedEntry:
         Raises:
             GuardFailed: naming the input that is not what the entry was exported for.
             NoVariantForTarget: if nothing in the bundle runs on this GPU.
-            ProgramFailed: if a step of its program fails, as a library call does that torch refuses.
+            ProgramFailed: if a step of its program fails, as an extern call does that torch refuses.
         """
         try:
             if self._is_plain and len(arguments) == self.entry.tensors and not named:
@@ -329,14 +329,14 @@ class BoundVariant:
         self.guard = guard
         # Weights first, tensors of the call where None stands.
         self._template = [weights[number] if kind == "weight" else None for kind, number in variant.takes]
-        self._slots = [(place, source[1]) for place, source in enumerate(variant.takes) if source[0] == "tensor"]
+        self._slots = [(position, source[1]) for position, source in enumerate(variant.takes) if source[0] == "tensor"]
         self._is_bare = entry.results == {"tensor": 0} and not variant.mutates and not variant.repeats
 
     def gather(self, tensors: Sequence[Any]) -> list[Any]:
         """Returns the inputs of the forward program."""
         inputs = list(self._template)
-        for place, number in self._slots:
-            inputs[place] = tensors[number]
+        for position, number in self._slots:
+            inputs[position] = tensors[number]
         return inputs
 
     def run(self, tensors: Sequence[Any]) -> Any:

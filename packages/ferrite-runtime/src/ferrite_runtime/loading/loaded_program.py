@@ -131,9 +131,9 @@ def load_program(
     program = program if captured is None else replace(program, captured=captured)
     check_externs(program)
     if origin.is_foreign:
-        for place, step in program.all_steps():
+        for position, step in program.all_steps():
             if isinstance(step, Extern):
-                check_call(step, f"{place}.args")
+                check_call(step, f"{position}.args")
         program = replace(with_bounds(program), check_call=check_inputs)
     return LoadedProgram(program, options, choose_engine(program, options, compiler, origin))
 

@@ -72,10 +72,10 @@ def _gradients(call: Any, saved: Sequence[Any], gradients: Sequence[Any], shapes
     grads: list[Any] = [None] * (len(call.weights) + call.entry.tensors)
     for target, value in zip(plan.grads, results, strict=True):
         if target is not None:
-            place = first[target[0]] + target[1]
-            if value is not None and (not isinstance(value, torch.Tensor) or value.shape != shapes[place]):
+            position = first[target[0]] + target[1]
+            if value is not None and (not isinstance(value, torch.Tensor) or value.shape != shapes[position]):
                 raise ProgramFailed(f"what is said to be the gradient of {target[0]} number {target[1]} cannot be")
-            grads[place] = value
+            grads[position] = value
     return (None, *grads)
 
 

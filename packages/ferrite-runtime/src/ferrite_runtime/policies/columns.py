@@ -27,8 +27,8 @@ def _whole_columns(shape: Shape, row: int) -> tuple[tuple[int, int], ...]:
 
     As many as one warp holds, but whole lines. What threads of several warps hold of a column they reduce through
     shared
-    memory, which costs more than its reading: softmax of columns of 8 halves took 287 us with eight warps and takes 47
-    with one on an H100.
+    memory, which costs more than its reading: softmax of columns of 8 16-bit elements took 287 us with eight warps and
+    takes 47 with one on an H100.
     """
     threads, held = shape.device.target.warp_size, _held_of_columns(shape)
     beside = shape.spec.facts.neighbours
@@ -78,8 +78,8 @@ def looped_columns(shape: Shape) -> tuple[Config, ...]:
         return tuple(_again(shape, *tile) for tile in again)
     rows = shape.reduction_facts.rows_together
     if rows > 1:
-        # Of halves, and where there are many programs, small ones hide each other's waiting.
-        warps, programs = 2 if shape.reads_halves else 4, shape.points * shape.narrowest_read // 128
+        # Of 16-bit elements, and where there are many programs, small ones hide each other's waiting.
+        warps, programs = 2 if shape.reads_16_bit else 4, shape.points * shape.narrowest_read // 128
         if programs < shape.device.multiprocessors:
             # Too few programs for the multiprocessors there are: twice as many, with as many threads as can be.
             shares = ((COLUMNS.few_warps, 2), (COLUMNS.few_warps, 1), (COLUMNS.few_warps // 2, 2))
@@ -114,8 +114,8 @@ def looped_columns(shape: Shape) -> tuple[Config, ...]:
 def _many_columns(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of columns of which there are many programs: small ones, so that others read meanwhile.
 
-    A thread has 32 bytes of a line of what is read. Short columns of halves end before it is worth to combine what
-    several warps hold.
+    A thread has 32 bytes of a line of what is read. Short columns of 16-bit elements end before it is worth to combine
+    what several warps hold.
     """
     line, threads = 128 // max(1, shape.narrowest_read), shape.device.target.warp_size
     warps = max(1, COLUMNS.many_tile * shape.narrowest_read // (threads * 32))
@@ -125,10 +125,10 @@ def _many_columns(shape: Shape) -> tuple[Config, ...]:
         (2 * line, 16, 4),
     )
     tiles = ((line, COLUMNS.many_tile // line, warps), *more)
-    if shape.reads_halves and shape.reduction <= COLUMNS.short_column:
+    if shape.reads_16_bit and shape.reduction <= COLUMNS.short_column:
         columns, rows = COLUMNS.short_columns if shape.live == 1 else (size // 2 for size in COLUMNS.short_columns)
         tiles = ((columns, rows, 1), *tiles[:3])
-    shape = replace(shape, live=1) if shape.reads_halves else shape
+    shape = replace(shape, live=1) if shape.reads_16_bit else shape
     return tuple(loop_config(shape, *tile) for tile in tiles)
 
 
@@ -139,11 +139,11 @@ def _many_tall(shape: Shape) -> tuple[Config, ...]:
     Moments of as many columns at once take more registers, and programs that have to wait for others to end.
     """
     tile = _tall_tile(shape)
-    columns = COLUMNS.tall_columns if shape.live == 1 or shape.reads_halves else COLUMNS.tall_columns // 2
+    columns = COLUMNS.tall_columns if shape.live == 1 or shape.reads_16_bit else COLUMNS.tall_columns // 2
     tiles = _tall_configs(shape, (columns, tile), (columns, tile // 2), (columns // 2, tile), (2 * columns, tile))
     if shape.live < COLUMNS.live_of_moments or shape.sizes.get(shape.contiguous or "x", 1) % COLUMNS.whole_tiles:
         return tiles
-    first = COLUMNS.tall_moments_of_halves if shape.reads_halves else COLUMNS.tall_moments
+    first = COLUMNS.tall_moments_of_16_bit if shape.reads_16_bit else COLUMNS.tall_moments
     return (loop_config(replace(shape, live=1), *first), *tiles[:3])
 
 
@@ -240,7 +240,7 @@ def scanned_columns(shape: Shape) -> tuple[Config, ...]:
         and shape.points >= COLUMNS.scanned_columns * shape.device.multiprocessors
     ):
         tile, warps = (
-            (COLUMNS.apart_scan_tile, COLUMNS.scan_warps) if shape.reads_halves else (COLUMNS.apart_scan_tile // 2, 1)
+            (COLUMNS.apart_scan_tile, COLUMNS.scan_warps) if shape.reads_16_bit else (COLUMNS.apart_scan_tile // 2, 1)
         )
         return tuple(
             loop_config(shape, COLUMNS.scanned_columns, tile // COLUMNS.scanned_columns, w) for w in (warps, 2)

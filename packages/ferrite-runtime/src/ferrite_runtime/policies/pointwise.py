@@ -44,7 +44,7 @@ def _filling(shape: Shape) -> int:
 def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
     """Returns the candidates of a kernel over rows (``y``) and columns (``x``) that moves data along rows only."""
     x, *rest = names
-    tile = max(POINTWISE.small_tile, min(POINTWISE.row_bytes // (2 if shape.reads_halves else 4), _filling(shape)))
+    tile = max(POINTWISE.small_tile, min(POINTWISE.row_bytes // (2 if shape.reads_16_bit else 4), _filling(shape)))
 
     axis = next(axis for axis in shape.axes("grid") if axis.name == x)
     is_short = shape.limit(axis) < POINTWISE.full_width
@@ -59,16 +59,16 @@ def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
 
     if is_short:
         # What is loaded once for a thread's rows is little, what they keep live is not.
-        tile = min(tile, POINTWISE.flat_tile // (1 if shape.reads_halves else 2))
+        tile = min(tile, POINTWISE.flat_tile // (1 if shape.reads_16_bit else 2))
     first, long = rows(POINTWISE.full_width, tile, 4), rows(POINTWISE.long_width, tile, 2)
     more = (rows(512, tile * 2, 8), rows(POINTWISE.full_width, tile // 2, 4))
-    if shape.reads_halves and (shape.spec.facts.neighbours or facts_as(shape.spec.facts, PointwiseFacts).percent_apart):
+    if shape.reads_16_bit and (shape.spec.facts.neighbours or facts_as(shape.spec.facts, PointwiseFacts).percent_apart):
         # Rows that are turned round, or begin elsewhere: whole ones.
         return (rows(POINTWISE.long_width, POINTWISE.long_width, 4), first, *more)
-    if shape.reads_halves and shape.spec.facts.vectors:
+    if shape.reads_16_bit and shape.spec.facts.vectors:
         # What is loaded once for a thread's columns serves twice as many rows with half the threads.
         return (rows(POINTWISE.full_width, tile, 2), first, long, *more)
-    return (long, first, *more) if shape.reads_halves and shape.sizes[x] >= POINTWISE.long_row else (first, long, *more)
+    return (long, first, *more) if shape.reads_16_bit and shape.sizes[x] >= POINTWISE.long_row else (first, long, *more)
 
 
 def _sorted_rows(shape: Shape, x: str, y: str) -> tuple[Config, ...]:
@@ -88,7 +88,7 @@ def _sorted_rows(shape: Shape, x: str, y: str) -> tuple[Config, ...]:
 def _tiled(shape: Shape, names: list[str]) -> tuple[Config, ...]:
     if not shape.spec.facts.transposed:
         return _rows(shape, names)
-    # A side of 64 halves or 32 floats is a 128-byte line in either direction.
+    # A side of 64 16-bit elements or 32 floats is a 128-byte line in either direction.
     side = 64 if shape.element_bytes <= 2 else 32
     tiles: tuple[tuple[dict[str, int], int], ...]
     if len(names) == 2:

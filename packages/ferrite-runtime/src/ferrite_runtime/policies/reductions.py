@@ -54,17 +54,17 @@ def _row_per_thread(shape: Shape, row: int) -> tuple[Config, ...]:
 
 
 def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
-    takes_many = _moves_bytes(shape) or (row >= ROWS.huge_row and shape.reads_halves)
+    takes_many = _moves_bytes(shape) or (row >= ROWS.huge_row and shape.reads_16_bit)
     per_thread = 8 if shape.live > TILES.many_live else 32 if takes_many else 16
     rows = 1 if row >= ROWS.long_row else max(1, ROWS.short_tile // row)
     threads = shape.device.target.warp_size
     if row <= ROWS.tiny_row:
-        per_thread, rows = (16 if shape.reads_halves else 8), ROWS.tiny_tile // row
+        per_thread, rows = (16 if shape.reads_16_bit else 8), ROWS.tiny_tile // row
         shape = replace(shape, live=1)
     elif row < ROWS.long_row and _fills_warp(shape, row):
         per_thread = _held_by_warp(shape, row)
         rows, shape = max(1, threads * per_thread // row), replace(shape, live=1)
-    elif ROWS.long_row < row <= ROWS.odd_row and shape.reads_halves and shape.only_reduces and _is_odd(shape):
+    elif ROWS.long_row < row <= ROWS.odd_row and shape.reads_16_bit and shape.only_reduces and _is_odd(shape):
         rows, per_thread, shape = 2, ROWS.row_reduced, replace(shape, live=1)
     rows = keep_busy(shape, rows)
     warps = max(1, rows * row // (threads * per_thread))
@@ -78,10 +78,10 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
     more = [(rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, warps * 2), (rows * 4, warps * 2)]
     if (row >= ROWS.idle_row and shape.reduction <= row * ROWS.idle_share) or _narrows_to_bytes(shape):
         # The lanes past the end keep threads idle, the more the more there are; and what becomes bytes takes many
-        # instructions for each of them, so that what a row takes beside them counts. Measured on an H200 for halves: 18
-        # to 20 % less for softmax of 3,000 and RMS norm of 5,000 elements, 0 to 8 % for quantisation.
+        # instructions for each of them, so that what a row takes beside them counts. Measured on an H200 for 16-bit
+        # elements: 18 to 20 % less for softmax of 3,000 and RMS norm of 5,000 elements, 0 to 8 % for quantisation.
         more[:2] = reversed(more[:2])
-        if shape.reads_halves:
+        if shape.reads_16_bit:
             first, more[0] = rows_config(shape, rows, row, max(1, warps // 2)), (rows, warps)
     elif rows == 1 and shape.live <= TILES.many_live and _saves_steps(shape, warps):
         return (_halved(shape, row, warps), first, *(rows_config(shape, rows, row, w) for _, w in more[:1]))
@@ -114,7 +114,7 @@ def _fills_warp(shape: Shape, row: int) -> bool:
 
 
 def _shares_vectors(shape: Shape) -> bool:
-    """Returns whether there are rows enough for programs to reduce several of halves with the same vectors."""
+    """Returns whether there are rows enough for programs to reduce several of 16-bit elements with the same vectors."""
     is_half = shape.narrowest_read == shape.element_bytes == 2
     return is_half and bool(shape.spec.facts.vectors) and keep_busy(shape, ROWS.vector_rows) == ROWS.vector_rows
 
@@ -199,7 +199,7 @@ def _products(shape: Shape, count: int) -> tuple[Config, ...]:
     Half as many columns to a program where those would leave multiprocessors idle, and twice the depth. Blocks of f32
     have as many bytes, and half the threads: what tensor cores multiply in parts is twice as many registers.
     """
-    columns, tile = ROWS.product_columns, ROWS.product_tile // (1 if shape.reads_halves else 2)
+    columns, tile = ROWS.product_columns, ROWS.product_tile // (1 if shape.reads_16_bit else 2)
     if shape.sizes["x"] // columns < 2 * shape.device.multiprocessors:
         columns //= 2
     points = tile // columns
@@ -209,10 +209,10 @@ def _products(shape: Shape, count: int) -> tuple[Config, ...]:
         (columns, points // 2, ROWS.product_stages, ROWS.product_warps * 2),
         (columns * 2, points // 2, ROWS.product_stages - 2, ROWS.product_warps * 2),
     )
-    if shape.reads_halves and count > 1:
+    if shape.reads_16_bit and count > 1:
         # Blocks of two matrices and more are on their way: as many columns of each are half as deep.
         tiles = (tiles[3], tiles[0], *tiles[1:3])
-    elif not shape.reads_halves:
+    elif not shape.reads_16_bit:
         tiles = (
             (columns, points, ROWS.product_stages - 2, ROWS.product_warps // 2),
             (columns * 2, points, ROWS.product_stages - 2, ROWS.product_warps * 2),
@@ -266,7 +266,7 @@ def _inner_looped(shape: Shape) -> tuple[Config, ...]:
         warps *= 2  # as many threads as read 16 bytes each
     first = (rows, block, warps)
     tiles = [first, (rows, block, warps * 2), (rows, block * 2, warps * 2), (rows, block // 2 or 1, warps)]
-    if shape.reads_halves and shape.element_bytes > 2:
+    if shape.reads_16_bit and shape.element_bytes > 2:
         # Of elements narrower than the sums, twice as many to a thread are as many bytes on their way.
         tiles[:2] = (rows, block * 2, warps), first
     return tuple(loop_config(shape, x, r, w) for x, r, w in tiles)
@@ -295,7 +295,7 @@ def look_back_configs(shape: Shape) -> tuple[Config, ...]:
     One only: a kernel whose programs wait for each other is not for measuring, its status counts launches.
     """
     block, tiles = shape.spec.blocks.get("RBLOCK", 1), facts_as(shape.spec.facts, SplitFacts).register_tiles
-    held = block * tiles // TILES.halves_per_thread if tiles > 1 else block // TILES.part_per_thread
+    held = block * tiles // TILES.packed_per_thread if tiles > 1 else block // TILES.part_per_thread
     warps = held // shape.device.target.warp_size
     return (replace(shape, live=1).fit({}, max(1, min(warps, shape.device.max_warps))),)
 
@@ -320,7 +320,7 @@ def sort_configs(shape: Shape) -> tuple[Config, ...]:
     rows = keep_busy(shape, max(1, 512 // row))
     # With fewer threads more steps of the network stay within a thread or a warp, but the code grows.
     wanted = rows * row * shape.narrowest_read // (shape.device.target.warp_size * ROWS.sorted_bytes)
-    longest = ROWS.long_sort_warps if shape.reads_halves else ROWS.long_sort_warps // 2
+    longest = ROWS.long_sort_warps if shape.reads_16_bit else ROWS.long_sort_warps // 2
     warps = max(1, min(wanted, longest if row > ROWS.long_sort else ROWS.sort_warps))
     return tuple(_loop_x(shape, rows, row, w) for w in (warps, warps * 2, max(1, warps // 2)))
 

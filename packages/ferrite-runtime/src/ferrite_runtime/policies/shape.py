@@ -102,7 +102,7 @@ class Shape:
         return min(map(param_bytes, counted), default=self.element_bytes)
 
     @property
-    def reads_halves(self) -> bool:
+    def reads_16_bit(self) -> bool:
         """Whether a kernel reads elements of 16 bits or fewer: a thread has twice as many of them in as many bytes."""
         return self.narrowest_read <= 2
 

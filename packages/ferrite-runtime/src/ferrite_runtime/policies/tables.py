@@ -69,7 +69,7 @@ def pointwise_table(shape: Shape) -> tuple[Config, ...]:
     if len(axes) == 1:
         requests = [((flat,), WIDE_WARP), ((flat // 2,), NARROW_WARP)]
     else:
-        lines = [tuple(flat if place == long else 1 for place in range(len(axes))) for long in range(len(axes))]
+        lines = [tuple(flat if position == long else 1 for position in range(len(axes))) for long in range(len(axes))]
         requests = [(tile, WIDE_WARP) for tile in (*(TILES_2D if len(axes) == 2 else TILES_3D), *lines)]
     found = []
     for requested, per_warp in requests:

@@ -32,8 +32,8 @@ class PointwiseThresholds:
             lines; warps of such a tile.
         run_tile, run_warps: elements of a tile of short runs that are stored along another axis, and its warps.
         side: a side between this length and twice as much is taken whole.
-        long_row, long_width: rows of so many halves are taken in pieces of that width: what belongs to a row is loaded
-            less often.
+        long_row, long_width: rows of so many 16-bit elements are taken in pieces of that width: what belongs to a row
+            is loaded less often.
     """
 
     flat_tile: int = 1024
@@ -61,14 +61,14 @@ class RowThresholds:
 
     Attributes:
         long_row: a row of so many elements has work for a program of its own.
-        huge_row: a row of halves that is combined faster by fewer threads, with twice as many elements to each:
-            measured on an H200.
+        huge_row: a row of 16-bit elements that is combined faster by fewer threads, with twice as many elements to
+            each: measured on an H200.
         idle_row, idle_share: a long row that fills less than this share of its tile.
         short_tile, row_held, row_reduced, reduced_row: elements of the tile of several short rows, and elements per
             thread of such that one warp holds; of those that are only added up, or at least so long and only reduced.
         tiny_row, tiny_tile: rows of so few elements, and elements of a tile of them.
-        odd_row: rows of halves that lie at odd places are reduced two by two up to this length: a thread has as many as
-            of short ones.
+        odd_row: rows of 16-bit elements that lie at odd positions are reduced two by two up to this length: a thread
+            has as many as of short ones.
         row_per_thread_short, row_per_thread_long: rows of which a thread has one each go through their lines of memory
             element by element. So many bytes of a row leave room for those of two to a thread, and warps that store
             rows longer than so many do so one by one: by way of shared memory, where a program of several would wait
@@ -87,8 +87,8 @@ class RowThresholds:
             program.
         multiplied_per_thread, multiplied_bytes: sums of products that a thread has under way, and bytes of rows that a
             multiprocessor's own cache has room for.
-        vector_rows, vector_per_thread: rows of halves that a program reduces with a vector, and elements of them per
-            thread.
+        vector_rows, vector_per_thread: rows of 16-bit elements that a program reduces with a vector, and elements of
+            them per thread.
         sorted_bytes, sort_warps, long_sort, long_sort_warps: bytes per thread of rows that are sorted, and warps for
             these at most; fewer for rows of more elements: more steps.
         byte_share: bytes for an element of a matrix of bytes, with what else is read and written for a row.
@@ -136,27 +136,27 @@ class ColumnThresholds:
     Attributes:
         held_bytes, held_of_columns: bytes that a thread reads of whole columns, and most elements of them.
         noncoalesced_warps: warps for columns of which few lie beside each other.
-        half_line_rows: rows of columns from which on half a line of halves is enough: more threads than hold a line
-            combine slowly.
+        half_line_rows: rows of columns from which on half a line of 16-bit elements is enough: more threads than hold a
+            line combine slowly.
         small_programs: programs per multiprocessor of which each reduces rows together with few threads.
         outer_per_thread: elements per thread of a tile that is reduced along its slow axis: what lies in registers for
             each of them (an accumulator or two, and the values on their way) decides how many programs share a
             multiprocessor.
-        short_column, short_columns: rows of columns of halves that many programs reduce with few threads, and the tile
-            of such a program.
+        short_column, short_columns: rows of columns of 16-bit elements that many programs reduce with few threads, and
+            the tile of such a program.
         many_tile: elements of a tile of columns of which there are many programs.
         tall_reduction, tall_columns, tall_bytes, tall_warps, nearly_busy: rows from which on columns are tall; columns
             and bytes of a tile of such, its warps, and the programs that are enough for a multiprocessor.
-        tall_moments, tall_moments_of_halves, whole_tiles, live_of_moments: tile and warps of moments of many tall
-            columns, floats and halves: so few registers to a thread that all programs run at once. What numbers of
-            columns are multiples of for that, and what moments have of each of their elements.
+        tall_moments, tall_moments_of_16_bit, whole_tiles, live_of_moments: tile and warps of moments of many tall
+            columns, floats and 16-bit elements: so few registers to a thread that all programs run at once. What
+            numbers of columns are multiples of for that, and what moments have of each of their elements.
         rows_per_thread: rows that a thread holds of columns that are scanned, or read twice.
         scan_warps, scanned_columns, short_scan: warps of a program that scans columns, and columns of it, if there are
             enough of them; rows of columns that it holds whole by as few warps as it can.
         whole_scan, scan_tile: rows of columns that one tile holds whole while it scans them, and elements of such a
             tile.
-        apart_scan_tile: elements of the tile of a scan of columns of halves whose rows begin at odd places; half of it
-            of wider ones.
+        apart_scan_tile: elements of the tile of a scan of columns of 16-bit elements whose rows begin at odd positions;
+            half of it of wider ones.
         again_warps: most warps of a program that reads columns twice: with as many rows to a thread a multiprocessor
             holds one of them.
         again_tile, short_again_warps, short_again: elements of a tile of columns that stay in the cache until they are
@@ -181,7 +181,7 @@ class ColumnThresholds:
     tall_warps: int = 8
     nearly_busy: float = 1.9
     tall_moments: tuple[int, int, int] = (128, 4, 8)
-    tall_moments_of_halves: tuple[int, int, int] = (64, 32, 4)
+    tall_moments_of_16_bit: tuple[int, int, int] = (64, 32, 4)
     whole_tiles: int = 128
     live_of_moments: int = 3
     rows_per_thread: int = 8
@@ -210,13 +210,13 @@ class TileThresholds:
         fill: programs per multiprocessor that keep it busy whatever the program does.
         part_per_thread: elements per thread of a part of a line that other programs wait for, and of columns that are
             scanned whole.
-        halves_per_thread: the same of a part that waits in pieces, two elements in a register.
+        packed_per_thread: the same of a part that waits packed, two elements in a register.
     """
 
     many_live: int = 3
     fill: int = 4
     part_per_thread: int = 64
-    halves_per_thread: int = 128
+    packed_per_thread: int = 128
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ _LOOK = 0.5
 
 
 @dataclass(slots=True)
-class _Place:
+class _Location:
     """Where the latest entry of a name lies; ``size`` is that of the sealed data, -1 for a removed entry."""
 
     written: int
@@ -64,7 +64,7 @@ class _Place:
 class _Index:
     """What is known of the packs: the latest entry of every name, keys by kind in order, how far each pack was read."""
 
-    places: dict[tuple[str, str], _Place] = field(default_factory=dict)
+    locations: dict[tuple[str, str], _Location] = field(default_factory=dict)
     keys: dict[str, list[str]] = field(default_factory=dict)
     unsorted: set[str] = field(default_factory=set)
     read: dict[str, int] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class _Index:
 
     def take(self, frame: Frame, pack: str) -> None:
         """Takes one frame in."""
-        name, known = (frame.kind, frame.key), self.places.get((frame.kind, frame.key))
+        name, known = (frame.kind, frame.key), self.locations.get((frame.kind, frame.key))
         if frame.operation == USE:
             if known is not None:
                 known.used = max(known.used, frame.written)
@@ -82,15 +82,15 @@ class _Index:
             if known is None:
                 self.keys.setdefault(frame.kind, []).append(frame.key)
                 self.unsorted.add(frame.kind)
-            self.places[name] = _Place(frame.written, pack, frame.start, size, used)
+            self.locations[name] = _Location(frame.written, pack, frame.start, size, used)
 
     def forget(self, pack: str) -> None:
         """Forgets the entries of a pack that is gone."""
         self.read.pop(pack, None)
-        for name in [name for name, place in self.places.items() if place.pack == pack]:
-            del self.places[name]
+        for name in [name for name, location in self.locations.items() if location.pack == pack]:
+            del self.locations[name]
         self.keys = {}
-        for kind, key in sorted(self.places):
+        for kind, key in sorted(self.locations):
             self.keys.setdefault(kind, []).append(key)
         self.unsorted.clear()
 
@@ -102,7 +102,7 @@ class _Index:
             self.unsorted.remove(kind)
         first = bisect_left(keys, prefix)
         found = takewhile(lambda key: key.startswith(prefix), islice(keys, first, None))
-        return [key for key in found if self.places[kind, key].size >= 0]
+        return [key for key in found if self.locations[kind, key].size >= 0]
 
 
 class Packs:
@@ -133,19 +133,19 @@ class Packs:
     def load(self, kind: str, key: str) -> bytes | None:
         """Returns the stored bytes, or None."""
         with self._lock:
-            place = self._find(kind, key)
-        return None if place is None else self._read(kind, {key: place}).get(key)
+            location = self._find(kind, key)
+        return None if location is None else self._read(kind, {key: location}).get(key)
 
-    def _read(self, kind: str, places: Mapping[str, _Place]) -> dict[str, bytes]:
+    def _read(self, kind: str, locations: Mapping[str, _Location]) -> dict[str, bytes]:
         """Returns what is at some places, by key; each pack is opened once."""
         found: dict[str, bytes] = {}
         packs: dict[str, list[str]] = {}
-        for key, place in places.items():
-            packs.setdefault(place.pack, []).append(key)
+        for key, location in locations.items():
+            packs.setdefault(location.pack, []).append(key)
         for pack, keys in packs.items():
             try:
                 with (self.folder / pack).open("rb") as file:
-                    sealed = {key: _read_at(file, places[key]) for key in keys}
+                    sealed = {key: _read_at(file, locations[key]) for key in keys}
             except OSError:
                 with self._lock:
                     self._index.forget(pack)
@@ -160,7 +160,7 @@ class Packs:
                     with contextlib.suppress(Unwritable):
                         self.remove(kind, key)
                     continue
-                if time.time() - places[key].used / 1e9 > USE_GRAIN:
+                if time.time() - locations[key].used / 1e9 > USE_GRAIN:
                     self._note_use(kind, key)
         return found
 
@@ -179,23 +179,23 @@ class Packs:
 
     def keys(self, kind: str) -> list[str]:
         """Returns the keys of a kind, in order."""
-        return list(self._places(kind, ""))
+        return list(self._locations(kind, ""))
 
     def scan(self, kind: str, prefix: str) -> dict[str, bytes]:
         """Returns the entries of a kind whose keys begin so: a few, read at once."""
-        return self._read(kind, self._places(kind, prefix))
+        return self._read(kind, self._locations(kind, prefix))
 
-    def _places(self, kind: str, prefix: str) -> dict[str, _Place]:
+    def _locations(self, kind: str, prefix: str) -> dict[str, _Location]:
         with self._lock:
             self._look()
-            return {key: self._index.places[kind, key] for key in self._index.begin_with(kind, prefix)}
+            return {key: self._index.locations[kind, key] for key in self._index.begin_with(kind, prefix)}
 
-    def _find(self, kind: str, key: str) -> _Place | None:
-        place = self._index.places.get((kind, key))
-        if place is None or place.size < 0:
+    def _find(self, kind: str, key: str) -> _Location | None:
+        location = self._index.locations.get((kind, key))
+        if location is None or location.size < 0:
             self._look()
-            place = self._index.places.get((kind, key))
-        return None if place is None or place.size < 0 else place
+            location = self._index.locations.get((kind, key))
+        return None if location is None or location.size < 0 else location
 
     # --- reading packs ----------------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class Packs:
             raise Unwritable("is read-only")
         with self._lock:
             for operation, kind, key, data in frames:
-                known = self._index.places.get((kind, key))
+                known = self._index.locations.get((kind, key))
                 # A clock that is behind another machine's must not make an entry look older than what it replaces.
                 written = max(time.time_ns(), 0 if known is None or operation == USE else known.written + 1)
                 path, start = self._write(pack_frame(operation, kind, key, written, data))
@@ -315,10 +315,10 @@ class Packs:
         """Returns how much is kept of each kind."""
         with self._lock:
             self._look(is_urgent=True)
-            kinds: dict[str, list[_Place]] = {}
-            for (kind, _), place in self._index.places.items():
-                if place.size >= 0:
-                    kinds.setdefault(kind, []).append(place)
+            kinds: dict[str, list[_Location]] = {}
+            for (kind, _), location in self._index.locations.items():
+                if location.size >= 0:
+                    kinds.setdefault(kind, []).append(location)
         return [
             KindUsage(kind, len(all_), sum(p.size for p in all_), min(p.used for p in all_) // 10**9)
             for kind, all_ in sorted(kinds.items())
@@ -335,18 +335,18 @@ class Packs:
         """Reads everything; returns what is not as it was written."""
         with self._lock:
             self._look(is_urgent=True)
-            packs, places = self._packs(), list(self._index.places.items())
+            packs, locations = self._packs(), list(self._index.locations.items())
         found = [
             Damage(name, f"{damaged} bytes are no entry")
             for name in sorted(packs)
             if (damaged := read_frames(self.folder / name, 0).damaged)
         ]
-        for (kind, key), place in places:
-            if place.size < 0:
+        for (kind, key), location in locations:
+            if location.size < 0:
                 continue
             try:
-                with (self.folder / place.pack).open("rb") as file:
-                    unseal_entry(kind, key, _read_at(file, place))
+                with (self.folder / location.pack).open("rb") as file:
+                    unseal_entry(kind, key, _read_at(file, location))
             except (OSError, CorruptEntry) as error:
                 found.append(Damage(f"{kind}/{key}", str(error)))
         return found
@@ -370,7 +370,7 @@ class Packs:
                     path.unlink()
 
     def _count(self) -> int:
-        return sum(place.size >= 0 for place in self._index.places.values())
+        return sum(location.size >= 0 for location in self._index.locations.values())
 
     def _tidy(self) -> None:
         """Keeps the number and the size of the packs in bounds; called once for each new pack of this process."""
@@ -403,9 +403,9 @@ class Packs:
         aside = self.folder / f".new-{secrets.token_hex(8)}"
         try:
             with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                for (kind, key), place in sorted(self._index.places.items()):
-                    if place.pack in small:
-                        for frame in self._copy(kind, key, place):
+                for (kind, key), location in sorted(self._index.locations.items()):
+                    if location.pack in small:
+                        for frame in self._copy(kind, key, location):
                             file.write(frame)
                 file.flush()
                 os.fsync(file.fileno())
@@ -416,27 +416,27 @@ class Packs:
         self._unlink(small)
         self._look(is_urgent=True)
 
-    def _copy(self, kind: str, key: str, place: _Place) -> Iterator[bytes]:
+    def _copy(self, kind: str, key: str, location: _Location) -> Iterator[bytes]:
         """Yields frames like that of an entry, and of its last use; a removal is copied too, for what it removes."""
         sealed = b""
-        if place.size >= 0:
-            with (self.folder / place.pack).open("rb") as file:
-                sealed = _read_at(file, place)
+        if location.size >= 0:
+            with (self.folder / location.pack).open("rb") as file:
+                sealed = _read_at(file, location)
             try:
                 unseal_entry(kind, key, sealed)
             except CorruptEntry:
                 return
-        yield pack_frame(PUT if place.size >= 0 else REMOVE, kind, key, place.written, sealed)
-        if place.used > place.written:
-            yield pack_frame(USE, kind, key, place.used, b"")
+        yield pack_frame(PUT if location.size >= 0 else REMOVE, kind, key, location.written, sealed)
+        if location.used > location.written:
+            yield pack_frame(USE, kind, key, location.used, b"")
 
     def _shrink(self, limit: int) -> None:
         resting, packs = self._resting(), self._packs()
         excess = sum(facts.st_size for facts in packs.values()) - limit
         last_use = dict.fromkeys(resting, 0)
-        for place in self._index.places.values():
-            if place.pack in last_use:
-                last_use[place.pack] = max(last_use[place.pack], place.used)
+        for location in self._index.locations.values():
+            if location.pack in last_use:
+                last_use[location.pack] = max(last_use[location.pack], location.used)
         for name in sorted(resting, key=lambda name: (last_use[name], name)):
             if excess <= 0:
                 return
@@ -446,8 +446,8 @@ class Packs:
 
     def _carry_over(self, pack: str) -> None:
         """Writes the measurements of a pack again, before it goes."""
-        for (kind, key), place in sorted(self._index.places.items()):
-            if kind == PRECIOUS and place.pack == pack and place.size >= 0:
+        for (kind, key), location in sorted(self._index.locations.items()):
+            if kind == PRECIOUS and location.pack == pack and location.size >= 0:
                 data = self.load(kind, key)
                 if data is not None:
                     self.save(kind, key, data)
@@ -460,6 +460,6 @@ class Packs:
             self._index.forget(name)
 
 
-def _read_at(file: BinaryIO, place: _Place) -> bytes:
-    file.seek(place.start)
-    return file.read(place.size)
+def _read_at(file: BinaryIO, location: _Location) -> bytes:
+    file.seek(location.start)
+    return file.read(location.size)

@@ -187,8 +187,8 @@ def situation_of(
     Sizes count to a power of two; those that a person's kernel names as what its choice depends on, exactly.
     """
     bucket = tuple(sorted((sizes or {}).items())) if is_exact(spec) else size_bucket(sizes or spec.hint_sizes())
-    place = (device.name, str(device.target), triton_version(), bucket)
-    return Situation(spec.id, *place, divisors=divisors, name=spec.name)
+    position = (device.name, str(device.target), triton_version(), bucket)
+    return Situation(spec.id, *position, divisors=divisors, name=spec.name)
 
 
 def measurements_of(situation: Situation, outcome: Outcome, when: int) -> tuple[Measurement, ...]:

@@ -43,16 +43,16 @@ class Pin:
     ms: float | None = None
 
     @property
-    def place(self) -> tuple[Any, ...]:
+    def scope(self) -> tuple[Any, ...]:
         """What it is for: no two pins of a file have the same."""
         return self.kernel, self.device, self.bucket, self.divisors
 
     def fitness(self, situation: Situation) -> int | None:
         """Returns how many fields of the pin say that it is for a situation; None if one says that it is not."""
-        asked = (self.device, situation.device), (self.bucket, situation.bucket), (self.divisors, situation.divisors)
-        if self.kernel != situation.kernel or any(own is not None and own != other for own, other in asked):
+        given = (self.device, situation.device), (self.bucket, situation.bucket), (self.divisors, situation.divisors)
+        if self.kernel != situation.kernel or any(own is not None and own != other for own, other in given):
             return None
-        return sum(own is not None for own, _ in asked)
+        return sum(own is not None for own, _ in given)
 
     def to_mapping(self) -> dict[str, Any]:
         """Returns the JSON form, in the order in which people read it."""
@@ -160,9 +160,9 @@ def read_pins(path: Path) -> tuple[Pin, ...]:
         raise UnknownFormat(fields.at("format"), f"{str(form)[:40]!r} is unknown; this runtime reads {FORMAT}")
     pins = tuple(Pin.from_mapping(each, f"{path}.pins[{i}]") for i, each in enumerate(fields.array("pins")))
     fields.close()
-    places = [pin.place for pin in pins]
-    for position, place in enumerate(places):
-        if place in places[:position]:
+    scopes = [pin.scope for pin in pins]
+    for position, scope in enumerate(scopes):
+        if scope in scopes[:position]:
             raise SpecError(f"{path}.pins[{position}]", "an earlier pin is for the same kernel, device and sizes")
     return pins
 
@@ -178,7 +178,7 @@ _EMPTY = f'{{\n  "format": "{FORMAT}",\n  "pins": []\n}}\n'
 
 
 def _order(pin: Pin) -> tuple[str, ...]:
-    return pin.name, *map(repr, pin.place)
+    return pin.name, *map(repr, pin.scope)
 
 
 def pin_choices(measurements: Iterable[Measurement]) -> tuple[Pin, ...]:
@@ -186,7 +186,7 @@ def pin_choices(measurements: Iterable[Measurement]) -> tuple[Pin, ...]:
     situations: dict[tuple[Any, ...], list[Measurement]] = {}
     for record in measurements:
         if record.is_chosen:
-            situations.setdefault(Pin.of_measurement(record).place, []).append(record)
+            situations.setdefault(Pin.of_measurement(record).scope, []).append(record)
     chosen = (choose_measurement(records) or max(records, key=_recency) for records in situations.values())
     return tuple(sorted(map(Pin.of_measurement, chosen), key=_order))
 

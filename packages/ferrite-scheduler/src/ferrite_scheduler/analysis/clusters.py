@@ -29,13 +29,13 @@ class Member:
     Attributes:
         number: of its node.
         full: whether it runs at every grid × reduction point.
-        place: bijection from the node's own flat position to that of its level in the cluster; None for the identity.
+        position: bijection from the node's flat position to that of its level in the cluster; None for the identity.
         inner: reduction points for each of its points, if it sits at block level; 0 elsewhere.
     """
 
     number: int
     full: bool
-    place: Digits | None = None
+    position: Digits | None = None
     inner: int = 0
 
     def share(self, reduction: int) -> int:
@@ -172,7 +172,7 @@ def cluster_of(node: Node, dependences: Dependences) -> Cluster:
         cluster.touched.setdefault(touch.name, {})[touch.access] = touch.bytes
     cluster.uses = dict.fromkeys(node.reads, 1)
     for result, home in zip(definition.results, readable_homes(node), strict=True):
-        assert result is not None, "only library calls drop results"
+        assert result is not None, "only extern calls drop results"
         cluster.made[result.name] = home
         is_store = node.stores is not None
         cluster.made_bytes[result.name] = 0 if is_store else count_elements(result.type) * result.type.dtype.bytes
@@ -267,10 +267,10 @@ def placed_members(owner: Cluster, guest: Cluster, placement: Placement) -> dict
     found: dict[int, Member] = {}
     for number, member in guest.members.items():
         step = forward if member.full or not guest.kinds else forward_grid
-        place = step if member.place is None else compose(step, member.place)
-        if place is None:
+        position = step if member.position is None else compose(step, member.position)
+        if position is None:
             return None
-        found[number] = Member(number, member.full or full_owner, place, inner or member.inner)
+        found[number] = Member(number, member.full or full_owner, position, inner or member.inner)
     return found
 
 

@@ -246,8 +246,8 @@ def _home(definition: Computed, tensor: TensorType, space: _Space, memo: Memo) -
         steps = space.steps
         # What an attention has one of for a row has no column.
         dims = zip(definition.dims[: len(tensor.strides)], tensor.strides, strict=True)
-        places = ((steps[dim], generic(dim.size), generic(stride)) for dim, stride in dims if dim in steps)
-        found = memo[key] = (0, normalized(places))
+        positions = ((steps[dim], generic(dim.size), generic(stride)) for dim, stride in dims if dim in steps)
+        found = memo[key] = (0, normalized(positions))
     return found
 
 

@@ -47,19 +47,19 @@ class _Bias:
     name: str
 
 
-def as_library_calls(graph: Graph, names: Collection[str]) -> Graph:
-    """Returns the graph with library calls for the contractions with these results.
+def as_extern_calls(graph: Graph, names: Collection[str]) -> Graph:
+    """Returns the graph with extern calls for the contractions with these results.
 
     Contractions that no call computes stay as they are.
     """
     biases = {name: _bias_of(graph, name) for name in names}
     changed: list[Definition] = []
     without = {bias.reader: bias for bias in biases.values() if bias is not None}
-    for place, definition in enumerate(graph.definitions):
+    for position, definition in enumerate(graph.definitions):
         if isinstance(definition, Contract) and definition.result.name in names and len(definition.dims) in PRODUCTS:
             changed += _called(definition, graph, biases[definition.result.name])
-        elif place in without and isinstance(definition, Loop):
-            bias = without[place]
+        elif position in without and isinstance(definition, Loop):
+            bias = without[position]
             bodies = tuple(rewrite(b, lambda leaf: leaf, {bias.addition: bias.product}) for b in definition.bodies)
             changed.append(replace(definition, bodies=bodies))
         else:
@@ -143,7 +143,7 @@ def _view_of(side: Scalar, dims: Sequence[Dim], graph: Graph) -> View | None:
 def _bias_of(graph: Graph, name: str) -> _Bias | None:
     """Returns the vector that the library can add to each row of a product while it computes it, or None."""
     contract = graph.definer[name]
-    readers = [place for place, d in enumerate(graph.definitions) if name in names_read(d)]
+    readers = [position for position, d in enumerate(graph.definitions) if name in names_read(d)]
     if not isinstance(contract, Contract) or not PRODUCTS[len(contract.dims)][1] or len(readers) != 1:
         return None
     reader = graph.definitions[readers[0]]

@@ -1,8 +1,8 @@
-"""Which products of matrices are kernels of ours, and which library calls: by what each costs with what it fuses.
+"""Which products of matrices are kernels of ours, and which extern calls: by what each costs with what it fuses.
 
     graph, products as contractions -> schedule -> a part for each kernel that has some: the products and what is fused
     part, as it is                  -> schedule -> cost
-    part, products as library calls -> schedule -> cost       -> the cheaper one, in the graph
+    part, products as extern calls -> schedule -> cost       -> the cheaper one, in the graph
 
 Parts of equal text are asked about once: layers of a model are alike.
 """
@@ -22,7 +22,7 @@ from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.model.target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
 from ferrite_scheduler.pipeline import schedule
 
-from .library_products import as_library_calls
+from .library_products import as_extern_calls
 from .oracle import CostOracle
 
 OWN, LIBRARY = "own kernel", "library"
@@ -30,7 +30,7 @@ OWN, LIBRARY = "own kernel", "library"
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A graph with library calls for the products that are to be some, and how each product was decided.
+    """A graph with extern calls for the products that are to be some, and how each product was decided.
 
     ``calls`` has the targets of these calls.
     """
@@ -43,7 +43,7 @@ class Chosen:
 def choose_products(
     graph: Graph, oracle: CostOracle, target: Target = DEFAULT_TARGET, policy: Policy = DEFAULT_POLICY
 ) -> Chosen:
-    """Returns a graph whose products that cost less as library calls are such.
+    """Returns a graph whose products that cost less as extern calls are such.
 
     Args:
         graph: with contractions.
@@ -73,7 +73,7 @@ def choose_products(
     }
     if not called:
         return Chosen(graph, tuple(choices))
-    changed = as_library_calls(graph, called)
+    changed = as_extern_calls(graph, called)
     targets = Counter(definition.target for definition in changed.definitions if isinstance(definition, Extern))
     targets -= Counter(definition.target for definition in graph.definitions if isinstance(definition, Extern))
     return Chosen(changed, tuple(choices), tuple(targets.elements()))
@@ -81,7 +81,7 @@ def choose_products(
 
 def _decide(part: Graph, oracle: CostOracle, target: Target, policy: Policy) -> Choice:
     products = [d.result.name for d in part.definitions if isinstance(d, Contract)]
-    ways = ((LIBRARY, as_library_calls(part, products)), (OWN, part))
+    ways = ((LIBRARY, as_extern_calls(part, products)), (OWN, part))
     costs: list[tuple[str, Cost]] = [(name, oracle.cost(schedule(way, target, policy))) for name, way in ways]
     library, own = (cost.seconds for _, cost in costs)
     is_cheaper = own < policy.library_gain * library if math.isfinite(library) else math.isfinite(own)

@@ -23,10 +23,10 @@ class Side:
     """One side of a boundary.
 
     Attributes:
-        maker: the kernel's name, or the target of a library call.
+        maker: the kernel's name, or the target of an extern call.
         value: the result of the definition next to the boundary.
         origins: where that definition came from.
-        kernel: position of the kernel in the schedule, None for a library call.
+        kernel: position of the kernel in the schedule, None for an extern call.
     """
 
     maker: str
@@ -35,13 +35,13 @@ class Side:
     kernel: int | None = None
 
     def __str__(self) -> str:
-        origins = ", ".join(dict.fromkeys(origin.told for origin in self.origins if origin.op))
+        origins = ", ".join(dict.fromkeys(origin.description for origin in self.origins if origin.op))
         return f"{self.value} in {self.maker}{f', from {origins}' if origins else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Two kernels, or a kernel and a library call, with values in common.
+    """Two kernels, or a kernel and an extern call, with values in common.
 
     Attributes:
         first: the side that runs first.
@@ -69,10 +69,10 @@ class Boundary:
     def __str__(self) -> str:
         through = f" (through {', '.join(self.values)})" if self.values else ""
         named = f"{self.rule}, {self.title}: " if self.rule else ""
-        told = with_numbers(self.reason, self.numbers)
-        lines = [f"between {self.first.maker} and {self.second.maker}{through}: {named}{told}"]
+        description = with_numbers(self.reason, self.numbers)
+        lines = [f"between {self.first.maker} and {self.second.maker}{through}: {named}{description}"]
         lines += [f"  {side}" for side in (self.first, self.second)]
-        lines += [f"  before, {each.rule}, {_TITLES.get(each.rule, '')}: {each.told}" for each in self.others]
+        lines += [f"  before, {each.rule}, {_TITLES.get(each.rule, '')}: {each.description}" for each in self.others]
         return "\n".join(lines)
 
 
@@ -88,9 +88,9 @@ def boundaries(schedule: Schedule) -> tuple[Boundary, ...]:
         if not decision.fused and first is not None and second is not None and first != second:
             refused.setdefault((min(first, second), max(first, second)), []).append(decision)
     found = [*_through_memory(schedule, homes, refused), *_through_library(schedule, homes)]
-    told = {frozenset((boundary.first.kernel, boundary.second.kernel)) for boundary in found}
+    reported = {frozenset((boundary.first.kernel, boundary.second.kernel)) for boundary in found}
     for (low, high), decisions in refused.items():
-        if frozenset((low, high)) not in told:
+        if frozenset((low, high)) not in reported:
             found.append(_boundary(schedule, (low, high), (), decisions))
     return tuple(found)
 
@@ -137,7 +137,7 @@ def _origins(schedule: Schedule, name: str) -> tuple[Origin, ...]:
 
 
 def _through_library(schedule: Schedule, homes: dict[str, int]) -> Iterator[Boundary]:
-    """Yields the boundaries between kernels and library calls, once for each pair."""
+    """Yields the boundaries between kernels and extern calls, once for each pair."""
     seen: set[tuple[str, int]] = set()
     for number, kernel in enumerate(schedule.kernels):
         for definition in kernel.body:
@@ -162,4 +162,4 @@ def _side(definition: Definition, maker: str, kernel: int | None) -> Side:
 
 
 def _library(first: Side, second: Side, name: str, call: Extern) -> Boundary:
-    return Boundary(first, second, (name,), "", f"{call.target} is a library call, which no kernel joins")
+    return Boundary(first, second, (name,), "", f"{call.target} is an extern call, which no kernel joins")

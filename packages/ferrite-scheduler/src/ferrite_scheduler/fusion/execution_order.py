@@ -86,14 +86,14 @@ def with_swaps(
     def fall(group: int) -> int:
         return sum(sizes[root] for root in traces[group].touched if left[root] == 1)
 
-    for place in range(len(found)):
-        if place + 1 < len(found):
-            one, two = found[place], found[place + 1]
+    for position in range(len(found)):
+        if position + 1 < len(found):
+            one, two = found[position], found[position + 1]
             as_it_is = max(rise(one), rise(one) - fall(one) + rise(two))
             swapped = max(rise(two), rise(two) - fall(two) + rise(one))
             if swapped < as_it_is and two not in after[one]:
-                found[place], found[place + 1] = two, one
-        left.subtract(traces[found[place]].touched)
+                found[position], found[position + 1] = two, one
+        left.subtract(traces[found[position]].touched)
     return found
 
 
@@ -155,25 +155,25 @@ def peak_bytes(groups: Sequence[Sequence[int]], dependences: Dependences, sizes:
     storage, nodes = dependences.storage, dependences.nodes
     first: dict[str, int] = {}
     last: dict[str, int] = {}
-    for place, numbers in enumerate(groups):
+    for position, numbers in enumerate(groups):
         for number in numbers:
             node = nodes[number]
             for name in node.result_names:
-                first.setdefault(storage[name], place)
-                last[storage[name]] = place
+                first.setdefault(storage[name], position)
+                last[storage[name]] = position
             for name in node.reads:
-                last[storage[name]] = place
+                last[storage[name]] = position
     end = len(groups)
     for name in dependences.kept:
         last[storage[name]] = end
     deltas = [0] * (end + 2)
-    for root, place in last.items():
+    for root, position in last.items():
         definer = dependences.definer.get(root)
         begin = first.get(root, 0) if definer is not None else 0
-        if begin == place and definer is not None and not nodes[definer].is_host:
+        if begin == position and definer is not None and not nodes[definer].is_host:
             continue
         deltas[begin] += sizes[root]
-        deltas[place + 1] -= sizes[root]
+        deltas[position + 1] -= sizes[root]
     peak = live = 0
     for delta in deltas:
         live += delta

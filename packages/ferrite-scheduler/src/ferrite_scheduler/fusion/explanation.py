@@ -26,16 +26,16 @@ def _placed(schedule: Schedule, a: str, b: str) -> str:
         return f"{header}: one definition"
     kernels = {name: number for number, kernel in enumerate(schedule.kernels) for name in kernel.homes}
     if a in kernels and kernels.get(a) == kernels.get(b):
-        place = f"together in kernel {kernels[a]}, {schedule.kernels[kernels[a]].name}"
-        return f"{header}: {place}\n{_history(schedule, a, b)}".rstrip()
+        where = f"together in kernel {kernels[a]}, {schedule.kernels[kernels[a]].name}"
+        return f"{header}: {where}\n{_history(schedule, a, b)}".rstrip()
     for name, definition in ((a, first), (b, second)):
         if name not in kernels:
             return f"{header}: apart, because {name} is made by {_maker(definition)}, not by a kernel"
     found = _history(schedule, a, b)
-    place = f"in kernels {kernels[a]} and {kernels[b]}"
+    where = f"in kernels {kernels[a]} and {kernels[b]}"
     if found:
-        return f"{header}: apart, {place}\n{found}"
-    return f"{header}: apart, {place}; {_unasked(schedule, kernels, a, b)}"
+        return f"{header}: apart, {where}\n{found}"
+    return f"{header}: apart, {where}; {_unasked(schedule, kernels, a, b)}"
 
 
 def _definition(schedule: Schedule, name: str) -> Definition:
@@ -47,12 +47,12 @@ def _definition(schedule: Schedule, name: str) -> Definition:
 
 
 def _described(name: str, definition: Definition) -> str:
-    origins = ", ".join(dict.fromkeys(origin.told for origin in definition.origins))
+    origins = ", ".join(dict.fromkeys(origin.description for origin in definition.origins))
     return f"{name} [{origins}]" if origins else name
 
 
 def _maker(definition: Definition) -> str:
-    return f"the library call {definition.target}" if isinstance(definition, Extern) else "a call of another graph"
+    return f"the extern call {definition.target}" if isinstance(definition, Extern) else "a call of another graph"
 
 
 def _history(schedule: Schedule, a: str, b: str) -> str:
@@ -71,8 +71,8 @@ def _history(schedule: Schedule, a: str, b: str) -> str:
 
 def _sentence(decision: Decision) -> str:
     if decision.fused:
-        return f"{decision.first} with {decision.second}: {decision.told}"
-    return f"{decision.first} with {decision.second}: refused by {decision.rule}: {decision.told}"
+        return f"{decision.first} with {decision.second}: {decision.description}"
+    return f"{decision.first} with {decision.second}: refused by {decision.rule}: {decision.description}"
 
 
 def _unasked(schedule: Schedule, kernels: dict[str, int], a: str, b: str) -> str:

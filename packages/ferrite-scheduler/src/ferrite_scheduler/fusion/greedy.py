@@ -140,8 +140,8 @@ def _neighbours(
     for number, touch in loads:
         alike.setdefault(dependences.nodes[number].points, []).append((number, touch))
     for group in alike.values():
-        for place, (first, touch) in enumerate(group):
-            for second, other in group[place + 1 : place + 1 + policy.fusion_neighbours]:
+        for position, (first, touch) in enumerate(group):
+            for second, other in group[position + 1 : position + 1 + policy.fusion_neighbours]:
                 score = min(touch.bytes, other.bytes)
                 yield first, second, score if touch.access == other.access else score // policy.reordered_share
 

@@ -131,8 +131,8 @@ class MergeOrder:
         low = self._label[anchor] if anchor != end else 0
         high = self._label[after] if after != end else low + _GAP * (len(numbers) + 2)
         step = (high - low) // (len(numbers) + 1)
-        for place, number in enumerate(numbers):
-            self._label[number] = low + step * (place + 1)
+        for position, number in enumerate(numbers):
+            self._label[number] = low + step * (position + 1)
             self._next[anchor], self._previous[number] = number, anchor
             anchor = number
         self._next[anchor], self._previous[after] = after, anchor
@@ -140,8 +140,8 @@ class MergeOrder:
             self._relabel()
 
     def _relabel(self) -> None:
-        for place, number in enumerate(list(self.ordered())):
-            self._label[number] = _GAP * (place + 1)
+        for position, number in enumerate(list(self.ordered())):
+            self._label[number] = _GAP * (position + 1)
 
     def _join(self, keep: int, gone: int) -> None:
         self._parent[gone] = keep

@@ -22,7 +22,7 @@ class Base:
 
 def own_digits(node: Node, member: Member, reduction: int) -> dict[object, Digits | None]:
     """Returns each dim of the node as digits of the cluster's flat position (None where cuts do not align)."""
-    back = None if member.place is None else inverse(member.place)
+    back = None if member.position is None else inverse(member.position)
     lift = member.share(reduction)
     found: dict[object, Digits | None] = {}
     for dim, step in node.steps.items():
@@ -45,14 +45,14 @@ def cut(
     tried: set[int] = set()
     for digits in wanted:
         for step, extent, _ in digits or ():
-            for place in (step, step * extent):
-                if place in tried or place in cuts:
+            for position in (step, step * extent):
+                if position in tried or position in cuts:
                     continue
-                tried.add(place)
-                if whole_reduction and place < reduction:
+                tried.add(position)
+                if whole_reduction and position < reduction:
                     continue
-                if all(place % other == 0 if other < place else other % place == 0 for other in cuts):
-                    cuts.add(place)
+                if all(position % other == 0 if other < position else other % position == 0 for other in cuts):
+                    cuts.add(position)
     ordered = sorted(cuts)
     return tuple(Base(low, high // low) for low, high in reversed(list(pairwise(ordered))))
 

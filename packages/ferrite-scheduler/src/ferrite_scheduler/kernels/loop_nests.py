@@ -40,7 +40,7 @@ from .tiling import Group, Stride, Tiles, join_bases, place_groups
 
 
 class Misfit(Exception):
-    """A cluster whose loads of its own values do not land on their homes after rewriting; it must be taken apart."""
+    """A cluster whose loads of its own values do not land on their homes after rewriting; it must be decomposed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ def _layout_key(
         if node.stores is not None:
             stores.append((node.stores.known, node.stores.bytes, node.stores.rigid))
         dims = (_own_dims(node), node.grid_dims, node.reduction_dims)
-        place = (member.full, member.place, member.inner)
-        parts.append((dims, _rows_of(node), *place, node.expressions, node.rigid, *loads, None, *stores))
+        position = (member.full, member.position, member.inner)
+        parts.append((dims, _rows_of(node), *position, node.expressions, node.rigid, *loads, None, *stores))
     return tuple(parts)
 
 
@@ -198,8 +198,8 @@ def _batch_of(node: Node) -> tuple[Dim, ...]:
 
 def _lay_out_empty(node: Node) -> Layout:
     """Returns the layout of a definition without points: its own dims."""
-    grid_dims = tuple(Dim(f"x{place}", dim.size) for place, dim in enumerate(node.grid_dims))
-    reduction_dims = tuple(Dim(f"r{place}", dim.size) for place, dim in enumerate(node.reduction_dims))
+    grid_dims = tuple(Dim(f"x{position}", dim.size) for position, dim in enumerate(node.grid_dims))
+    reduction_dims = tuple(Dim(f"r{position}", dim.size) for position, dim in enumerate(node.reduction_dims))
     named = dict(zip(node.grid_dims + node.reduction_dims, grid_dims + reduction_dims, strict=True))
     mapping = {dim: named[dim].index if dim in named else constant(0) for dim in _own_dims(node)}
     axes = (Axis("x", grid_dims), *((Axis("r", reduction_dims),) if reduction_dims else ()))
@@ -216,8 +216,8 @@ def _own_dims(node: Node) -> tuple[Dim, ...]:
 def _over_cluster(digits: Digits, member: Member, reduction: int) -> Digits | None:
     """Returns digits over a node's own position as digits over the cluster's."""
     found: Digits | None = digits
-    if member.place is not None:
-        found = compose(digits, inverse(member.place))
+    if member.position is not None:
+        found = compose(digits, inverse(member.position))
     return None if found is None else lifted(found, member.share(reduction))
 
 
@@ -292,8 +292,8 @@ def _name_dims(
     positions: list[Index] = [constant(0)] * len(bases)
     named: dict[str, list[Dim]] = {"z": [], "y": [], "x": [], "r": []}
     for axis, groups in (("z", tiles.z), ("y", tiles.y), ("x", tiles.x), ("r", tiles.r)):
-        for place, group in enumerate(groups):
-            dim = Dim(f"{axis}{place}", size_of(group.extent))
+        for position, group in enumerate(groups):
+            dim = Dim(f"{axis}{position}", size_of(group.extent))
             named[axis].append(dim)
             for base, index in zip(group.bases, _split(dim, group, bases), strict=True):
                 positions[base] = index
@@ -471,8 +471,10 @@ def _params(
 ) -> tuple[Param, ...]:
     updates = {definition.result.name: definition for definition in body if isinstance(definition, Update)}
     read_storages = {dependences.storage[name] for name in reads} if updates else set()
-    told = {definition.workspace for definition in body if isinstance(definition, LookBackScan)}
-    params = [replace(p, access="atomic") if p.name in told else p for p in (_read_param(n, graph) for n in reads)]
+    workspaces = {definition.workspace for definition in body if isinstance(definition, LookBackScan)}
+    params = [
+        replace(p, access="atomic") if p.name in workspaces else p for p in (_read_param(n, graph) for n in reads)
+    ]
     for name in stored:
         access = "write"
         if name in updates:

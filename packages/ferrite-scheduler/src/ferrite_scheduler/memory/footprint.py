@@ -23,7 +23,7 @@ from ferrite_scheduler.model.schedule import (
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The memory of one run of a schedule, inputs included, workspaces of library calls not.
+    """The memory of one run of a schedule, inputs included, workspaces of extern calls not.
 
     Attributes:
         peak: the most bytes alive at once.
@@ -78,14 +78,14 @@ def footprint(schedule: Schedule, held: Collection[str] = ()) -> Footprint:
     for value in schedule.inputs:
         storages.make(value.name, value.type)
     types = {value.name: value.type for value in schedule.graph.values.values()}
-    kept, peak, place, alive = frozenset(held), storages.live, 0, dict(storages.sizes)
+    kept, peak, position, alive = frozenset(held), storages.live, 0, dict(storages.sizes)
     bytes_at: list[int] = []
     for number, step in enumerate(schedule.steps):
         _apply(step, storages, types, kept)
         bytes_at.append(storages.live)
         if storages.live > peak:
-            peak, place, alive = storages.live, number, dict(storages.sizes)
-    return Footprint(peak, place, MappingProxyType(alive), tuple(bytes_at))
+            peak, position, alive = storages.live, number, dict(storages.sizes)
+    return Footprint(peak, position, MappingProxyType(alive), tuple(bytes_at))
 
 
 def _apply(step: Step, storages: _Storages, types: Mapping[str, TensorType], held: frozenset[str]) -> None:

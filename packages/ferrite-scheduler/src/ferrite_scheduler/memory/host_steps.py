@@ -269,17 +269,17 @@ def _in_place_of(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[st
     reads = _read_addresses(plan, kernel)
     if isinstance(kernel.form, STORED_LAST):
         fresh = [param for param in fresh if _is_stored_last(kernel, param.name)]
-    defined = {result.name: place for place, d in enumerate(kernel.body) for result in d.results}
+    defined = {result.name: position for position, d in enumerate(kernel.body) for result in d.results}
     part = kernel.part_of
     found: dict[str, str] = {}
     left = dict.fromkeys(spare)
     for param in fresh:
         address, mine = linearize(kernel.homes[param.name], param.type.strides), defined[param.name]
         for host in left:
-            places = reads.get(host)
-            if places is None or not _same_storage(plan.types[host], param.type):
+            positions = reads.get(host)
+            if positions is None or not _same_storage(plan.types[host], param.type):
                 continue
-            if all(a is address and at <= mine and part[at] == part[mine] for a, at in places):
+            if all(a is address and at <= mine and part[at] == part[mine] for a, at in positions):
                 found[param.name] = host
                 del left[host]
                 break
@@ -305,12 +305,12 @@ def _is_stored_last(kernel: Kernel, name: str) -> bool:
 def _read_addresses(plan: _Plan, kernel: Kernel) -> dict[str, list[tuple[Index, int]]]:
     """Returns for each host name read the addresses of all loads, each with the place in the body where it is."""
     found: dict[str, list[tuple[Index, int]]] = {}
-    for place, definition in enumerate(kernel.body):
+    for position, definition in enumerate(kernel.body):
         for load in loads_of(definition):
             if load.source not in kernel.homes:
                 tensor = plan.graph.values[load.source].type
                 address = linearize(load.indices, tensor.strides)
-                found.setdefault(plan.host[load.source], []).append((address, place))
+                found.setdefault(plan.host[load.source], []).append((address, position))
         if isinstance(definition, Update):
             found.setdefault(plan.host[definition.target], []).append((linearize((), ()), len(kernel.body)))
     return found

@@ -47,8 +47,8 @@ class Positions:
         for position, touched in enumerate(self._touched):
             for storage, writes in touched.items():
                 self._at.setdefault(storage, {})[position] = writes
-        binding = {_names(graph.definitions[place]) for place in bindings_of(graph)}
-        self._walls = [place for place, item in enumerate(work) if _is_wall(item, binding)]
+        binding = {_names(graph.definitions[index]) for index in bindings_of(graph)}
+        self._walls = [index for index, item in enumerate(work) if _is_wall(item, binding)]
         self._alive = [0] * (self._count + 1)
         for storage in self._at:
             begin, end = self._life(storage, self._at[storage])
@@ -64,10 +64,10 @@ class Positions:
         """Returns the first position at which what runs at one could, behind all that it needs."""
         return 1 + max(
             (
-                place
+                index
                 for storage, writes in self._touched[position].items()
-                for place, other in self._at[storage].items()
-                if place < position and (writes or other)
+                for index, other in self._at[storage].items()
+                if index < position and (writes or other)
             ),
             default=-1,
         )
@@ -76,10 +76,10 @@ class Positions:
         """Returns the last position at which what runs at one could, before all that needs it."""
         return -1 + min(
             (
-                place
+                index
                 for storage, writes in self._touched[position].items()
-                for place, other in self._at[storage].items()
-                if place > position and (writes or other)
+                for index, other in self._at[storage].items()
+                if index > position and (writes or other)
             ),
             default=self._count,
         )
@@ -93,9 +93,9 @@ class Positions:
         low, high = min(source, target), max(source, target)
         changes = [0] * (high - low + 2)
         for storage in self._touched[source]:
-            places = self._at[storage]
-            moved = {target if place == source else place for place in places}
-            for (begin, end), sign in ((self._life(storage, places), -1), (self._life(storage, moved), 1)):
+            indices = self._at[storage]
+            moved = {target if index == source else index for index in indices}
+            for (begin, end), sign in ((self._life(storage, indices), -1), (self._life(storage, moved), 1)):
                 if begin <= high and end >= low:
                     changes[max(begin, low) - low] += sign * self._bytes[storage]
                     changes[min(end, high) - low + 1] -= sign * self._bytes[storage]
@@ -104,11 +104,11 @@ class Positions:
     def move(self, source: int, target: int) -> None:
         """Moves what runs at one position to another, beside what runs there."""
         for storage, writes in self._touched[source].items():
-            places = self._at[storage]
-            begin, end = self._life(storage, places)
-            del places[source]
-            places[target] = places.get(target, False) or writes
-            new_begin, new_end = self._life(storage, places)
+            indices = self._at[storage]
+            begin, end = self._life(storage, indices)
+            del indices[source]
+            indices[target] = indices.get(target, False) or writes
+            new_begin, new_end = self._life(storage, indices)
             self._shift(begin, new_begin, self._bytes[storage])
             self._shift(new_end + 1, end + 1, self._bytes[storage])
             self._touched[target][storage] = self._touched[target].get(storage, False) or writes
@@ -119,10 +119,10 @@ class Positions:
         for position in range(min(old, new), max(old, new)):
             self._alive[position] += count if new < old else -count
 
-    def _life(self, storage: str, places: Collection[int]) -> tuple[int, int]:
+    def _life(self, storage: str, indices: Collection[int]) -> tuple[int, int]:
         """Returns the first and the last position at which a storage is alive."""
-        begin = min(places) if storage in self._definer else 0
-        return begin, self._count if storage in self._stays else max(places)
+        begin = min(indices) if storage in self._definer else 0
+        return begin, self._count if storage in self._stays else max(indices)
 
     def _touches(self, item: Work) -> dict[str, bool]:
         """Returns the storages that an item touches, each with whether it writes there."""

@@ -92,7 +92,7 @@ HALF_BYTES = 2
 """Bytes of elements that wait two in a register."""
 
 
-def sums_halves(operand: Scalar) -> bool:
+def sums_16_bit(operand: Scalar) -> bool:
     """Returns whether all that an operand is made of are floats of two bytes, and there are some."""
     return bool(operand.loads) and all(load.dtype.is_float and load.dtype.bytes == HALF_BYTES for load in operand.loads)
 

@@ -282,7 +282,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class CallExtern:
-    """A library call.
+    """An extern call.
 
     ``definition`` has its views renamed to host names that are whole tensors; ``results`` are host names or None.
     """
@@ -361,13 +361,13 @@ class Decision:
     numbers: Numbers = ()
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The reason with its numbers, for people."""
         return with_numbers(self.reason, self.numbers)
 
     def __str__(self) -> str:
         verdict = "fused" if self.fused else f"apart, {self.rule}"
-        return f"{self.first} + {self.second}: {verdict}: {self.told}"
+        return f"{self.first} + {self.second}: {verdict}: {self.description}"
 
 
 @dataclass(frozen=True)

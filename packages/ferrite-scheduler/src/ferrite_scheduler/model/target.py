@@ -98,7 +98,7 @@ class Policy:
         stages_gain: how many times faster a reduction or scan in stages must be than in one kernel, by bytes and
             ``Target.launch_seconds``. Set.
         column_block: neighbouring columns that one program of a reduction or scan along columns takes together. Set: a
-            line of memory of halves.
+            line of memory of 16-bit elements.
         narrow_column_block: the same where even so few programs leave multiprocessors without one. Set: each then has
             as many threads as can be.
         merged_states: most states that one program combines, where a reduction reads the results of another that was

@@ -244,12 +244,12 @@ def group_stages(candidates: Sequence[SplitCandidate], clusters: Sequence[Cluste
 
     Reductions of one group share a kernel where all are whole, which ``clusters`` are, and change form at one length.
     """
-    made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
+    made = {name: position for position, item in enumerate(clusters) for name in made_in(item)}
     groups: dict[object, int] = {}
     found: dict[str, Stage] = {}
     for candidate in candidates:
-        place = made[candidate.second]
-        group = groups.setdefault((place, candidate.short), len(groups))
+        position = made[candidate.second]
+        group = groups.setdefault((position, candidate.short), len(groups))
         found[candidate.first], found[candidate.second] = (group, False), (group, True)
     return found
 
@@ -283,7 +283,7 @@ def single_pass_versions(
     Last come the names of the reductions that cannot have them as they read what changes: what does the work of both
     stages runs in the place of the second.
     """
-    made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
+    made = {name: position for position, item in enumerate(clusters) for name in made_in(item)}
     firsts = {candidate.first: candidate for candidate in candidates}
     seconds = {candidate.second: candidate for candidate in candidates}
     single_passes: list[SinglePass] = []
@@ -292,7 +292,7 @@ def single_pass_versions(
         item = clusters[last]
         own = [seconds[name] for name in made_in(item) if name in seconds]
         before = tuple(dict.fromkeys(made[candidate.first] for candidate in own))
-        along = [firsts[name] for place in before for name in made_in(clusters[place]) if name in firsts]
+        along = [firsts[name] for position in before for name in made_in(clusters[position]) if name in firsts]
         names = frozenset(candidate.second for candidate in (*own, *along))
         read = [name for candidate in own for name in names_read(candidate.reduction)]
         if any(dependences.storage[name] in dependences.versions for name in read):
@@ -321,39 +321,41 @@ def with_loops(
     """
     last = form.stages[-1]
     shared = next(set(made_in(item)) for item in together if not form.reductions.isdisjoint(made_in(item)))
-    made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
+    made = {name: position for position, item in enumerate(clusters) for name in made_in(item)}
     reads = [_read_by(item, dependences) for item in clusters]
     becomes = {value for _, value in graph.mutations}
     loops = [
-        place
-        for place, item in enumerate(clusters)
-        if place not in taken
+        position
+        for position, item in enumerate(clusters)
+        if position not in taken
         and shared.issuperset(made_in(item))
         and becomes.isdisjoint(made_in(item))
         and all(isinstance(definition, Loop) for definition in _body(item, dependences))
-        and not any(dependences.storage[name] in dependences.versions for name in reads[place])
+        and not any(dependences.storage[name] in dependences.versions for name in reads[position])
     ]
 
-    def readers(place: int) -> Iterator[int]:
-        names = set(made_in(clusters[place]))
-        return (other for other in range(place + 1, len(clusters)) if not names.isdisjoint(reads[other]))
+    def readers(position: int) -> Iterator[int]:
+        names = set(made_in(clusters[position]))
+        return (other for other in range(position + 1, len(clusters)) if not names.isdisjoint(reads[other]))
 
     joined = [last]
-    for place in reversed(loops):
-        if place < last and all(other in joined or other in form.stages or other > last for other in readers(place)):
-            joined.append(place)
+    for position in reversed(loops):
+        if position < last and all(
+            other in joined or other in form.stages or other > last for other in readers(position)
+        ):
+            joined.append(position)
     ahead = tuple(joined[1:])
-    for place in loops:
-        if place > last and all(made.get(name, 0) <= last or made[name] in joined for name in reads[place]):
-            joined.append(place)
+    for position in loops:
+        if position > last and all(made.get(name, 0) <= last or made[name] in joined for name in reads[position]):
+            joined.append(position)
     if joined == [last]:
         return None
     seconds = {candidate.second: candidate for candidate in candidates}
     own = {*joined, *form.stages}
-    unread = {name for place in ahead if own.issuperset(readers(place)) for name in made_in(clusters[place])} - set(
-        graph.output_names
-    )
-    alone = _alone([clusters[place] for place in sorted(joined)], seconds, graph, dependences, unread)
+    unread = {
+        name for position in ahead if own.issuperset(readers(position)) for name in made_in(clusters[position])
+    } - set(graph.output_names)
+    alone = _alone([clusters[position] for position in sorted(joined)], seconds, graph, dependences, unread)
     return replace(form, graph=alone, loops=tuple(joined[1:]))
 
 

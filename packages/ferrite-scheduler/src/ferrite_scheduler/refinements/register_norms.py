@@ -42,7 +42,7 @@ OPAQUE = ("masked", *RANDOM, *REQUIREMENTS)
 REDUCING = (LoopedReduction, PersistentReduction)
 """Forms of the kernels that reduce."""
 
-Places: TypeAlias = "dict[Dim, Index]"
+Positions: TypeAlias = "dict[Dim, Index]"
 
 
 def hold_images(work: Sequence[Work], dependences: Dependences, target: Target, policy: Policy) -> list[Work]:
@@ -50,12 +50,12 @@ def hold_images(work: Sequence[Work], dependences: Dependences, target: Target, 
     if not policy.grid_reductions or not policy.hold_images:
         return list(work)
     found: list[Work | None] = list(work)
-    for place, item in enumerate(work):
-        norm = _norm_of(place, item, work, dependences)
+    for position, item in enumerate(work):
+        norm = _norm_of(position, item, work, dependences)
         held = None if norm is None else _merged(norm, target, policy)
         if norm is not None and held is not None:
-            found[norm.places[0]] = found[norm.places[1]] = None
-            found[norm.places[2]] = held
+            found[norm.positions[0]] = found[norm.positions[1]] = None
+            found[norm.positions[2]] = held
     return [item for item in found if item is not None]
 
 
@@ -64,14 +64,14 @@ class _Norm:
     """Three kernels that normalise images, and where they stand in the work.
 
     Attributes:
-        places: of the three.
+        positions: of the three.
         parts: reduces the places of channels.
         groups: combines what groups are made of.
         points: computes a result for each element.
         kept: names of results of ``groups`` that others read, too.
     """
 
-    places: tuple[int, int, int]
+    positions: tuple[int, int, int]
     parts: Kernel
     groups: Kernel
     points: Kernel
@@ -90,13 +90,13 @@ class _Norm:
         return next(definition for definition in self.groups.body if isinstance(definition, Reduction))
 
 
-def _norm_of(place: int, item: Work, work: Sequence[Work], dependences: Dependences) -> _Norm | None:
+def _norm_of(position: int, item: Work, work: Sequence[Work], dependences: Dependences) -> _Norm | None:
     """Returns the three kernels of which this one reduces channels, if they are such."""
     if not isinstance(item, Kernel) or not _is_plain(item, REDUCING):
         return None
     if len(item.body) != 1 or not _reduces_moments(item.body[0]):
         return None
-    readers = _readers(item.stored, place, work)
+    readers = _readers(item.stored, position, work)
     if len(readers) != 1 or not dependences.kept.isdisjoint(item.stored):
         return None
     second = readers[0]
@@ -113,12 +113,12 @@ def _norm_of(place: int, item: Work, work: Sequence[Work], dependences: Dependen
     points = work[third]
     assert isinstance(points, Kernel)
     read = {dependences.storage[name] for kernel in (item, groups) for name in _reads(kernel)}
-    between = (work[p] for p in range(place + 1, third) if p != second)
+    between = (work[p] for p in range(position + 1, third) if p != second)
     if any(not read.isdisjoint(_overwritten(other, dependences)) for other in between):
         return None
     later = {name for p in others if p != third for name in _reads(work[p])}
     kept = tuple(name for name in groups.stored if name in later or name in dependences.kept)
-    return _Norm((place, second, third), item, groups, points, kept)
+    return _Norm((position, second, third), item, groups, points, kept)
 
 
 def _is_plain(kernel: Kernel, forms: tuple[type[Form], ...]) -> bool:
@@ -165,9 +165,9 @@ def _overwritten(item: Work, dependences: Dependences) -> set[str]:
     return {dependences.storage[name] for name in names}
 
 
-def _readers(names: Sequence[str], place: int, work: Sequence[Work]) -> list[int]:
+def _readers(names: Sequence[str], position: int, work: Sequence[Work]) -> list[int]:
     """Returns which of the later work reads any of these names."""
-    return [p for p in range(place + 1, len(work)) if not _reads(work[p]).isdisjoint(names)]
+    return [p for p in range(position + 1, len(work)) if not _reads(work[p]).isdisjoint(names)]
 
 
 def _is_reader_of_images(item: Work, parts: Kernel) -> bool:
@@ -219,35 +219,35 @@ def _params(norm: _Norm) -> tuple[Param, ...]:
     return (*params.values(), *(replace(param, is_streaming=True) for param in written))
 
 
-def _over(loop: Loop, places: Places, order: Sequence[Dim]) -> Loop:
+def _over(loop: Loop, positions: Positions, order: Sequence[Dim]) -> Loop:
     """Returns a loop over other dims, those that its own are made of, in order."""
     memo: dict[Scalar, Scalar] = {}
-    used = {dim for old in loop.dims for dim in places[old].dims}
+    used = {dim for old in loop.dims for dim in positions[old].dims}
     dims = tuple(dim for dim in order if dim in used)
-    return replace(loop, dims=dims, bodies=tuple(substitute_dims(body, places, memo) for body in loop.bodies))
+    return replace(loop, dims=dims, bodies=tuple(substitute_dims(body, positions, memo) for body in loop.bodies))
 
 
-def _with_joined_factors(loops: Sequence[Loop], place: Dim, policy: Policy) -> list[Loop]:
+def _with_joined_factors(loops: Sequence[Loop], position: Dim, policy: Policy) -> list[Loop]:
     """Returns loops over elements that multiply and add as little as they can; see `affine_factors`."""
-    made = {result.name for loop in loops if place in loop.dims for result in loop.results}
+    made = {result.name for loop in loops if position in loop.dims for result in loop.results}
 
     def is_element(node: Scalar) -> bool:
-        return place in node.dims or any(load.source in made for load in node.loads)
+        return position in node.dims or any(load.source in made for load in node.loads)
 
     def joined(loop: Loop) -> Loop:
         return replace(loop, bodies=tuple(join_factors(body, is_element, policy) for body in loop.bodies))
 
-    return [joined(loop) if place in loop.dims else loop for loop in loops]
+    return [joined(loop) if position in loop.dims else loop for loop in loops]
 
 
-def _placed(home: Sequence[Index], places: Places) -> tuple[Index, ...]:
-    return tuple(ix.substitute(index, places) for index in home)
+def _placed(home: Sequence[Index], positions: Positions) -> tuple[Index, ...]:
+    return tuple(ix.substitute(index, positions) for index in home)
 
 
 # --- the dims of one kernel for those of three ------------------------------------------------------------------------
 
 
-def _common_dims(norm: _Norm) -> tuple[Places, Places, Places, tuple[Axis, ...]] | None:
+def _common_dims(norm: _Norm) -> tuple[Positions, Positions, Positions, tuple[Axis, ...]] | None:
     """Returns what the dims of the three kernels are over the axes of one, and these; None where they do not fit."""
     moments = norm.moments
     state = moments.bodies[0]
@@ -265,31 +265,31 @@ def _common_dims(norm: _Norm) -> tuple[Places, Places, Places, tuple[Axis, ...]]
     parts_dims = [dim for dim in reduced if dim is not member]
     images = [dim for dim in grid if dim is not group]
     own = norm.parts.reduction.dims
-    place = Dim("r0", math.prod(int(dim.size) for dim in (*parts_dims, *own)))
+    position = Dim("r0", math.prod(int(dim.size) for dim in (*parts_dims, *own)))
     x0, x1 = Dim("x0", group.size), Dim("x1", member.size)
-    places = _cut(place.index, (*parts_dims, *own))
-    new: Places = {dim: Dim(f"y{number}", dim.size).index for number, dim in enumerate(images)}
-    new |= {group: x0.index, member: x1.index} | {dim: places[dim] for dim in parts_dims}
+    positions = _cut(position.index, (*parts_dims, *own))
+    new: Positions = {dim: Dim(f"y{number}", dim.size).index for number, dim in enumerate(images)}
+    new |= {group: x0.index, member: x1.index} | {dim: positions[dim] for dim in parts_dims}
     groups = {dim: ix.substitute(index, new) for dim, index in split.items()}
-    parts = {dim: ix.substitute(index, new) for dim, index in of_parts.items()} | {dim: places[dim] for dim in own}
+    parts = {dim: ix.substitute(index, new) for dim, index in of_parts.items()} | {dim: positions[dim] for dim in own}
     if not {dim for axis in norm.parts.axes for dim in axis.dims if dim.size != 1} <= parts.keys():
         return None
-    points = _dims_of_points(norm, groups, parts, place)
-    counted = math.prod(int(dim.size) for dim in (*images, group, member, place))
+    points = _dims_of_points(norm, groups, parts, position)
+    counted = math.prod(int(dim.size) for dim in (*images, group, member, position))
     if points is None or counted != _points_in(norm.parts):
         return None
     axes = [Axis("y", tuple(Dim(f"y{n}", dim.size) for n, dim in enumerate(images)))] if images else []
-    return parts, groups, points, (*axes, Axis("x", (x0, x1)), Axis("r", (place,)))
+    return parts, groups, points, (*axes, Axis("x", (x0, x1)), Axis("r", (position,)))
 
 
-def _dims_of_points(norm: _Norm, groups: Places, parts: Places, place: Dim) -> Places | None:
+def _dims_of_points(norm: _Norm, groups: Positions, parts: Positions, position: Dim) -> Positions | None:
     """Returns what the dims of the last kernel are, by where it reads the images.
 
     None if it reads results of the others elsewhere than these have them: a program has what its own elements need.
     """
     loads = {load for definition in norm.points.body for body in bodies_of(definition) for load in body.loads}
     reduced = {substitute_dims(load, parts, {}) for load in norm.reduction.bodies[0].loads}
-    images = [load for load in reduced if any(place in index.dims for index in load.indices)]
+    images = [load for load in reduced if any(position in index.dims for index in load.indices)]
     if len(images) != 1:
         return None
     again = [load for load in loads if load.source == images[0].source]
@@ -304,21 +304,21 @@ def _dims_of_points(norm: _Norm, groups: Places, parts: Places, place: Dim) -> P
     return found if fits and _placed(again[0].indices, found) == images[0].indices else None
 
 
-def _split(dims: Sequence[Dim], indices: Sequence[Index]) -> Places:
+def _split(dims: Sequence[Dim], indices: Sequence[Index]) -> Positions:
     """Returns dims over dims of which indices take no quotients and remainders."""
-    places: Places = {dim: dim.index for dim in dims}
+    positions: Positions = {dim: dim.index for dim in dims}
     taken = list(dims)
     while True:
-        atoms = (atom for index in _placed(indices, places) for atom, _ in index.terms)
+        atoms = (atom for index in _placed(indices, positions) for atom, _ in index.terms)
         divided = next((found for atom in atoms if (found := _divided(atom)) is not None), None)
         if divided is None or int(divided[0].size) % divided[1]:
-            return places
+            return positions
         dim, divisor = divided
         outer = fresh_dim("s", int(dim.size) // divisor, taken)
         inner = fresh_dim("s", divisor, (*taken, outer))
         taken += [outer, inner]
         change = {dim: outer.index * divisor + inner.index}
-        places = {old: ix.substitute(index, change) for old, index in places.items()}
+        positions = {old: ix.substitute(index, change) for old, index in positions.items()}
 
 
 def _counted(index: Index) -> list[Dim] | None:
@@ -329,12 +329,12 @@ def _counted(index: Index) -> list[Dim] | None:
     return dims if index.const == 0 and [step for _, step in terms] == steps else None
 
 
-def _solved(pairs: Iterable[tuple[Index, Index]]) -> Places | None:
+def _solved(pairs: Iterable[tuple[Index, Index]]) -> Positions | None:
     """Returns what dims are, if indices of them are those beside them; None where that does not say it.
 
     Of an index that neither counts over dims nor is a quotient or a remainder of one nothing is understood.
     """
-    found: Places = {}
+    found: Positions = {}
     quotients: dict[tuple[Dim, int], Index] = {}
     remainders: dict[tuple[Dim, int], Index] = {}
     for index, wanted in pairs:
@@ -361,17 +361,17 @@ def _divided(atom: object) -> tuple[Dim, int] | None:
     return (dim, int(atom.divisor)) if isinstance(dim, Dim) and step == 1 and rest == 0 else None
 
 
-def _flat(dims: Sequence[Dim], places: Mapping[Dim, Index]) -> Index:
+def _flat(dims: Sequence[Dim], positions: Mapping[Dim, Index]) -> Index:
     """Returns the position along an axis of these dims."""
     flat = ix.constant(0)
     for dim in dims:
-        flat = flat * int(dim.size) + places[dim]
+        flat = flat * int(dim.size) + positions[dim]
     return flat
 
 
-def _cut(position: Index, dims: Sequence[Dim]) -> Places:
+def _cut(position: Index, dims: Sequence[Dim]) -> Positions:
     """Returns dims, outermost first, as what they are of a position that counts over all of them."""
-    found: Places = {}
+    found: Positions = {}
     inner = 1
     for number, dim in reversed(list(enumerate(dims))):
         outer = ix.floordiv(position, inner)
@@ -391,12 +391,12 @@ def _form_of(
     None where images are not to be held.
     """
     x, reduction = axes[-2], axes[-1]
-    place = reduction.dims[0]
+    position = reduction.dims[0]
     (body,) = bodies_of(moments)
-    (images,) = {load for load in body.loads if any(place in index.dims for index in load.indices)}
+    (images,) = {load for load in body.loads if any(position in index.dims for index in load.indices)}
     strides = next(param.type.strides for param in params if param.name == images.source)
     offset = ix.linearize(images.indices, strides)
-    channel = ix.substitute(offset, {place: ix.constant(0)})
+    channel = ix.substitute(offset, {position: ix.constant(0)})
     lies_beside = [atom for atom, step in channel.terms if step == 1] == [x.dims[1]]
     element = images.dtype.bytes
     if not lies_beside or element not in (2, 4) or body.dtype.compute is not F32:

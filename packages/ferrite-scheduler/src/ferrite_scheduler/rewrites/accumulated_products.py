@@ -66,17 +66,17 @@ def _sums(graph: Graph, policy: Policy) -> Iterator[_Sum]:
     readers.update(graph.output_names)
     readers.update(name for pair in graph.mutations for name in pair)
     made = {
-        definition.results[0].name: place
-        for place, definition in enumerate(graph.definitions)
+        definition.results[0].name: index
+        for index, definition in enumerate(graph.definitions)
         if isinstance(definition, Extern) and _is_product(definition) and definition.results[0] is not None
     }
-    made = {name: place for name, place in made.items() if readers[name] == 1}
+    made = {name: index for name, index in made.items() if readers[name] == 1}
     if len(made) < policy.accumulated_products:
         return
     types = {name: value.type for name, value in graph.values.items()}
-    for place, definition in enumerate(graph.definitions):
+    for index, definition in enumerate(graph.definitions):
         if isinstance(definition, Loop) and len(definition.results) == 1:
-            yield from _sums_of(place, definition.bodies[0], made, types, policy)
+            yield from _sums_of(index, definition.bodies[0], made, types, policy)
 
 
 def _is_product(definition: Extern) -> bool:
@@ -159,22 +159,22 @@ class _Lives:
         roots: dict[str, str] = {}
         first: dict[str, int] = {value.name: 0 for value in graph.inputs}
         last: dict[str, int] = {}
-        for place, definition in enumerate(graph.definitions):
+        for index, definition in enumerate(graph.definitions):
             for name, root in _shares(definition):
                 roots[name] = roots.get(root, root)
             for value in _results(definition):
-                first.setdefault(roots.get(value.name, value.name), place)
-                last[roots.get(value.name, value.name)] = place
+                first.setdefault(roots.get(value.name, value.name), index)
+                last[roots.get(value.name, value.name)] = index
             for name in names_read(definition):
-                last[roots.get(name, name)] = place
+                last[roots.get(name, name)] = index
         end = len(graph.definitions)
         for name in graph.output_names:
             last[roots.get(name, name)] = end
         deltas = [0] * (end + 2)
-        for name, place in last.items():
+        for name, index in last.items():
             size = _bytes(graph.values[name].type)
             deltas[first[name]] += size
-            deltas[place + 1] -= size
+            deltas[index + 1] -= size
         live, now = [], 0
         for delta in deltas:
             now += delta
@@ -188,9 +188,9 @@ class _Lives:
         What counts is how many bytes fewer are alive where most are, on average. Returns whether it was done.
         """
         changed = list(self.live)
-        for place, following in pairwise(products):
+        for index, following in pairwise(products):
             for position in range(following + 1, reader + 1):
-                changed[position] -= self.sizes[place]
+                changed[position] -= self.sizes[index]
         peak = max(self.live)
         near = policy.accumulated_near_peak * peak
         gains = [old - new for old, new in zip(self.live, changed, strict=True) if old >= near]
@@ -218,13 +218,13 @@ def _accumulated(graph: Graph, sums: Sequence[_Sum]) -> Graph:
     definitions: list[Definition | None] = list(graph.definitions)
     for each in sums:
         total: Value | None = None
-        for place in each.products:
-            product = definitions[place]
-            assert isinstance(product, Extern), "products are library calls"
+        for index in each.products:
+            product = definitions[index]
+            assert isinstance(product, Extern), "products are extern calls"
             if total is not None:
                 product = replace(product, target=ADDED_PRODUCT, args=(whole(total), *product.args))
             (total,) = product.results
-            definitions[place] = product
+            definitions[index] = product
         assert total is not None, "a sum has products"
         loop = definitions[each.reader]
         assert isinstance(loop, Loop), "products are added by a loop"

@@ -90,20 +90,20 @@ def _even_parts(wanted: int, length: int, policy: Policy) -> Parts:
 
 def split_scan(scan: Scan, parts: Parts, types: dict[str, TensorType]) -> tuple[Definition, ...]:
     """Returns the definitions of a scan in parts."""
-    place = scan.dims.index(scan.along)
+    position = scan.dims.index(scan.along)
     part, point = fresh_dim("s", parts.count, scan.dims), fresh_dim("r", parts.points, scan.dims)
     bodies = _operands(scan, part.index * parts.points + point.index, exact=parts.exact)
-    outer = (*scan.dims[:place], part, *scan.dims[place + 1 :])
+    outer = (*scan.dims[:position], part, *scan.dims[position + 1 :])
     totals = _values(scan, "total", outer, types)
     before = _values(scan, "before", outer, types)
-    inner = (*scan.dims[:place], part, point, *scan.dims[place + 1 :])
+    inner = (*scan.dims[:position], part, point, *scan.dims[position + 1 :])
     own = _values(scan, "own", inner, types)
     local = Scan(own, scan.combine, inner, point, bodies, scan.reverse, scan.origins)
-    continued = _continued(scan, parts, place, before, own)
+    continued = _continued(scan, parts, position, before, own)
     if isinstance(scan.combine, CombineFunction) or scan.combine in IN_ORDER:
         end = 0 if scan.reverse else parts.points - 1
-        ends = [*(dim.index for dim in outer[: place + 1]), constant(end)]
-        ends += [dim.index for dim in outer[place + 1 :]]
+        ends = [*(dim.index for dim in outer[: position + 1]), constant(end)]
+        ends += [dim.index for dim in outer[position + 1 :]]
         last = tuple(load(value.name, ends, value.type.dtype) for value in own)
         return local, Scan(before, scan.combine, outer, part, last, scan.reverse, scan.origins), continued
     reduction = Reduction(
@@ -153,16 +153,18 @@ def _at(values: tuple[Value, ...], dims: tuple[Dim, ...]) -> tuple[Scalar, ...]:
     return tuple(load(value.name, where, value.type.dtype) for value in values)
 
 
-def _continued(scan: Scan, parts: Parts, place: int, before: tuple[Value, ...], own: tuple[Value, ...]) -> Loop:
+def _continued(scan: Scan, parts: Parts, position: int, before: tuple[Value, ...], own: tuple[Value, ...]) -> Loop:
     """Returns the scanned parts, each continued from the end of the one before it."""
     along = scan.along.index
     number, within = floordiv(along, parts.points), mod(along, parts.points)
     earlier = number + 1 if scan.reverse else number - 1
     rest = [dim.index for dim in scan.dims]
     here = tuple(
-        load(value.name, [*rest[:place], number, within, *rest[place + 1 :]], value.type.dtype) for value in own
+        load(value.name, [*rest[:position], number, within, *rest[position + 1 :]], value.type.dtype) for value in own
     )
-    ended = tuple(load(value.name, [*rest[:place], earlier, *rest[place + 1 :]], value.type.dtype) for value in before)
+    ended = tuple(
+        load(value.name, [*rest[:position], earlier, *rest[position + 1 :]], value.type.dtype) for value in before
+    )
     follows = apply("ge", index_value(number, I64), const(1, I64))
     if scan.reverse:
         follows = apply("lt", index_value(number, I64), const(parts.count - 1, I64))

@@ -13,7 +13,7 @@ from ferrite_ir.language.graph import Definition, Scan, TensorType
 from ferrite_ir.language.index import constant
 from ferrite_ir.language.scalar import apply, cast, const, load
 from ferrite_scheduler.analysis.dependences import make_node
-from ferrite_scheduler.model.annotations import LookBackScan, sums_halves
+from ferrite_scheduler.model.annotations import LookBackScan, sums_16_bit
 from ferrite_scheduler.model.intermediates import workspace_of
 from ferrite_scheduler.model.target import Policy
 
@@ -21,7 +21,7 @@ from .long_scans import is_strided
 
 LOOK_BACK_GROUP = 512
 """Parts that have one inclusive sum between them; `ferrite_runtime.fmath.look_back` knows the same number."""
-POINTS_OF_HALVES = 2
+POINTS_OF_16_BIT = 2
 """How many times as many elements of 16 bits a program takes, which wait two in a register."""
 SUMMED = (F32, F64, I32, I64)
 """Types of what is summed: a word of the workspace holds 32 bits of it."""
@@ -41,7 +41,7 @@ def look_back_scan(scan: Scan, types: dict[str, TensorType], policy: Policy) -> 
     """
     result, dtype = scan.results[0], scan.bodies[0].dtype
     length, lines = int(scan.along.size), math.prod(int(dim.size) for dim in scan.dims) // int(scan.along.size)
-    points = policy.look_back_points * (POINTS_OF_HALVES if sums_halves(scan.bodies[0]) else 1)
+    points = policy.look_back_points * (POINTS_OF_16_BIT if sums_16_bit(scan.bodies[0]) else 1)
     parts = -(-length // points)
     words = lines * (parts + -(-parts // LOOK_BACK_GROUP)) * (dtype.bits // 32)
     workspace, kept = workspace_of(result, 1 + words, types, is_kept=True)

@@ -48,9 +48,9 @@ def merge_parts(reader: Reduction, second: Reduction) -> Reduction:
     parts = tuple(fresh_dim("s", dim.size, dims) for dim in second.reduction_dims)
     bodies = []
     for state, body in zip(reader.bodies, second.bodies, strict=True):
-        places: dict[Dim, Index] = dict(zip(second.dims, state.indices, strict=True))
-        places.update((old, new.index) for old, new in zip(second.reduction_dims, parts, strict=True))
-        bodies.append(substitute_dims(body, places))
+        positions: dict[Dim, Index] = dict(zip(second.dims, state.indices, strict=True))
+        positions.update((old, new.index) for old, new in zip(second.reduction_dims, parts, strict=True))
+        bodies.append(substitute_dims(body, positions))
     return Reduction(
         reader.results, reader.combine, reader.dims, (*reader.reduction_dims, *parts), tuple(bodies), reader.origins
     )

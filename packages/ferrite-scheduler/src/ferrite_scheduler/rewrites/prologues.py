@@ -81,8 +81,8 @@ def _is_product(
         return False
     if not {node.source for node in statistic.bodies[0].loads} <= {n.source for b in reader.bodies for n in b.loads}:
         return False
-    places = _places(reader, statistic)
-    if len(places) != 1 or any(dim in reader.reduction_dims for index in places[0] for dim in index.dims):
+    positions = _positions(reader, statistic)
+    if len(positions) != 1 or any(dim in reader.reduction_dims for index in positions[0] for dim in index.dims):
         return False
     node = make_node(0, reader, types, {})
     if node.grid < target.processors * policy.programs_per_processor:
@@ -92,7 +92,7 @@ def _is_product(
     return any(touch.bytes * policy.recomputed_points >= node.points * widths[touch.name] for touch in node.loads)
 
 
-def _places(reader: Reduction, statistic: Reduction) -> list[tuple[Index, ...]]:
+def _positions(reader: Reduction, statistic: Reduction) -> list[tuple[Index, ...]]:
     """Returns the distinct indices at which a statistic is read."""
     name = statistic.results[0].name
     found = {n.indices: None for body in reader.bodies for n in body.loads if n.source == name and not indirects(n)}
@@ -106,8 +106,8 @@ def _with_statistics(
     here = [dim.index for dim in reduction.dims]
     mine: dict[str, Scalar] = {}
     for statistic in statistics:
-        (place,) = _places(reduction, statistic)
-        mapping = dict(zip(statistic.dims, place, strict=True))
+        (position,) = _positions(reduction, statistic)
+        mapping = dict(zip(statistic.dims, position, strict=True))
         mapping |= {old: new.index for old, new in zip(statistic.reduction_dims, reduction.reduction_dims, strict=True)}
         shape = tuple(dim.size for dim in reduction.dims)
         value = partial_value(statistic.results[0], f"of_{reduction.results[0].name}", shape, types)

@@ -2,13 +2,14 @@
 
 Such an update needs, with atomics, a copy of its target in 32 bits, one addition in the cache for each element, and a
 pass that rounds. The call ``ferrite.reduce_segments`` stands for the kernels of `ferrite_runtime.fmath.row_bins`
-and `segmented_reductions`, which list the rows of each place first: each row is read once, each place written once, in
-its own type. The rows of a place are combined in their own order, so that results are the same in every run.
+and `segmented_reductions`, which list the rows of each destination first: each row is read once, each destination
+written once, in its own type. The rows of a destination are combined in their own order, so that results are the same
+in every run.
 
 What that costs besides is two small kernels, one that sets counters to zero and one that lists rows.
 
-How many rows there are may be symbolic: the kernels are right for any number. How many places there are, how long rows
-are and how far they are apart must be known.
+How many rows there are may be symbolic: the kernels are right for any number. How many destinations there are, how long
+rows are and how far they are apart must be known.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ from ferrite_scheduler.model.segments import MOST_ROWS, MOST_SHARE, REDUCE_SEGME
 from ferrite_scheduler.model.target import Policy, Target
 
 MODES = ("add", "max", "min")
-MOST_PLACES = 1 << 18
-"""Most places: one and the number of a row in its share, of at most `MOST_SHARE`, are sorted as 32 bits."""
+MOST_DESTINATIONS = 1 << 18
+"""Most destinations: one and the number of a row in its share, of at most `MOST_SHARE`, are sorted as 32 bits."""
 MOST_RESIDENT = 32
 """Most programs that a multiprocessor runs at once: a fact of NVIDIA's GPUs from sm_80 to sm_100."""
 WIDEST = 512
@@ -59,12 +60,12 @@ class Rows:
     """An update that combines whole rows.
 
     Attributes:
-        place: where a row goes.
+        destination: where a row goes.
         dims: of the rows.
         columns: dims of the elements of a row.
     """
 
-    place: Indirect
+    destination: Indirect
     dims: tuple[Dim, ...]
     columns: tuple[Dim, ...]
 
@@ -91,18 +92,23 @@ def plain_atom(index: Index) -> Atom | None:
 
 def rows_of(update: Update, tensor: TensorType) -> Rows | None:
     """Returns what an update into a tensor of this type does, if it combines whole rows with its first dim's."""
-    # Symbolic places would make lists, words for runs and what a program combines depend on two sizes: shapes for both.
+    # Symbolic destinations would make lists, words for segments and what a program combines depend on two sizes:
+    # shapes for both.
     if not update.indices or not all(map(is_static, tensor.shape)) or tensor.strides != row_major(tensor.shape):
         return None
-    place, *rest = map(plain_atom, update.indices)
+    destination, *rest = map(plain_atom, update.indices)
     columns = tuple(atom for atom in rest if isinstance(atom, Dim))
     dims = tuple(dim for dim in update.dims if dim not in columns)
-    if not isinstance(place, Indirect) or not isinstance(place.value, Scalar) or place.value.dims != frozenset(dims):
+    if (
+        not isinstance(destination, Indirect)
+        or not isinstance(destination.value, Scalar)
+        or destination.value.dims != frozenset(dims)
+    ):
         return None
-    if not is_static(place.size):
+    if not is_static(destination.size):
         return None
     is_whole = len(columns) == len(rest) == len(set(columns)) and tuple(dim.size for dim in columns) == tensor.shape[1:]
-    return Rows(place, dims, columns) if is_whole and columns and dims else None
+    return Rows(destination, dims, columns) if is_whole and columns and dims else None
 
 
 def reduce_segments(graph: Graph, target: Target, policy: Policy) -> Graph:
@@ -147,7 +153,7 @@ def _as_call(
     source = _source(update, rows, types)
     if not _pays(rows, source, result.type.dtype, tensor, policy):
         return ()
-    places, before = _places(update, rows, types)
+    destinations, before = _destinations(update, rows, types)
     if source is None:
         shape = tuple(dim.size for dim in (*rows.dims, *rows.columns))
         kind = TensorType(update.body.dtype, shape, device=tensor.device)
@@ -156,13 +162,13 @@ def _as_call(
         before = (*before, Loop((written,), (*rows.dims, *rows.columns), (update.body,), update.origins))
     base = _base(start, types)
     kwargs = (
-        ("rows", int(rows.place.size)),
+        ("rows", int(rows.destination.size)),
         ("mode", update.mode),
-        ("wraps", rows.place.wraps),
+        ("wraps", rows.destination.wraps),
         *_shares(rows, source.dtype, target, policy),
-        ("asked", _asked(base, policy)),
+        ("prefetched", _prefetched_bytes(base, policy)),
     )
-    arguments = (places, source, base)
+    arguments = (destinations, source, base)
     return (*before, Extern((result,), REDUCE_SEGMENTS, arguments, kwargs, origins=update.origins))
 
 
@@ -171,12 +177,13 @@ def _pays(rows: Rows, source: View | None, dtype: DType, tensor: TensorType, pol
     elements = rows.typical(policy) * rows.width
     scratch = 0 if dtype is tensor.dtype else 2 * int(tensor.numel)
     row_bytes = rows.width * (F32 if source is None else source.dtype).bytes
-    if not is_static(rows.count) and int(rows.place.size) * I32.bytes > MOST_SHARE * row_bytes:
-        # Each place has a word for each share of the rows: however many there are, these take no more than the rows.
+    if not is_static(rows.count) and int(rows.destination.size) * I32.bytes > MOST_SHARE * row_bytes:
+        # Each destination has a word for each share of the rows: however many there are, these take no more than the
+        # rows.
         return False
     # Rows that lie in no memory, or not as they are combined, have to be written, and read again.
     saved = (elements + scratch - (2 * elements if source is None else 0)) * F32.bytes
-    is_counted = 0 < int(rows.place.size) <= MOST_PLACES and 0 < rows.typical(policy) <= MOST_ROWS
+    is_counted = 0 < int(rows.destination.size) <= MOST_DESTINATIONS and 0 < rows.typical(policy) <= MOST_ROWS
     return is_counted and rows.width >= max(policy.segment_row, 1) and saved >= policy.segment_bytes
 
 
@@ -219,9 +226,9 @@ def _along(dims: tuple[Dim, ...], steps: dict[Dim, Size], default: int) -> int |
     return int(step) if is_static(step) and step > 0 else None
 
 
-def _places(update: Update, rows: Rows, types: Types) -> tuple[View, tuple[Definition, ...]]:
-    """Returns the places of all rows, and what computes them unless they lie in memory."""
-    value = rows.place.value
+def _destinations(update: Update, rows: Rows, types: Types) -> tuple[View, tuple[Definition, ...]]:
+    """Returns the destinations of all rows, and what computes them unless they lie in memory."""
+    value = rows.destination.value
     if not isinstance(value, Scalar):
         raise TypeError(f"a place that is no scalar: {value!r}")
     plain = value
@@ -234,13 +241,13 @@ def _places(update: Update, rows: Rows, types: Types) -> tuple[View, tuple[Defin
     wide = cast(value, I64)
     body = wide if update.condition is None else apply("where", update.condition, wide, const(I64.lowest, I64))
     kind = TensorType(I64, tuple(dim.size for dim in rows.dims), device=types[update.target].device)
-    places = new_value(f"{update.result.name}_places", kind, types)
-    view = View(places.name, I64, (rows.count,), (1,))
-    return view, (Loop((places,), rows.dims, (body,), update.origins),)
+    destinations = new_value(f"{update.result.name}_destinations", kind, types)
+    view = View(destinations.name, I64, (rows.count,), (1,))
+    return view, (Loop((destinations,), rows.dims, (body,), update.origins),)
 
 
 def _base(start: Loop, types: Types) -> View | Number:
-    """Returns what places hold before anything is combined into them: a number, or a tensor."""
+    """Returns what destinations hold before anything is combined into them: a number, or a tensor."""
     body, (result,) = start.bodies[0], start.results
     if body.op == "const":
         number: Number = body.args[0]
@@ -253,8 +260,8 @@ def _base(start: Loop, types: Types) -> View | Number:
     return whole(result)
 
 
-def _asked(base: View | Number, policy: Policy) -> int:
-    """Returns how many bytes of what places are before are asked for while rows are listed (decision 0027)."""
+def _prefetched_bytes(base: View | Number, policy: Policy) -> int:
+    """Returns how many bytes of what destinations are before are asked for while rows are listed (decision 0027)."""
     if not isinstance(base, View) or not policy.prefetch:
         return 0
     return min(prod(int(size) for size in base.shape) * base.dtype.bytes, policy.segment_prefetch_target)

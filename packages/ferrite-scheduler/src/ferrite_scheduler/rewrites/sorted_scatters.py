@@ -1,10 +1,11 @@
 """Sort-based scatter: where many rows are combined into few, they are sorted first and combined in registers.
 
-Adding half a million rows into four thousand places takes an atomic instruction for each element, and the cache, where
-these are done, is what all of them wait for. In the order of their places most rows meet the one before: a program
-combines what follows each other and needs one instruction where a run of equal places ends.
+Adding half a million rows into four thousand destinations takes an atomic instruction for each element, and the cache,
+where
+these are done, is what all of them wait for. In the order of their destinations most rows meet the one before: a
+program combines what follows each other and needs one instruction where a run of equal destinations ends.
 
-Sorting the places by a library call costs about as much as it saves where rows are short, or few of them meet.
+Sorting the destinations by an extern call costs about as much as it saves where rows are short, or few of them meet.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ COMBINED = ("add", "max", "min")
 
 
 def sort_scatters(graph: Graph, policy: Policy) -> Graph:
-    """Returns the graph with such updates in the order of their places; the same object where there are none."""
+    """Returns the graph with such updates in the order of their destinations; the same object where there are none."""
     if not policy.sort_scatters:
         return graph
     types = {name: value.type for name, value in graph.values.items()}
     definitions: list[Definition] = []
     for definition in graph.definitions:
-        place = _place_of(definition, types, policy) if isinstance(definition, Update) else None
-        if place is None or not isinstance(definition, Update):
+        destination = _destination_of(definition, types, policy) if isinstance(definition, Update) else None
+        if destination is None or not isinstance(definition, Update):
             definitions.append(definition)
         else:
-            definitions.extend(_sorted(definition, place, types))
+            definitions.extend(_sorted(definition, destination, types))
     return replace(graph, definitions=tuple(definitions)) if len(definitions) > len(graph.definitions) else graph
 
 
-def _place_of(update: Update, types: dict[str, TensorType], policy: Policy) -> Indirect | None:
+def _destination_of(update: Update, types: dict[str, TensorType], policy: Policy) -> Indirect | None:
     """Returns the row that an update combines into, if whole rows are, enough of them, and long ones."""
     if update.mode not in COMBINED or update.condition is not None:
         return None
@@ -73,13 +74,13 @@ def _extent(dims: list[Dim]) -> int:
     return prod(int(dim.size) for dim in dims)
 
 
-def _sorted(update: Update, place: Indirect, types: dict[str, TensorType]) -> Iterator[Definition]:
+def _sorted(update: Update, destination: Indirect, types: dict[str, TensorType]) -> Iterator[Definition]:
     """Yields the keys, the call that sorts them, and the update of its rows in their order."""
-    row = cast(_scalar(place), I64)
+    row = cast(_scalar(destination), I64)
     rows = [dim for dim in update.dims if dim in row.dims]
     sizes, count = tuple(dim.size for dim in rows), _extent(rows)
-    # Places that fit in 16 bits are sorted in half as many passes as those that need 32.
-    narrow = I16 if int(place.size) <= I16.highest else I32
+    # Destinations that fit in 16 bits are sorted in half as many passes as those that need 32.
+    narrow = I16 if int(destination.size) <= I16.highest else I32
     kind = TensorType(narrow, (count,), device=types[update.target].device)
     name = update.result.name
     keys, ranked = new_value(f"{name}_keys", kind, types), new_value(f"{name}_ranked", kind, types)
@@ -94,19 +95,19 @@ def _sorted(update: Update, place: Indirect, types: dict[str, TensorType]) -> It
     is_inside = apply("lt", index_value(position.index + 1, I64), const(count, I64))
     following = apply("masked", is_inside, after, const(I64.lowest, I64))
     operand = substitute_dims(update.body, dict(zip(rows, source, strict=True)))
-    found = indirect(here, place.size, place.wraps)
-    indices = tuple(found if index == place.index else index for index in update.indices)
+    found = indirect(here, destination.size, destination.wraps)
+    indices = tuple(found if index == destination.index else index for index in update.indices)
     dims = (position, *(dim for dim in update.dims if dim not in rows))
     body = SortedScatter.joined(operand, following)
     yield SortedScatter(update.result, update.target, update.mode, dims, indices, body, None, update.origins)
 
 
 def _clamped(value: Scalar, dtype: DType) -> Scalar:
-    """Returns an integer cut to what a narrower type holds: what is no place stays none."""
+    """Returns an integer cut to what a narrower type holds: what is no destination stays none."""
     return apply("minimum", apply("maximum", value, const(dtype.lowest, I64)), const(dtype.highest, I64))
 
 
-def _scalar(place: Indirect) -> Scalar:
-    if not isinstance(place.value, Scalar):
-        raise TypeError(f"a place that is no scalar: {place.value!r}")
-    return place.value
+def _scalar(destination: Indirect) -> Scalar:
+    if not isinstance(destination.value, Scalar):
+        raise TypeError(f"a place that is no scalar: {destination.value!r}")
+    return destination.value

@@ -58,8 +58,8 @@ def _with_parts(
         kind = TensorType(BF16, tuple(dim.size for dim in dims), device=result.type.device)
         parts = new_value(f"{result.name}_parts", kind, types)
         yield Loop((parts,), dims, (_chosen_part(left, which),), definition.origins)
-        places = [dim.index for dim in points]
-        loads = (load(parts.name, (constant(part), *places), BF16) for part in range(PARTS))
+        positions = [dim.index for dim in points]
+        loads = (load(parts.name, (constant(part), *positions), BF16) for part in range(PARTS))
         high, middle, low = (cast(part, F32) for part in loads)
         cut[left] = apply("add", high, apply("add", middle, low))
     yield replace(definition, left=cut[left])

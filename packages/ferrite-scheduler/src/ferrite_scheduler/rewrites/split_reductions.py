@@ -362,19 +362,19 @@ def split(reduction: Reduction, plan: Plan, types: dict[str, TensorType]) -> tup
 
 def _with_left_over(reduction: Reduction, plan: Plan, part: Dim, states: tuple[Scalar, ...]) -> Reduction:
     """Returns the second stage of a reduction of everything: of the states of its parts, and the points behind them."""
-    place = fresh_dim("q", plan.parts + plan.left_over, reduction.dims)
-    is_part = apply("lt", index_value(place.index, I64), const(plan.parts, I64))
+    position = fresh_dim("q", plan.parts + plan.left_over, reduction.dims)
+    is_part = apply("lt", index_value(position.index, I64), const(plan.parts, I64))
     is_point = apply("logical_not", is_part)
     extents = tuple(dim.size for dim in reduction.reduction_dims)
-    flat = place.index + plan.parts * (int(plan.chunk) - 1)
+    flat = position.index + plan.parts * (int(plan.chunk) - 1)
     points = dict(zip(reduction.reduction_dims, delinearize(flat, extents), strict=True))
     neutrals = neutral_state(str(reduction.combine), tuple(state.dtype for state in states))
     operands = []
     for state, body, neutral in zip(states, reduction.bodies, neutrals, strict=True):
-        own = apply("masked", is_part, substitute_dims(state, {part: place.index}), neutral)
+        own = apply("masked", is_part, substitute_dims(state, {part: position.index}), neutral)
         left = apply("masked", is_point, cast(substitute_dims(body, points), state.dtype), neutral)
         operands.append(apply("where", is_part, own, left))
-    return Reduction(reduction.results, reduction.combine, (), (place,), tuple(operands), reduction.origins)
+    return Reduction(reduction.results, reduction.combine, (), (position,), tuple(operands), reduction.origins)
 
 
 def _guarded(combine: str, bodies: tuple[Scalar, ...], inside: Scalar) -> tuple[Scalar, ...]:

@@ -61,7 +61,7 @@ def _with_snapshots(update: Update, names: list[str], types: dict[str, TensorTyp
     found: list[Definition] = []
     for name in names:
         tensor = types[name]
-        dims = tuple(Dim(f"d{place}", size) for place, size in enumerate(tensor.shape))
+        dims = tuple(Dim(f"d{position}", size) for position, size in enumerate(tensor.shape))
         value = new_value(f"{name}_old", TensorType(tensor.dtype, tensor.shape, tensor.strides, tensor.device), types)
         found.append(Loop((value,), dims, (load(name, [dim.index for dim in dims], tensor.dtype),), update.origins))
         copies[name] = value.name

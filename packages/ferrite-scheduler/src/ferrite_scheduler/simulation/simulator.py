@@ -71,7 +71,7 @@ def simulate(
     Args:
         schedule: what to run.
         inputs: one per input of the graph; a `Tensor` sees what the schedule does in place.
-        externs: library calls by target, beside those that the evaluator knows.
+        externs: extern calls by target, beside those that the evaluator knows.
         module: the graphs that calls name, where the schedule has none of theirs.
         backwards: whether grid points run last to first; no result may depend on it.
         symbols: values of symbolic sizes that cannot be seen from the shapes of the inputs.
@@ -123,8 +123,10 @@ class _Host(Evaluator):
         symbols = {str(size): number for (_, size), number in zip(scheduled.graph.sizes, numbers, strict=True)}
         inner = replace(scheduled, callees=self._callees)
         host = _Host(inner, self.module, self._libraries, symbols, backwards=self._backwards)
-        places = [empty(carried.dtype, carried.shape, carried.strides) for carried in args[: len(inner.destinations)]]
-        return _run(inner, host, [*args, *places], backwards=self._backwards)
+        positions = [
+            empty(carried.dtype, carried.shape, carried.strides) for carried in args[: len(inner.destinations)]
+        ]
+        return _run(inner, host, [*args, *positions], backwards=self._backwards)
 
 
 def _found(host: Evaluator, name: str) -> Tensor:
@@ -203,11 +205,11 @@ class _Registers:
         self.shape = shape
         self.values: dict[tuple[int, ...], Number] = {}
 
-    def contains(self, place: Sequence[int]) -> bool:
-        return all(0 <= i < size for i, size in zip(place, self.shape, strict=True))
+    def contains(self, position: Sequence[int]) -> bool:
+        return all(0 <= i < size for i, size in zip(position, self.shape, strict=True))
 
-    def read(self, place: Sequence[int]) -> Number | None:
-        return self.values.get(tuple(place))
+    def read(self, position: Sequence[int]) -> Number | None:
+        return self.values.get(tuple(position))
 
 
 class _Run:
@@ -261,12 +263,12 @@ class _Run:
         if stores and name in self.kernel.stored and name in self.tensors:
             self.tensors[name].write(home, value)
 
-    def places(self, dims: Sequence[Dim]) -> Iterator[dict[Dim, int]]:
+    def positions(self, dims: Sequence[Dim]) -> Iterator[dict[Dim, int]]:
         """Yields every point of some dims, the last one fastest."""
-        places: list[dict[Dim, int]] = [{}]
+        positions: list[dict[Dim, int]] = [{}]
         for dim, extent in zip(dims, self.host.sizes([dim.size for dim in dims]), strict=True):
-            places = [{**place, dim: value} for place in places for value in range(extent)]
-        yield from places
+            positions = [{**position, dim: value} for position in positions for value in range(extent)]
+        yield from positions
 
     def is_full(self, definition: Computed) -> bool:
         """Returns whether a definition runs at every grid × reduction point."""
@@ -294,14 +296,14 @@ def _launch(kernel: Kernel, arguments: Sequence[Tensor], host: Evaluator, *, bac
     kernel = _over_groups(kernel) if isinstance(kernel.form, RegisterNorm) else kernel
     run = _Run(kernel, arguments, host)
     run.begin_columns()
-    grid = list(run.places([dim for axis in kernel.grid for dim in axis.dims]))
+    grid = list(run.positions([dim for axis in kernel.grid for dim in axis.dims]))
     numbers = kernel.part_of
-    launched = [(part, place) for part in dict.fromkeys(numbers) for place in grid]
-    for part, place in reversed(launched) if backwards else launched:
+    launched = [(part, position) for part in dict.fromkeys(numbers) for position in grid]
+    for part, position in reversed(launched) if backwards else launched:
         run.clear()
         for number, definition in zip(numbers, kernel.body, strict=True):
             if number == part:
-                _run_definition(run, definition, place)
+                _run_definition(run, definition, position)
 
 
 def _run_definition(run: _Run, definition: Computed, grid: dict[Dim, int]) -> None:
@@ -316,15 +318,15 @@ def _run_definition(run: _Run, definition: Computed, grid: dict[Dim, int]) -> No
         case ColumnReduction():
             _column_reduction(run, definition, grid)
         case Reduction():
-            for block in run.places([dim for dim in run.reduction_dims if dim in definition.dims]):
+            for block in run.positions([dim for dim in run.reduction_dims if dim in definition.dims]):
                 _reduction(run, definition, {**grid, **block})
         case Scan():
             _scan(run, definition, grid)
         case Sort():
             _sort(run, definition, grid)
         case _:
-            for place in run.places([dim for dim in run.reduction_dims if dim in definition.dims]):
-                full = {**grid, **place}
+            for position in run.positions([dim for dim in run.reduction_dims if dim in definition.dims]):
+                full = {**grid, **position}
                 _refresh(run, definition, full)
                 _point(run, definition, Point(run.memory(), full, run.symbols))
 
@@ -345,18 +347,18 @@ def _point(run: _Run, definition: Computed, point: Point, *, stores: bool = True
 
 def _update(run: _Run, update: Update, point: Point) -> None:
     target = run.tensors[update.result.name]
-    place = [point.index(index) for index in update.indices]
-    if not target.contains(place):
-        raise EvaluationError(f"{update.result.name} stores to element {place} of shape {list(target.shape)}")
+    position = [point.index(index) for index in update.indices]
+    if not target.contains(position):
+        raise EvaluationError(f"{update.result.name} stores to element {position} of shape {list(target.shape)}")
     value = point.scalar(update.body)
     if update.mode == "set":
         new = value
     else:
-        old = cast("Number", target.read(place))
+        old = cast("Number", target.read(position))
         new = _UPDATES[update.mode](old, value)
     new = round_to(new, target.dtype)
-    target.write(place, new)
-    run.registers[update.result.name].values[tuple(place)] = new
+    target.write(position, new)
+    run.registers[update.result.name].values[tuple(position)] = new
 
 
 _UPDATES: dict[str, Callable[[Any, Any], Number]] = {
@@ -375,9 +377,9 @@ def _refresh(run: _Run, definition: Computed, full: dict[Dim, int]) -> None:
     if not isinstance(run.kernel.form, LoopedReduction | Contraction):
         return
     number = run.kernel.pass_of[definition.results[0].name]
-    place = tuple(full.get(dim) for dim in run.reduction_dims)
+    position = tuple(full.get(dim) for dim in run.reduction_dims)
     for needed in _needed(run, definition):
-        computed = needed.results[0].name, number, place
+        computed = needed.results[0].name, number, position
         if computed not in run.computed:
             run.computed.add(computed)
             _point(run, needed, Point(run.memory(), full, run.symbols), stores=False)
@@ -403,8 +405,8 @@ def _needed(run: _Run, definition: Computed) -> list[Computed]:
 
 
 def _states(run: _Run, definition: Reduction | Scan, grid: dict[Dim, int]) -> Iterator[tuple[dict[Dim, int], State]]:
-    for place in run.places([dim for dim in run.reduction_dims if dim not in grid]):
-        full = {**grid, **place}
+    for position in run.positions([dim for dim in run.reduction_dims if dim not in grid]):
+        full = {**grid, **position}
         _refresh(run, definition, full)
         point = Point(run.memory(), full, run.symbols)
         yield full, lift(definition.combine, tuple(point.scalar(body) for body in definition.bodies))
@@ -425,12 +427,12 @@ def _reduction(run: _Run, reduction: Reduction, grid: dict[Dim, int]) -> None:
 
 def _attention(run: _Run, attend: Attend, grid: dict[Dim, int]) -> None:
     """Computes the results of an attention in one column; the weights of a row are the same in all."""
-    place = {**dict.fromkeys((*attend.dims, attend.along), 0), **grid}
-    key = tuple(place[dim] for dim in attend.dims[:-1])
+    position = {**dict.fromkeys((*attend.dims, attend.along), 0), **grid}
+    key = tuple(position[dim] for dim in attend.dims[:-1])
     if key not in run.rows:
-        run.rows[key] = AttendedRow(attend, run.tensors, place, run.symbols)
+        run.rows[key] = AttendedRow(attend, run.tensors, position, run.symbols)
     point = Point(run.memory(), grid, run.symbols)
-    for result, value in zip(attend.results, run.rows[key].results(place), strict=False):
+    for result, value in zip(attend.results, run.rows[key].results(position), strict=False):
         run.keep(result.name, point, round_to(value, result.type.dtype))
 
 
@@ -457,10 +459,10 @@ def _scan(run: _Run, scan: Scan, grid: dict[Dim, int]) -> None:
 
 
 def _sort(run: _Run, sort: Sort, grid: dict[Dim, int]) -> None:
-    places = [{**grid, **place} for place in run.places(run.reduction_dims)]
-    values = [Point(run.memory(), place, run.symbols).scalar(sort.body) for place in places]
+    positions = [{**grid, **position} for position in run.positions(run.reduction_dims)]
+    values = [Point(run.memory(), position, run.symbols).scalar(sort.body) for position in positions]
     order = sorted(range(len(values)), key=lambda i: (values[i] != values[i], values[i]), reverse=sort.descending)
     for rank, origin in enumerate(order[: sort.top]):
-        point = Point(run.memory(), places[rank], run.symbols)
+        point = Point(run.memory(), positions[rank], run.symbols)
         for result, value in zip(sort.results, (values[origin], origin), strict=False):
             run.keep(result.name, point, value)

@@ -125,7 +125,7 @@ class _ScheduleReader(RecordReader):
         )
         origins = self._read_section("origins", self.read_origins)
         words.expect("}")
-        return _with_origins(found, {place: each for places, each in origins for place in places})
+        return _with_origins(found, {position: each for positions, each in origins for position in positions})
 
     def _read_destinations(self) -> tuple[str, ...]:
         words = self.words
@@ -272,7 +272,7 @@ class _ScheduleReader(RecordReader):
         words, token = self.words, self.words.next
         definition = self.reader.read_definition()
         if isinstance(definition, Extern | ControlFlow):
-            raise words.error("a kernel computes: a library call is a step", token)
+            raise words.error("a kernel computes: an extern call is a step", token)
         if isinstance(definition, Update) and not words.sees("at"):
             home = definition.indices
         else:
@@ -427,8 +427,8 @@ def _with_origins(schedule: Schedule, origins: dict[str, Origins]) -> Schedule:
     if not origins:
         return schedule
 
-    def placed(place: str, definition: Something) -> Something:
-        return replace(definition, origins=origins[place]) if place in origins else definition
+    def placed(position: str, definition: Something) -> Something:
+        return replace(definition, origins=origins[position]) if position in origins else definition
 
     graph = replace(
         schedule.graph,

@@ -151,10 +151,10 @@ def _computed_text(definition: Computed, kernel: Kernel) -> str:
     names = [result.name for result in definition.results]
     home = kernel.homes[names[0]]
     is_said = isinstance(definition, Update) and home == definition.indices
-    place = "" if is_said else f" at [{', '.join(map(str, home))}]"
+    location = "" if is_said else f" at [{', '.join(map(str, home))}]"
     stored = ", ".join(spelled(name) for name in names if name in kernel.stored)
     stores = f" stores {stored}" if stored else ""
-    return f"{definition_text(plain(definition))}{place}{stores}{_annotation_text(definition)}"
+    return f"{definition_text(plain(definition))}{location}{stores}{_annotation_text(definition)}"
 
 
 def _annotation_text(definition: Computed) -> str:
@@ -205,7 +205,7 @@ def _made_text(step: Allocate | Keep | Reuse | MakeView | Item) -> str:
 
 
 def _call_text(step: CallExtern, hosts: Mapping[str, Value] | None) -> str:
-    """Returns a library call, with the host names of its results where these are not their own names."""
+    """Returns an extern call, with the host names of its results where these are not their own names."""
     definition = step.definition
     known = _whole_values(definition) if hosts is None else hosts
     return _with_host_names(definition_text(definition, known), step)
@@ -272,11 +272,11 @@ def definitions_by_place(schedule: Schedule) -> Iterator[tuple[str, Definition]]
 
 def _origin_lines(schedule: Schedule) -> Iterator[str]:
     """Yields the origins that there are, each with the places of the definitions that come from it."""
-    places: dict[Origins, list[str]] = {}
-    for place, definition in definitions_by_place(schedule):
+    locations: dict[Origins, list[str]] = {}
+    for location, definition in definitions_by_place(schedule):
         if definition.origins:
-            places.setdefault(definition.origins, []).append(place)
-    for origins, found in places.items():
+            locations.setdefault(definition.origins, []).append(location)
+    for origins, found in locations.items():
         yield f"{', '.join(found)}: {', '.join(map(_origin_text, origins))}"
 
 

@@ -50,7 +50,7 @@ class RecordReader:
         return Change(step, names, became, self.read_string())
 
     def read_choice(self) -> Choice:
-        """Returns a choice between kernels and library calls."""
+        """Returns a choice between kernels and extern calls."""
         words = self.words
         words.expect("(")
         values = tuple(read_listed(words, ")", lambda: words.name("a value")))
@@ -86,14 +86,14 @@ class RecordReader:
     def read_origins(self) -> tuple[list[str], Origins]:
         """Returns places, and the origins of the definitions there."""
         words = self.words
-        places = [self.read_place()]
+        positions = [self.read_place()]
         while words.accept(","):
-            places.append(self.read_place())
+            positions.append(self.read_place())
         words.expect(":")
         origins = [self.read_origin()]
         while words.accept(","):
             origins.append(self.read_origin())
-        return places, tuple(origins)
+        return positions, tuple(origins)
 
     def read_place(self) -> str:
         """Returns where a definition is, such as ``kernel 0 2``."""

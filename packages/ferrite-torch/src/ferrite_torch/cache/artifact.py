@@ -36,13 +36,13 @@ class Artifact:
         lazy: results that are conjugated or negated when they are read, and lie in memory as others.
         bases: arguments that stand for several of the caller's, which share memory.
         constants: attribute paths of the tensors that the graph's module holds.
-        externs: ``(op, reason)`` of each library call.
+        externs: ``(op, reason)`` of each extern call.
         layouts: strides of arguments, by position, that the program wants otherwise than they were traced.
         strides: of each result, None for those that are no tensors.
         changed: strides of the results that lie otherwise than they were traced, by position.
         donated: positions of the arguments that a backward may overwrite.
         names: what the user's program calls symbols of the program's sizes.
-        places: of each origin of a kernel, with the whole path of its source line, for messages.
+        locations: of each origin of a kernel, with the whole path of its source line, for messages.
         captured: the target of each step that calls a place in the captured graph, with the position of its node, and
             why it is one.
     """
@@ -62,13 +62,13 @@ class Artifact:
     lazy: tuple[LazyResult, ...] = ()
     bases: tuple[SharedBase, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
-    places: Mapping[str, str] = field(default_factory=dict)
+    locations: Mapping[str, str] = field(default_factory=dict)
     captured: tuple[tuple[str, int, str], ...] = ()
 
     def to_record(self) -> dict[str, Any]:
         """Returns the JSON form."""
         record = {item.name: getattr(self, item.name) for item in fields(self)}
-        tables: dict[str, Any] = {"names": dict(self.names), "places": dict(self.places)}
+        tables: dict[str, Any] = {"names": dict(self.names), "locations": dict(self.locations)}
         tables |= {"lazy": [each.to_record() for each in self.lazy], "bases": [each.to_record() for each in self.bases]}
         return {**record, "layouts": _pairs(self.layouts), "changed": _pairs(self.changed), **tables}
 
@@ -95,8 +95,10 @@ class Artifact:
             lazy=tuple(map(LazyResult.from_record, record["lazy"])),
             bases=tuple(map(SharedBase.from_record, record["bases"])),
             names={str(symbol): str(name) for symbol, name in record["names"].items()},
-            places={str(origin): str(place) for origin, place in record["places"].items()},
-            captured=tuple((str(target), int(place), str(reason)) for target, place, reason in record["captured"]),
+            locations={str(origin): str(location) for origin, location in record["locations"].items()},
+            captured=tuple(
+                (str(target), int(location), str(reason)) for target, location, reason in record["captured"]
+            ),
         )
 
 

@@ -43,18 +43,18 @@ def load_artifact(
     call = on_bases(_sparing(call, artifact.donated), artifact.bases)
     if artifact.kind == "backward":
         call = _by_slices(call, compiled, artifact, tuple(constants))
-    run = _naming_places(call, artifact.places)
-    return CompiledGraph(run, wait=_naming_places(compiled.wait, artifact.places))
+    run = _naming_locations(call, artifact.locations)
+    return CompiledGraph(run, wait=_naming_locations(compiled.wait, artifact.locations))
 
 
-def _naming_places(function: Callable[..., Any], places: Mapping[str, str]) -> Callable[..., Any]:
+def _naming_locations(function: Callable[..., Any], locations: Mapping[str, str]) -> Callable[..., Any]:
     """Returns a function whose errors name source lines as they can be opened."""
 
     def call(*arguments: Any) -> Any:
         try:
             return function(*arguments)
         except FerriteRuntimeError as error:
-            error.name_places(places)
+            error.name_locations(locations)
             raise
 
     return call
@@ -77,10 +77,14 @@ def _sparing(function: Boxed, donated: tuple[int, ...]) -> Boxed:
 def _by_slices(call: Boxed, compiled: LoadedProgram, artifact: Artifact, constants: tuple[torch.Tensor, ...]) -> Boxed:
     """Returns a boxed backward that also takes arguments that stand for the slices of a batch."""
     choose = _chooser(artifact.selection)
-    places = {position: len(constants) + number for number, position in enumerate(artifact.selection)}
+    locations = {position: len(constants) + number for number, position in enumerate(artifact.selection)}
 
     def strides(position: int) -> Sequence[int] | None:
-        return artifact.layouts.get(position) or compiled.strides_of(places[position]) if position in places else None
+        return (
+            artifact.layouts.get(position) or compiled.strides_of(locations[position])
+            if position in locations
+            else None
+        )
 
     def check(arguments: Sequence[Any]) -> None:
         compiled.check([*constants, *choose(arguments)])
@@ -95,7 +99,7 @@ def constants_of(module: torch.fx.GraphModule, paths: Sequence[str]) -> tuple[to
 
 def runtime_options(options: Options) -> ferrite_runtime.Options:
     """Returns what the runtime is asked for."""
-    asked: dict[str, Any] = {
+    requested: dict[str, Any] = {
         "tune": options.tune,
         "workers": options.workers,
         "tuning_seconds": options.tuning_seconds,
@@ -103,7 +107,7 @@ def runtime_options(options: Options) -> ferrite_runtime.Options:
         "native_graphs": options.native_graphs,
         "pdl": options.pdl,
     }
-    given = {name: value for name, value in asked.items() if value is not None}
+    given = {name: value for name, value in requested.items() if value is not None}
     given |= {"cuda_graph": options.cuda_graph, "native_products": options.native_products}
     return ferrite_runtime.Options(
         use_cache=options.use_cache, check_inputs=options.check_inputs, check_indices=options.check_indices, **given
@@ -140,8 +144,8 @@ def _passing(function: Boxed, passed: tuple[tuple[int, int], ...]) -> Boxed:
     def call(arguments: list[Any]) -> list[Any]:
         objects = [arguments[argument] for _, argument in passed]
         results = list(function(arguments))
-        for (place, _), value in zip(passed, objects, strict=True):
-            results[place] = value
+        for (location, _), value in zip(passed, objects, strict=True):
+            results[location] = value
         return results
 
     return call

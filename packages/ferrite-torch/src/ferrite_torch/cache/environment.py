@@ -31,15 +31,15 @@ def source_digest() -> str:
     for package in PACKAGES:
         for path in _source_files(package):
             content = path.read_bytes()
-            place = path.as_posix().rpartition(f"/{package}/")[2]
-            seen.update(f"{package}/{place} {len(content)}\n".encode())
+            position = path.as_posix().rpartition(f"/{package}/")[2]
+            seen.update(f"{package}/{position} {len(content)}\n".encode())
             seen.update(content)
     return seen.hexdigest()
 
 
 def _source_files(package: str) -> list[Path]:
     spec = find_spec(package)
-    roots = [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
+    roots = [] if spec is None else [Path(position) for position in spec.submodule_search_locations or ()]
     return sorted(path for root in roots for path in root.rglob("*") if path.suffix in (".py", ".json"))
 
 

@@ -16,7 +16,7 @@ import torch
 
 from ferrite_torch.calls.higher_order import CONTROL_FLOW, USER_KERNELS, call_of_node
 from ferrite_torch.calls.user_constants import NotWritten, fixed_launch
-from ferrite_torch.rewrites.returned_halves import RETURNED
+from ferrite_torch.rewrites.returned_half_types import RETURNED
 from ferrite_torch.torch_private.fake_tensors import is_fake, number_in, storage_key
 from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.operators import TAKEN_APART, HigherOrderOp, Overload, Packet, schema_of

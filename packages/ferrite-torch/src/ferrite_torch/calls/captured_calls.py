@@ -24,36 +24,36 @@ from ferrite_torch.torch_private import user_kernels
 FlatCall = Callable[..., tuple[Any, ...]]
 
 
-def bind_captured(module: torch.fx.GraphModule, places: Iterable[tuple[str, int, str]]) -> dict[str, FlatCall]:
+def bind_captured(module: torch.fx.GraphModule, positions: Iterable[tuple[str, int, str]]) -> dict[str, FlatCall]:
     """Returns what the captured steps of a program call, by their targets, and says once what runs so.
 
     Args:
         module: the graph that the program was compiled from, or one with the same key.
-        places: the target of each step, the position of its node in the graph, and why it is a step of its own.
+        positions: the target of each step, the position of its node in the graph, and why it is a step of its own.
     """
     nodes = list(module.graph.nodes)
-    return {target: _bound(module, nodes[position], reason) for target, position, reason in places}
+    return {target: _bound(module, nodes[position], reason) for target, position, reason in positions}
 
 
 def _bound(module: torch.fx.GraphModule, node: torch.fx.Node, reason: str) -> FlatCall:
     call = call_of_node(node)
-    announce(f"{origins_of(node)[0].told}: {what_runs(call)}{f': {reason}' if reason else ''}", REMEDY)
+    announce(f"{origins_of(node)[0].description}: {what_runs(call)}{f': {reason}' if reason else ''}", REMEDY)
     attributes = {
         held: operator.attrgetter(str(held.target))(module) for held in node.all_input_nodes if held.op == "get_attr"
     }
     attributes |= {held: made_object(held) for held in node.all_input_nodes if is_object(held)}
     run = _launch_of(call, attributes) if call.is_user_kernel else _flat(call, attributes)
-    return _naming(run, origins_of(node)[0].told)
+    return _naming(run, origins_of(node)[0].description)
 
 
-def _naming(run: FlatCall, told: str) -> FlatCall:
+def _naming(run: FlatCall, description: str) -> FlatCall:
     """Returns a call whose errors, which are torch's, Triton's or the user's, have the op and its line as a note."""
 
     def call(*values: Any) -> tuple[Any, ...]:
         try:
             return run(*values)
         except Exception as error:
-            error.add_note(f"while {told} ran as a step of a compiled graph")
+            error.add_note(f"while {description} ran as a step of a compiled graph")
             raise
 
     return call
@@ -129,7 +129,7 @@ def _launch_of(call: HigherOrderCall, attributes: Mapping[torch.fx.Node, Any]) -
     """Returns a launch in place; the program has made the copies that are to be written."""
     kernel = user_kernels.find_kernel(call.kwargs["kernel_idx"])
     constants = user_kernels.find_constants(call.kwargs["constant_args_idx"])
-    numbers = {node: place for place, node in enumerate(operands_of(call))}
+    numbers = {node: position for position, node in enumerate(operands_of(call))}
     held = dict(call.kwargs["kwargs"])
     grids = [tuple(grid) for grid in call.kwargs["grid"]]
     descriptors = dict(call.kwargs["tma_descriptor_metadata"])

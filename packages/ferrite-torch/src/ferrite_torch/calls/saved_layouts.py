@@ -47,10 +47,10 @@ def changed_outputs(module: torch.fx.GraphModule, graph: Graph) -> Layouts:
     returned = module.graph.output_node().args[0]
     nodes = returned if isinstance(returned, (tuple, list)) else (returned,)
     changed: dict[int, tuple[int, ...]] = {}
-    for place, (node, output) in enumerate(zip(nodes, graph.outputs, strict=True)):
+    for position, (node, output) in enumerate(zip(nodes, graph.outputs, strict=True)):
         fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
         if isinstance(output, View) and isinstance(fake, torch.Tensor):
             pairs = zip(output.shape, output.strides, steps_of(fake), strict=True)
             if any(new != old for size, new, old in pairs if size not in (0, 1)):
-                changed[place] = output.strides
+                changed[position] = output.strides
     return changed

@@ -1,4 +1,4 @@
-"""Results of library calls that lie on the CPU although torch's fake tensors say otherwise."""
+"""Results of extern calls that lie on the CPU although torch's fake tensors say otherwise."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def correct_devices(graph: torch.fx.Graph) -> None:
     After the split the backward graph has them as inputs, and nothing would tell where they came from.
     """
     for node in graph.nodes:
-        places = HOST_RESULTS.get(str(node.target)) if node.op == "call_function" else None
-        if not places:
+        positions = HOST_RESULTS.get(str(node.target)) if node.op == "call_function" else None
+        if not positions:
             continue
-        node.meta["val"] = _moved(node.meta["val"], places)
+        node.meta["val"] = _moved(node.meta["val"], positions)
         for user in node.users:
-            if user.target is operator.getitem and user.args[1] in places:
+            if user.target is operator.getitem and user.args[1] in positions:
                 user.meta["val"] = node.meta["val"][user.args[1]]
 
 
-def _moved(fakes: Any, places: tuple[int, ...]) -> tuple[Any, ...]:
+def _moved(fakes: Any, positions: tuple[int, ...]) -> tuple[Any, ...]:
     return tuple(
-        fake.to("cpu") if place in places and isinstance(fake, torch.Tensor) else fake
-        for place, fake in enumerate(fakes)
+        fake.to("cpu") if position in positions and isinstance(fake, torch.Tensor) else fake
+        for position, fake in enumerate(fakes)
     )

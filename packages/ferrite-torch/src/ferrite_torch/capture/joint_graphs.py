@@ -12,7 +12,7 @@ from ferrite_torch.capture.pool_offsets import save_pool_offsets
 from ferrite_torch.capture.saved_extrema import save_extrema
 from ferrite_torch.capture.saved_seeds import save_seeds
 from ferrite_torch.rewrites.convolution_layouts import assign_layouts
-from ferrite_torch.rewrites.returned_halves import mark_returned_halves
+from ferrite_torch.rewrites.returned_half_types import mark_returned_half_types
 
 
 def prepare_joint(graph: torch.fx.Graph, results: Sequence[Any], *, layout: str = "auto") -> None:
@@ -23,4 +23,4 @@ def prepare_joint(graph: torch.fx.Graph, results: Sequence[Any], *, layout: str 
     save_pool_offsets(graph)
     save_extrema(graph)
     save_seeds(graph)
-    mark_returned_halves(results)
+    mark_returned_half_types(results)

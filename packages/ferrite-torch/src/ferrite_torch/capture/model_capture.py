@@ -92,7 +92,7 @@ def capture(  # what a call is, and how to take it apart
         args: positional arguments: tensors, and numbers, strings, None, tuples, lists and dicts of them.
         kwargs: keyword arguments.
         training: capture the backward as well, for every parameter and input that wants a gradient.
-        decompositions: which ops are taken apart, and how.
+        decompositions: which ops are decomposed, and how.
         device: device type that the graphs are for; tensors of the model and the inputs may be elsewhere.
 
     Raises:
@@ -201,7 +201,7 @@ class _Call:
         with torch.no_grad(), forgetting_symbols():
             leaves = self._run(values[:held], values[held:])
         written = written_arguments(lambda *flat: tuple(self._run(flat[:held], flat[held:])), values)
-        inputs = [place - held for place in written if place >= held]
+        inputs = [index - held for index in written if index >= held]
         if inputs:
             raise Unsupported(f"the model writes to its tensor argument number {inputs[0]}; clone it first")
         self.mutated = written
@@ -275,7 +275,7 @@ class _WholeAttention(TorchFunctionMode):
 
 @contextmanager
 def _portable_attention(training: bool) -> Iterator[None]:  # noqa: FBT001
-    """Makes attention portable: one library call for inference, plain products and a softmax where it is derived."""
+    """Makes attention portable: one extern call for inference, plain products and a softmax where it is derived."""
     if training:
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
             yield

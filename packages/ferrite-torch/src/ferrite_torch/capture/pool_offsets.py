@@ -1,6 +1,6 @@
 """What a max pooling saves for its backward: where in its window each maximum was, in one byte.
 
-torch saves the int64 place in the plane, and the input for its shape: eight bytes per window and the largest
+torch saves the int64 position in the plane, and the input for its shape: eight bytes per window and the largest
 activation of many a convolutional network.
 """
 
@@ -20,9 +20,9 @@ _INDICES = 7
 
 
 def save_pool_offsets(graph: torch.fx.Graph) -> None:
-    """Makes each max pooling of a joint graph that only its own backward asks for places save offsets instead.
+    """Makes each max pooling of a joint graph that only its own backward asks for positions save offsets instead.
 
-    The backward computes the places from them again. Windows of more than 128 places are left alone.
+    The backward computes the positions from them again. Windows of more than 128 positions are left alone.
     """
     for node in graph.find_nodes(op="call_function", target=_BACKWARD):
         indices: Any = node.args[_INDICES]
@@ -43,13 +43,13 @@ def _pair(value: Any) -> tuple[int, int]:
 def _save_offsets(graph: torch.fx.Graph, node: torch.fx.Node, indices: torch.fx.Node) -> None:
     given: Any = node.args
     _, pooled, kernel, stride, padding, dilation, *_ = given
-    image, places = pooled.meta["val"], indices.meta["val"]
+    image, positions = pooled.meta["val"], indices.meta["val"]
     steps = stride or kernel
     with graph.inserting_before(indices.next):
         # The backward gets symbolic sizes as numbers: it must not keep a tensor for its shape.
         shape_of_image = _numbers(graph, pooled, _aten.sym_size.int, image.shape)
         strides_of_image = _numbers(graph, pooled, _aten.sym_stride.int, image.stride())
-        counts = _numbers(graph, indices, _aten.sym_size.int, places.shape)
+        counts = _numbers(graph, indices, _aten.sym_size.int, positions.shape)
     width = shape_of_image[-1]
     columns = _pair(kernel)[1]
     spacing = _pair(dilation)
@@ -59,7 +59,7 @@ def _save_offsets(graph: torch.fx.Graph, node: torch.fx.Node, indices: torch.fx.
         found = []
         for axis, (step, pad) in enumerate(zip(_pair(steps), _pair(padding), strict=True)):
             count = counts[axis - 2]
-            number = _call(graph, _aten.arange.default, count, dtype=torch.int64, device=places.device)
+            number = _call(graph, _aten.arange.default, count, dtype=torch.int64, device=positions.device)
             start = _call(graph, _aten.sub.Tensor, _call(graph, _aten.mul.Tensor, number, step), pad)
             found.append(_call(graph, _aten.view.default, start, [count, 1] if axis == 0 else [count]))
         return found
@@ -68,8 +68,8 @@ def _save_offsets(graph: torch.fx.Graph, node: torch.fx.Node, indices: torch.fx.
         row = _quotient(graph, indices, width)
         column = _call(graph, _aten.remainder.Scalar, indices, width)
         inside = [
-            _quotient(graph, _call(graph, _aten.sub.Tensor, place, start), space)
-            for place, start, space in zip((row, column), starts(), spacing, strict=True)
+            _quotient(graph, _call(graph, _aten.sub.Tensor, position, start), space)
+            for position, start, space in zip((row, column), starts(), spacing, strict=True)
         ]
         flat = _call(graph, _aten.add.Tensor, _call(graph, _aten.mul.Tensor, inside[0], columns), inside[1])
         saved = _call(graph, _aten._to_copy.default, flat, dtype=torch.int8)  # noqa: SLF001  # an op's name
@@ -99,7 +99,7 @@ def _numbers(graph: torch.fx.Graph, tensor: torch.fx.Node, op: Any, sizes: Seque
 
 
 def _behind(node: torch.fx.Node, others: Sequence[Any]) -> torch.fx.Node:
-    """Returns the place behind a node and behind all nodes among some numbers, which follow it."""
+    """Returns the position behind a node and behind all nodes among some numbers, which follow it."""
     following = node.next
     numbers = {other for other in others if isinstance(other, torch.fx.Node)}
     while numbers:

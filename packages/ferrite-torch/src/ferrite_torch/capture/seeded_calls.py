@@ -33,13 +33,13 @@ def run_seeded(op: Overload, *args: Any, **named: Any) -> Any:
         fakes = torch.fx.node.map_arg(nodes, lambda node: node.meta["val"])
         call.meta["val"] = op(*fakes[0], **fakes[1])
     several = isinstance(call.meta["val"], (tuple, list))
-    parts = [_part(graph, call, place) for place in range(len(call.meta["val"]))] if several else [call]
+    parts = [_part(graph, call, position) for position in range(len(call.meta["val"]))] if several else [call]
     graph.output(tuple(parts))
     results = compile_graph(torch.fx.GraphModule({}, graph), "inference", Options())(values)
     return tuple(results) if several else results[0]
 
 
-def _part(graph: torch.fx.Graph, call: torch.fx.Node, place: int) -> torch.fx.Node:
-    part = graph.call_function(operator.getitem, (call, place))
-    part.meta["val"] = call.meta["val"][place]
+def _part(graph: torch.fx.Graph, call: torch.fx.Node, position: int) -> torch.fx.Node:
+    part = graph.call_function(operator.getitem, (call, position))
+    part.meta["val"] = call.meta["val"][position]
     return part

@@ -19,15 +19,15 @@ from ferrite_runtime.process.option_ranges import did_you_mean
 from ferrite_torch.errors import OptionError
 
 
-def find_maker(place: str) -> Callable[[], Any]:
+def find_maker(location: str) -> Callable[[], Any]:
     """Returns the function that ``package.module:name`` or ``file.py:name`` names.
 
     Raises:
         OptionError: if there is none.
     """
-    where, separator, name = place.rpartition(":")
+    where, separator, name = location.rpartition(":")
     if not separator:
-        raise OptionError(f"{place!r} is not of the form module:function or file.py:function")
+        raise OptionError(f"{location!r} is not of the form module:function or file.py:function")
     if where.endswith(".py"):
         spec = importlib.util.spec_from_file_location(Path(where).stem, where)
         if spec is None or spec.loader is None or not Path(where).is_file():
@@ -50,10 +50,10 @@ def _run_theirs(what: str, call: Callable[[], Any]) -> Any:
         return call()
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        place = f"{frames[-1].filename}:{frames[-1].lineno}"
+        location = f"{frames[-1].filename}:{frames[-1].lineno}"
         if isinstance(error, SyntaxError):
-            place = f"{error.filename}:{error.lineno}"
-        raise OptionError(f"{what}: {type(error).__name__}: {error} ({place})") from error
+            location = f"{error.filename}:{error.lineno}"
+        raise OptionError(f"{what}: {type(error).__name__}: {error} ({location})") from error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -140,7 +140,7 @@ def run_models(device: str, progress: Progress) -> Iterator[Run]:
 
 
 def print_runs(runs: Sequence[Run], device: str) -> None:
-    """Prints the table of models × kernels × library calls × error."""
+    """Prints the table of models × kernels × extern calls × error."""
     where = "on the GPU" if device == "cuda" else "in Triton's interpreter"
     print(f"\nFerrite's kernels {where}, against eager in float32:\n")
     print(f"  {'model':18s} {'mode':14s} graphs  kernels  extern calls  max error      s")

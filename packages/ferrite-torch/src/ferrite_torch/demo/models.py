@@ -33,7 +33,7 @@ class ImageSizes:
 
 
 class Attention(nn.Module):
-    """Mixes positions: causal self-attention, written out so that its softmax is there to be fused."""
+    """Mixes positions: causal self-attention, spelled out so that its softmax is there to be fused."""
 
     def __init__(self, sizes: TextSizes) -> None:
         super().__init__()

@@ -38,7 +38,7 @@ _TO_TORCH: dict[str, torch.dtype] = {ours.name: theirs for theirs, ours in _PAIR
 def dtype_of(dtype: torch.dtype) -> DType:
     """Returns our type for a torch type.
 
-    Types that only library calls touch are ``opaque``: those that kernels on the GPU at hand cannot read, and those
+    Types that only extern calls touch are ``opaque``: those that kernels on the GPU at hand cannot read, and those
     that we have none for, which are named ``torch.<name>``.
     """
     if dtype in lacking_types():

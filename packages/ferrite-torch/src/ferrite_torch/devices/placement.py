@@ -34,7 +34,7 @@ def is_number_for(device: str, node: torch.fx.Node) -> bool:
     """Returns whether a node casts a 0-d tensor of the CPU for operations on a type of device alone.
 
     Such are the floats that dynamo keeps symbolic, say the constant of a norm. The kernels that read them cast them
-    as well, where each library call would cost the host as much as dozens of launches.
+    as well, where each extern call would cost the host as much as dozens of launches.
     """
     if str(node.target) not in CASTS or any(fake.ndim or fake.device.type == device for fake in _tensors_of(node)):
         return False

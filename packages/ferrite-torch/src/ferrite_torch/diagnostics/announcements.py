@@ -24,8 +24,8 @@ def announce_eager(error: FerriteError, module: torch.fx.GraphModule) -> None:
         error: why.
         module: the graph; its first op stands for it where the error is about none in particular.
     """
-    place = "" if error.origins else place_of(module)
-    reason = f"{place}: {error}" if place else str(error)
+    location = "" if error.origins else location_of(module)
+    reason = f"{location}: {error}" if location else str(error)
     record_fallback(reason)
     announce(f"a graph runs eagerly: {reason}", error.remedy)
 
@@ -36,8 +36,8 @@ def announce(text: str, remedy: str = "") -> None:
         log.warning("%s%s", text, f". What to do: {remedy}" if remedy else "")
 
 
-def place_of(module: torch.fx.GraphModule) -> str:
+def location_of(module: torch.fx.GraphModule) -> str:
     """Returns the first op of a graph that has a source line, with it; the first op where none has."""
     nodes = [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
     origins = [origins_of(node)[0] for node in nodes]
-    return next((origin.told for origin in origins if origin.line), origins[0].told if origins else "")
+    return next((origin.description for origin in origins if origin.line), origins[0].description if origins else "")

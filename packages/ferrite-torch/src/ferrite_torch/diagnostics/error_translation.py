@@ -180,7 +180,7 @@ def translate(error: BaseException, phase: str, origins: Iterable[Origin] = ()) 
         return error
     row = translation_of(error)
     named = tuple(origin for origin in origins if origin.op)
-    where = ", ".join(dict.fromkeys(origin.told for origin in named))
+    where = ", ".join(dict.fromkeys(origin.description for origin in named))
     hint = row.hint or str(getattr(error, "hint", "")) or "the message above says what is wrong"
     subject = f"{where}: " if where else ""
     raised = f" (raised at {find_raiser(error)[1]})" if row.raiser == USER else ""

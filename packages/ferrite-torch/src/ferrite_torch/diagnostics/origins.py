@@ -1,7 +1,7 @@
 """Where an FX node came from, for people: the op, the module path and the source line.
 
 What goes into graphs, and from there into the texts of kernels, names files without their folders, as these texts are
-the same on every machine; messages name them as they can be opened (`Origin.told`).
+the same on every machine; messages name them as they can be opened (`Origin.description`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def origins_of(node: torch.fx.Node) -> Origins:
     """Returns the origin of a node as a tuple of one."""
     from ferrite_ir.language.graph import Origin  # noqa: PLC0415  # see above
 
-    path, line = source_place(node.meta.get("stack_trace"))
+    path, line = source_location(node.meta.get("stack_trace"))
     return (Origin(op_name(node), _module_path(node.meta), f"{PurePath(path).name}:{line}" if line else "", path),)
 
 
@@ -51,7 +51,7 @@ def _refusal(origins: Origins, reason: str, remedy: str) -> Unsupported:
     return error
 
 
-def places_of(module: torch.fx.GraphModule, origins: Iterable[str]) -> dict[str, str]:
+def locations_of(module: torch.fx.GraphModule, origins: Iterable[str]) -> dict[str, str]:
     """Returns, for some of the origins of a graph's nodes as texts, these with the whole paths of their files.
 
     Of two files of one name the first is taken.
@@ -62,7 +62,7 @@ def places_of(module: torch.fx.GraphModule, origins: Iterable[str]) -> dict[str,
         if node.op == "call_function":
             (origin,) = origins_of(node)
             if str(origin) in wanted:
-                found.setdefault(str(origin), origin.told)
+                found.setdefault(str(origin), origin.description)
     return found
 
 
@@ -91,7 +91,7 @@ def _module_path(meta: dict[str, Any]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def source_place(trace: str | None) -> tuple[str, str]:
+def source_location(trace: str | None) -> tuple[str, str]:
     """Returns the file and the line of the innermost frame of a recorded stack trace, ``""`` where there is none."""
     frames = _FRAME.findall(trace) if trace else []
     if not frames:

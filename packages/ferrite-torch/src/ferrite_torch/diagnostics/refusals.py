@@ -1,8 +1,8 @@
-"""``options={"extern": "error"}``: library calls that stand for a missing kernel are errors, all named at once.
+"""``options={"extern": "error"}``: extern calls that stand for a missing kernel are errors, all named at once.
 
-Products, convolutions and attention are library calls by design, and so are the user's own operators, calls with
+Products, convolutions and attention are extern calls by design, and so are the user's own operators, calls with
 effects, copies between devices, and what a model computes on another device than the graph's. Everything else that
-runs as a library call breaks the fusion around it.
+runs as an extern call breaks the fusion around it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _FAMILY_NAMES = """
 """
 
 FAMILY = frozenset(_FAMILY_NAMES.split())
-"""Operators that are library calls by design: products, convolutions, attention."""
+"""Operators that are extern calls by design: products, convolutions, attention."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """One library call: the qualified op, why it is none of our kernels, and where it comes from, as people read it."""
+    """One extern call: the qualified op, why it is none of our kernels, and where it comes from, as people read it."""
 
     op: str
     reason: str
@@ -44,7 +44,7 @@ class Fallback:
 
 
 def is_refused(call: Fallback, other_device: str) -> bool:
-    """Returns whether a library call stands for a missing kernel; ``other_device`` is the reason that is no fault."""
+    """Returns whether an extern call stands for a missing kernel; ``other_device`` is the reason that is no fault."""
     namespace, name, _ = call.op.split(".")
     if namespace not in OWN_NAMESPACES or name in FAMILY:
         return False
@@ -52,7 +52,7 @@ def is_refused(call: Fallback, other_device: str) -> bool:
 
 
 def refuse_fallbacks(calls: Iterable[Fallback], other_device: str) -> None:
-    """Checks that no library call stands for a missing kernel.
+    """Checks that no extern call stands for a missing kernel.
 
     Raises:
         ExternRefused: some do; the message names each op, its source line and the reason.
@@ -62,7 +62,7 @@ def refuse_fallbacks(calls: Iterable[Fallback], other_device: str) -> None:
         return
     lines = dict.fromkeys(f"  {call.origin}: {call.op} ({call.reason})" for call in refused)
     raise ExternRefused(
-        f"{len(refused)} library calls where kernels were asked for:\n"
+        f"{len(refused)} extern calls where kernels were asked for:\n"
         + "\n".join(lines)
         + "\nWhat to do: use an operator that docs/operators.md lists as native or decomposed, take the call out of "
         "the compiled function with torch.compiler.disable, or allow it with options={'extern': 'allow'}."

@@ -24,7 +24,7 @@ class GraphRecord:
     Attributes:
         kind: ``forward``, ``backward`` or ``inference``.
         program: the program as a mapping, in the format of docs/kernel-spec.md.
-        externs: ``(op, reason)`` for each library call, in program order.
+        externs: ``(op, reason)`` for each extern call, in program order.
         seconds: compile seconds by phase.
         is_recalled: whether it came out of the store instead of being compiled.
         names: what the user's program calls symbols of the program's sizes.

@@ -26,7 +26,7 @@ from ferrite_runtime import Target as GpuTarget
 from ferrite_runtime.compilation.assertions import checked_program
 from ferrite_runtime.formats.target import find_ptx_target, find_target
 from ferrite_runtime.kernel_source.allowed_text import find_liberty
-from ferrite_runtime.kernel_source.user_text import place_of_line
+from ferrite_runtime.kernel_source.user_text import location_of_line
 from ferrite_runtime.process.option_ranges import BOOL, FUNCTION, MAYBE_MAPPING, Range
 from ferrite_scheduler import Target
 from ferrite_torch.capture.model_capture import Captured, capture
@@ -270,8 +270,8 @@ class _Exporter:
         returned: Any = captured.backward.graph.output_node().args[0]  # type: ignore[union-attr]
         held = len(captured.held)
         grads = tuple(
-            None if node is None else ("weight", place) if place < held else ("tensor", place - held)
-            for place, node in enumerate(returned)
+            None if node is None else ("weight", location) if location < held else ("tensor", location - held)
+            for location, node in enumerate(returned)
         )
         return Backward(
             self._keep(program, label, targets, "backward"),
@@ -351,10 +351,10 @@ def _refuse_liberties(lowered: LoweredModule) -> None:
     for launch in lowered.launches:
         liberty = find_liberty(str(launch.spec["source"]))
         if liberty is not None:
-            place = place_of_line(launch.function, liberty.line)
+            location = location_of_line(launch.function, liberty.line)
             raise Unsupported(
-                f"{place}: kernel {launch.spec['name']}: {liberty.what}; a bundle holds nothing beyond the language of "
-                "kernels. What to do: write it with other functions of triton.language, or make an operator of the "
+                f"{location}: kernel {launch.spec['name']}: {liberty.what}; a bundle holds nothing beyond the language "
+                "of kernels. What to do: write it with other functions of triton.language, or make an operator of the "
                 "kernel (torch.library.custom_op) and name it where the bundle is loaded (operators=[…])"
             )
 

@@ -9,9 +9,9 @@ from ferrite_torch.errors import Refused
 
 
 def one_hot(classes: Tensor, num_classes: int = -1) -> Tensor:
-    """Returns a row of zeros for each class, with a one at its place; classes are looked at as places of a table are.
+    """Returns a row of zeros for each class, with a one at its position; classes are checked as indices of a table are.
 
-    Torch's own pieces compare each class with the places of the row. What is no class then is a row of zeros.
+    Torch's own pieces compare each class with the positions of the row. What is no class then is a row of zeros.
 
     Raises:
         Refused: eager refuses the type, or numbers that leave no class.

@@ -1,6 +1,6 @@
 """Lowering of higher-order ops that have none of their own.
 
-Each becomes a library call of a place in the captured graph, or the launch of a user's Triton kernel. A user's kernel
+Each becomes an extern call of a place in the captured graph, or the launch of a user's Triton kernel. A user's kernel
 writes to its arguments. In a functional graph it does so "as if on copies": what it writes is copied first, unless
 nobody reads it afterwards.
 """
@@ -26,8 +26,8 @@ from ferrite_torch.calls.higher_order import (
 )
 from ferrite_torch.calls.user_constants import NotWritten
 from ferrite_torch.diagnostics.origins import origins_of, unsupported
+from ferrite_torch.graphs.extern_calls import laid_out
 from ferrite_torch.graphs.graph_numbers import plain_value
-from ferrite_torch.graphs.library_calls import laid_out
 from ferrite_torch.graphs.lifetimes import Lifetimes
 from ferrite_torch.graphs.unbacked_sizes import RunTimeSizes
 from ferrite_torch.graphs.user_launches import UserLaunch, negative_axes, prepare_launch
@@ -82,7 +82,7 @@ class CapturedSteps:
         self._builder.begin(node, origins_of(node), lambda name: self._lifetimes.may_reuse(name, node))
         result = self._launch(target, call) if call.is_user_kernel else self._step(target, node, call)
         op = f"higher_order.{call.name}"
-        self.found.append(Captured(target, position, op, origins_of(node)[0].told, reason))
+        self.found.append(Captured(target, position, op, origins_of(node)[0].description, reason))
         return (None, *result) if call.has_token else result
 
     def launch(self, node: torch.fx.Node) -> Any:
@@ -98,17 +98,17 @@ class CapturedSteps:
         self._refuse_unlaid(node, call)
         self._builder.begin(node, origins_of(node), lambda name: self._lifetimes.may_reuse(name, node))
         operands = operands_of(call)
-        given, places = self._given(call, operands)
+        given, positions = self._given(call, operands)
         values = dict(zip(operands, given, strict=True))
         for size in negative_axes(call, values):
             self._run_time.ask(node, ("ge", size, 0))
         prepared = prepare_launch(node, call, values, self._builder.device, tunes=self._builder.tunes_kernels)
         tensors = [argument for argument in prepared.arguments if isinstance(argument, Tensor)]
-        mutated = [tensors.index(given[place]) for place in places.values()]
+        mutated = [tensors.index(given[position]) for position in positions.values()]
         target = prepared.launch.target
         self._builder.extern(target, prepared.arguments, None, None, mutates=mutated, effects=True)
         self.launches[target] = prepared.launch
-        return {name: given[places[call.kwargs["kwargs"][name]]] for name in call.kwargs["tensors_to_clone"]}
+        return {name: given[positions[call.kwargs["kwargs"][name]]] for name in call.kwargs["tensors_to_clone"]}
 
     def _step(self, target: str, node: torch.fx.Node, call: HigherOrderCall) -> Any:
         operands = [self._operand(operand) for operand in operands_of(call)]
@@ -128,22 +128,22 @@ class CapturedSteps:
         """Returns what a user's Triton kernel has written that torch launches, by the names of its parameters."""
         named = call.kwargs["kwargs"]
         written = list(call.kwargs.get("tensors_to_clone", ()))
-        given, places = self._given(call, operands_of(call))
-        tensors = [place for place, value in enumerate(given) if isinstance(value, Tensor)]
-        mutates = [tensors.index(place) for place in places.values()]
+        given, positions = self._given(call, operands_of(call))
+        tensors = [position for position, value in enumerate(given) if isinstance(value, Tensor)]
+        mutates = [tensors.index(position) for position in positions.values()]
         self._builder.extern(target, given, None, None, mutates=mutates, effects=True)
-        return {name: given[places[named[name]]] for name in written}
+        return {name: given[positions[named[name]]] for name in written}
 
     def _given(
         self, call: HigherOrderCall, operands: list[torch.fx.Node]
     ) -> tuple[list[Any], dict[torch.fx.Node, int]]:
         """Returns the operands of a launch, what it writes as a tensor that it may write to, and where those are."""
         named = call.kwargs["kwargs"]
-        places = {named[name]: operands.index(named[name]) for name in call.kwargs.get("tensors_to_clone", ())}
+        positions = {named[name]: operands.index(named[name]) for name in call.kwargs.get("tensors_to_clone", ())}
         given = [self._operand(operand) for operand in operands]
-        for operand, place in places.items():
-            given[place] = self._writable(operand, given[place], operands)
-        return given, places
+        for operand, position in positions.items():
+            given[position] = self._writable(operand, given[position], operands)
+        return given, positions
 
     def _writable(self, operand: torch.fx.Node, tensor: Tensor, others: list[torch.fx.Node]) -> Tensor:
         """Returns a tensor to be written in place of an operand: itself if nobody reads it later, else a copy."""

@@ -15,7 +15,7 @@ from ferrite_ir.language.sizes import Size, Symbolic, is_static
 from ferrite_torch.calls.higher_order import leaves_of
 from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.diagnostics.origins import origins_of
-from ferrite_torch.graphs.library_calls import laid_out
+from ferrite_torch.graphs.extern_calls import laid_out
 from ferrite_torch.graphs.regions import NoForm, PassedView, Region, Use, own_strides
 from ferrite_torch.graphs.unbacked_sizes import RunTimeSizes
 from ferrite_torch.lowering.builder import Builder
@@ -106,11 +106,11 @@ class ControlFlow:
         if body.tensors != tuple(types) or len(fakes) != count:
             raise NoForm("a loop that does not carry what it is given")
         binds = self._run_time.carried(node)
-        integers = [place for place, fake in enumerate(fakes) if isinstance(fake, torch.SymInt)]
+        integers = [position for position, fake in enumerate(fakes) if isinstance(fake, torch.SymInt)]
         if sorted(binds) != integers or len(integers) != count - len(kept):
             raise NoForm("a loop with results of a data-dependent size")
         given = self._given([*leaves_of(carried), *leaves_of(others)], body)
-        bound = tuple(binds[place] for place in integers)
+        bound = tuple(binds[position] for position in integers)
         origins = origins_of(node)
         self._builder.definitions.append(While(values, test.graph, body.graph, given.args, given.sizes, bound, origins))
         tensors = iter(values)
@@ -207,10 +207,10 @@ class ControlFlow:
         sizes: list[Size] = []
         tensors: list[Tensor] = []
         sliced = range(len(operands))[rows]
-        for place, (operand, parameter) in enumerate(zip(operands, region.parameters, strict=True)):
+        for position, (operand, parameter) in enumerate(zip(operands, region.parameters, strict=True)):
             value = self._results[operand] if isinstance(operand, torch.fx.Node) else operand
             if isinstance(parameter, torch.Tensor):
-                args.append(self._tensor_given(value, parameter, has_rows=place in sliced))
+                args.append(self._tensor_given(value, parameter, has_rows=position in sliced))
                 tensors.append(value)
             elif isinstance(parameter, torch.SymInt):
                 sizes.append(_integer_given(value))
@@ -320,9 +320,9 @@ def _nested(fakes: Sequence[Any], region: Region, values: Sequence[Value], given
     return tuple(found)
 
 
-def _seen(base: Tensor, shape: Shape, places: Point) -> Tensor:
+def _seen(base: Tensor, shape: Shape, positions: Point) -> Tensor:
     """Returns the view of a tensor whose elements are those at these places of it."""
-    return base.viewed(shape, lambda point: places)
+    return base.viewed(shape, lambda point: positions)
 
 
 def _refuse_differences(regions: Sequence[Region]) -> None:

@@ -23,7 +23,9 @@ def donated_arguments(module: torch.fx.GraphModule, positions: Positions) -> fro
     storages = [storage_key(fake) if isinstance(fake, torch.Tensor) else None for fake in _fakes(module)]
     tenants = Counter(storages)
     given = positions.donated
-    return frozenset(place for place in given if storages[place] is not None and tenants[storages[place]] == 1)
+    return frozenset(
+        position for position in given if storages[position] is not None and tenants[storages[position]] == 1
+    )
 
 
 def _fakes(module: torch.fx.GraphModule) -> Iterator[object]:

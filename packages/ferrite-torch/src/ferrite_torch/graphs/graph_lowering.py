@@ -29,12 +29,12 @@ from ferrite_torch.diagnostics.refusals import Fallback
 from ferrite_torch.errors import FerriteError, Unsupported, located
 from ferrite_torch.graphs.captured_steps import A_STEP, CapturedSteps
 from ferrite_torch.graphs.control_flow import ControlFlow
+from ferrite_torch.graphs.extern_calls import call_extern, call_of
 from ferrite_torch.graphs.foreach import is_foreach, lower_foreach
 from ferrite_torch.graphs.graph_inputs import GraphInputs
 from ferrite_torch.graphs.graph_numbers import GraphNumbers, plain_value
 from ferrite_torch.graphs.graph_outputs import GraphOutputs, returned_nodes
 from ferrite_torch.graphs.higher_order_lowerings import HIGHER_ORDER
-from ferrite_torch.graphs.library_calls import call_library, call_of
 from ferrite_torch.graphs.lifetimes import COPY_BACK, Lifetimes, tensors_in
 from ferrite_torch.graphs.lowered_module import LoweredModule
 from ferrite_torch.graphs.node_results import check_result, refuse_layouts, sizes_of_node
@@ -57,7 +57,7 @@ from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.shapes.casts import converted_number
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.rewrites.functionalized import unwrap_functionalized
-from ferrite_torch.rewrites.returned_halves import RETURNED
+from ferrite_torch.rewrites.returned_half_types import RETURNED
 from ferrite_torch.sizes.symbolic_sizes import (
     NeedsNumber,
     depends_on_data,
@@ -82,7 +82,7 @@ NO_LOWERING = "no lowering"
 DATA_DEPENDENT = "its sizes depend on data"
 CALLED_BY_LOWERING = "called by a lowering"
 PRODUCTS = frozenset(("aten.mm.default", "aten.addmm.default", "aten.mm.out", "aten.addmm.out"))
-"""Library calls that count where a lowering makes them; the others that lowerings make only allocate."""
+"""Extern calls that count where a lowering makes them; the others that lowerings make only allocate."""
 OTHER_DEVICE = "not on the device of the graph"
 
 
@@ -117,14 +117,14 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         name: name of the result.
         device: device type of the kernels; None takes it from the graph.
         extends_products: compute large products with odd extents on operands extended with zeros.
-        product_rows: most rows of products of half types that are no library calls.
+        product_rows: most rows of products of half types that are no extern calls.
         wide_product_rows: the same of float32.
         products: who computes those with more rows: ``library``, ``own`` kernels, or ``measured`` for what is faster,
             of which the scheduler will know.
         saved: positions of outputs that may lie as they like, because who reads them is told.
         regenerated: positions of outputs whose storage does not matter, as the caller makes them anew, each with that
             of the argument that it makes them from.
-        strict: raise what a faulty lowering raises; False makes the op a library call and warns.
+        strict: raise what a faulty lowering raises; False makes the op an extern call and warns.
         layouts: strides of arguments, by position, that lie otherwise than their fakes.
         marks: the caller marks results as conjugated or negated when they are read (`LoweredModule.lazy`); without it
             such results are computed, and share no storage.
@@ -212,9 +212,9 @@ class _Walk:
         try:
             self._visit(node)
         except Undecided as question:
-            raise NeedsNumber(origins_of(node)[0].told, question.question, question.sizes) from question
+            raise NeedsNumber(origins_of(node)[0].description, question.question, question.sizes) from question
         except NeedsNumber as need:
-            raise need.at(origins_of(node)[0].told) from need
+            raise need.at(origins_of(node)[0].description) from need
 
     def _visit(self, node: torch.fx.Node) -> None:
         result = self._result(node)
@@ -380,7 +380,7 @@ class _Walk:
             except Exception as error:  # noqa: BLE001  # a defect of a lowering, of whatever kind
                 reason = self._defect(error, node)
         self.externs.append((name, reason or NO_LOWERING))
-        self.fallbacks.append(Fallback(name, reason or NO_LOWERING, origins_of(node)[0].told))
+        self.fallbacks.append(Fallback(name, reason or NO_LOWERING, origins_of(node)[0].description))
         return self._library(node, args, kwargs)
 
     def _call_seeded(self, node: torch.fx.Node, op: Overload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -432,13 +432,13 @@ class _Walk:
             return DATA_DEPENDENT
         if sizes:
             kind = f"its lowering takes no symbolic size ({type(error).__name__}: {error})"
-            raise NeedsNumber(origins_of(node)[0].told, kind, sizes) from error
+            raise NeedsNumber(origins_of(node)[0].description, kind, sizes) from error
         if self.strict or is_data_dependent(error):
             raise _explained(error, node) from error
         kind = type(error).__name__
-        told = origins_of(node)[0].told
+        description = origins_of(node)[0].description
         announce(
-            f"{told}: {node.target} runs as a library call: its lowering failed with {kind}: {error}",
+            f"{description}: {node.target} runs as an extern call: its lowering failed with {kind}: {error}",
             "report it with these lines of the program; options={'fallback': False} makes it an error",
         )
         return f"its lowering failed: {type(error).__name__}"
@@ -465,7 +465,7 @@ class _Walk:
             # Programs pass floats to libraries as numbers only.
             args = torch.fx.node.map_arg(node.args, self._plain)
             kwargs = torch.fx.node.map_arg(node.kwargs, self._plain)
-        result = call_library(self.builder, call_of(node), args, kwargs)
+        result = call_extern(self.builder, call_of(node), args, kwargs)
         self.run_time.bind(self.builder, node, result, count)
         self.write_backs.note_sharing(self.builder.definitions[count:])
         return result

@@ -52,7 +52,7 @@ class GraphNumbers:
             if not is_unbacked_number(fake):
                 raise
             return need
-        return NeedsNumber(origins_of(node)[0].told, f"whether {fake}", ())
+        return NeedsNumber(origins_of(node)[0].description, f"whether {fake}", ())
 
     def _float(self, node: torch.fx.Node, fake: torch.SymFloat) -> Scalar | float:
         try:
@@ -70,11 +70,13 @@ def fixed_float(node: torch.fx.Node, fake: torch.SymFloat) -> float:
         Unsupported: it has none yet.
     """
     if is_unbacked_number(fake):
-        raise unsupported(node, f"a library call or a result takes {fake}, which depends on data")
-    record_specialisation(origins_of(node)[0].told if node.op == "call_function" else node.name, "a symbolic float")
+        raise unsupported(node, f"an extern call or a result takes {fake}, which depends on data")
+    record_specialisation(
+        origins_of(node)[0].description if node.op == "call_function" else node.name, "a symbolic float"
+    )
     return float(fake)
 
 
 def plain_value(node: torch.fx.Node, result: Any) -> Any:
-    """Returns the result of a node in a form that library calls and callers take: a float as its present value."""
+    """Returns the result of a node in a form that extern calls and callers take: a float as its present value."""
     return fixed_float(node, node.meta["val"]) if isinstance(result, Scalar) else result

@@ -14,9 +14,9 @@ from ferrite_torch.calls.lazy_results import LazyResult
 from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.diagnostics.origins import origins_of, unsupported
 from ferrite_torch.errors import Unsupported
+from ferrite_torch.graphs.extern_calls import laid_out, same_layout
 from ferrite_torch.graphs.graph_inputs import Passed
 from ferrite_torch.graphs.graph_numbers import plain_value
-from ferrite_torch.graphs.library_calls import laid_out, same_layout
 from ferrite_torch.graphs.lifetimes import Lifetimes
 from ferrite_torch.graphs.storages import is_lazy, returned_by
 from ferrite_torch.lowering.builder import Builder
@@ -135,10 +135,10 @@ class GraphOutputs:
         What was computed for an input may lie otherwise, and begins elsewhere, than the input in whose storage the
         caller makes the view: strides and begin are those of the same view ops called on the input.
         """
-        place = self._graph.find_nodes(op="placeholder")[self._regenerated[len(self.values)]]
-        given = results.get(place)
+        position = self._graph.find_nodes(op="placeholder")[self._regenerated[len(self.values)]]
+        given = results.get(position)
         own = given.strided() if isinstance(given, Tensor) else None
-        back = self._lifetimes.written_back.get(place)
+        back = self._lifetimes.written_back.get(position)
         if own is None or back is None:
             return None
         calls: list[torch.fx.Node] = []
@@ -147,12 +147,12 @@ class GraphOutputs:
                 return None
             calls.append(node)
             node = node.args[0]
-        fake = place.meta["val"]
+        fake = position.meta["val"]
         for call in reversed(calls):
             assert callable(call.target), "the loop above has seen to that"
             args, kwargs = torch.fx.node.map_arg((call.args[1:], call.kwargs), lambda argument: argument.meta["val"])
             fake = call.target(fake, *args, **kwargs)
-        return _view_at(replace(own, name=self._versions.get(own.name, own.name)), place.meta["val"], fake)
+        return _view_at(replace(own, name=self._versions.get(own.name, own.name)), position.meta["val"], fake)
 
     def _lies_in_input(self, result: Any) -> bool:
         view = result.strided() if isinstance(result, Tensor) else None
@@ -228,10 +228,10 @@ def _view_at(base: View, whole_fake: torch.Tensor, fake: torch.Tensor) -> View |
     dtype = dtype_of(fake.dtype)
     begins = size_of(fake.storage_offset()) * fake.itemsize
     offset = base.offset * whole_fake.itemsize + begins - size_of(whole_fake.storage_offset()) * whole_fake.itemsize
-    places = quotient(offset, fake.itemsize) if offset != 0 else 0
-    if places is None or is_provably_at_most(places, -1):
+    positions = quotient(offset, fake.itemsize) if offset != 0 else 0
+    if positions is None or is_provably_at_most(positions, -1):
         return None
-    return View(base.name, dtype, sizes_of(fake.shape), steps_of(fake), places)
+    return View(base.name, dtype, sizes_of(fake.shape), steps_of(fake), positions)
 
 
 def _plain_output(value: Any) -> Output:

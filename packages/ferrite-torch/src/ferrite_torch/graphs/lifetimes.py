@@ -22,7 +22,7 @@ class Lifetimes:
 
     def __init__(self, graph: torch.fx.Graph) -> None:
         self.storages = Storages(graph)
-        self.position: dict[torch.fx.Node, int] = {node: place for place, node in enumerate(graph.nodes)}
+        self.position: dict[torch.fx.Node, int] = {node: position for position, node in enumerate(graph.nodes)}
         self.written_back: dict[torch.fx.Node, torch.fx.Node] = {
             node.args[0]: node for node in graph.nodes if node.op == "call_function" and str(node.target) == COPY_BACK
         }

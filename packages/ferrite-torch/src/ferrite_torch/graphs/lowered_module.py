@@ -24,12 +24,12 @@ class LoweredModule:
         constants: tensors that the module holds.
         selection: positions of the arguments that the graph takes; sizes and unread arguments are not among them.
         arguments: number of arguments of the module.
-        externs: ``(op, reason)`` of each library call, in order.
+        externs: ``(op, reason)`` of each extern call, in order.
         repeats: positions of outputs that equal an earlier output (or an input) but are tensors of their own in torch.
         passed: positions of outputs that are arguments which the graph does not take, and of these arguments; the graph
             returns None in their place.
         lazy: outputs that the caller has to mark as conjugated or negated when they are read.
-        fallbacks: the library calls that stand for one op of the module each, with their source lines.
+        fallbacks: the extern calls that stand for one op of the module each, with their source lines.
         names: what the user's program calls symbols of the graph.
         captured: the steps that call a place in the module's graph.
         callees: the graphs that the graph calls, each behind those that it calls.

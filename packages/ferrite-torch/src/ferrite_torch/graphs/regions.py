@@ -19,8 +19,8 @@ from ferrite_ir.language.graph import Graph, Output, TensorType, whole
 from ferrite_ir.language.sizes import Size, Symbolic
 from ferrite_ir.text.fingerprint import fingerprint
 from ferrite_ir.text.printer import graph_symbols
+from ferrite_torch.graphs.extern_calls import laid_out
 from ferrite_torch.graphs.graph_inputs import GraphInputs, SizeArgument
-from ferrite_torch.graphs.library_calls import laid_out
 from ferrite_torch.graphs.lifetimes import Lifetimes
 from ferrite_torch.graphs.storages import is_lazy, returned_by
 from ferrite_torch.lowering.builder import Builder
@@ -183,9 +183,9 @@ class RegionOutputs:
         self._tensors.append(whole(tensor.value))
 
     def _strides(self, node: torch.fx.Node, tensor: Tensor) -> Strides:
-        place = sum(isinstance(item, TensorType) for item in self.returned)
+        position = sum(isinstance(item, TensorType) for item in self.returned)
         if self._use.wanted is not None:
-            return self._use.wanted[place]
+            return self._use.wanted[position]
         return own_strides(node.meta["val"], tensor)
 
     def _own(self, tensor: Tensor, strides: Strides) -> Tensor:

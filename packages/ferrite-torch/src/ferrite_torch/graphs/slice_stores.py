@@ -27,10 +27,10 @@ def slice_scatter(
     size = target.shape[dim]
     first = 0 if start is None else max(0, start + size if start < 0 else start)
 
-    def place(point: Point) -> Point:
+    def position(point: Point) -> Point:
         return (*point[:dim], point[dim] * step + min(first, size), *point[dim + 1 :])
 
-    return builder.update(target, "set", source.shape, place, source.at)
+    return builder.update(target, "set", source.shape, position, source.at)
 
 
 def select_scatter(builder: Builder, target: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
@@ -39,10 +39,10 @@ def select_scatter(builder: Builder, target: Tensor, source: Tensor, dim: int, i
     size = target.shape[dim]
     chosen = ix.constant(index + size if index < 0 else index)
 
-    def place(point: Point) -> Point:
+    def position(point: Point) -> Point:
         return (*point[:dim], chosen, *point[dim:])
 
-    return builder.update(target, "set", source.shape, place, source.at)
+    return builder.update(target, "set", source.shape, position, source.at)
 
 
 IN_PLACE: dict[str, Callable[..., Tensor]] = {

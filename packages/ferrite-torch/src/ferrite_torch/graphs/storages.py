@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.graphs.library_calls import traits_of
+from ferrite_torch.graphs.extern_calls import traits_of
 from ferrite_torch.rewrites.overlapping_targets import has_windows
 from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.operators import Overload, schema_of
@@ -50,7 +50,7 @@ class Storages:
         Those are several results, windows of one that lie on each other, or one that is conjugated or negated when it
         is read. ``unseen`` has the positions of results whose storage nobody sees.
         """
-        seen = [item for place, item in enumerate(returned_by(self._graph)) if place not in unseen]
+        seen = [item for position, item in enumerate(returned_by(self._graph)) if position not in unseen]
         keys = Counter(map(self.of, seen))
         keys.update(self.of(item) for item in seen if self._is_always_a_view(item))
         shared = {key for key, count in keys.items() if key is not None and count > 1}
@@ -62,7 +62,7 @@ class Storages:
 
     def bases_of(self, positions: Collection[int]) -> Mapping[int, torch.fx.Node]:
         """Returns the base of each storage that results at some positions lie in: an argument, or what makes it."""
-        keys = [self.of(item) for place, item in enumerate(returned_by(self._graph)) if place in positions]
+        keys = [self.of(item) for position, item in enumerate(returned_by(self._graph)) if position in positions]
         return self._first_nodes({key for key in keys if key is not None})
 
     def _first_nodes(self, keys: Collection[int]) -> dict[int, torch.fx.Node]:

@@ -1,6 +1,6 @@
 """Data-dependent sizes and numbers (torch calls them unbacked): what binds each, and what is asked of them.
 
-A library call whose result has such an extent binds it, ``item`` binds the number that it reads, and a slice binds the
+An extern call whose result has such an extent binds it, ``item`` binds the number that it reads, and a slice binds the
 length that it computes: the walk over a graph calls `RunTimeSizes.bind` after each node. Conditions, of the user's
 ``torch._check`` or of torch's own, and the ranges that kernels are compiled for, become checks: each stands behind the
 definition that binds its last symbol, before anything that uses one.
@@ -83,7 +83,7 @@ def _numbers(value: Any) -> Iterator[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Requirement:
     """A condition, and who asks it: the source line, and what stands there ("" where that is not known).
 
     A condition on floats is one on the truth that the graph computes of them; ``text`` says what it is about.
@@ -102,7 +102,7 @@ class RunTimeSizes:
         self.names: dict[str, str] = {}
         """What the user's program calls the symbols that a run tells."""
         self._lines: dict[str, str] = {}
-        self._asked: dict[Any, _Asked] = {}
+        self._requirements: dict[Any, _Requirement] = {}
         self._granted: set[Any] = set()
         self._truths: dict[Scalar, Symbolic] = {}
 
@@ -125,10 +125,10 @@ class RunTimeSizes:
         found = unbacked_bindings(node)
         if not found:
             return
-        for place in range(count, len(builder.definitions)):
-            made = builder.definitions[place]
+        for location in range(count, len(builder.definitions)):
+            made = builder.definitions[location]
             if isinstance(made, Extern):
-                builder.definitions[place] = replace(made, effects=True)
+                builder.definitions[location] = replace(made, effects=True)
         for symbol, path in found:
             match path:
                 case (*items, ("size", axis)):
@@ -165,10 +165,10 @@ class RunTimeSizes:
     def bind_view(self, builder: Builder, node: torch.fx.Node, x: Tensor, given: Sequence[Any]) -> None:
         """Binds what a view in `BINDING_VIEWS` computes from numbers, and has it checked that it lies inside."""
         if str(node.target) == "aten.select.int":
-            size, place = x.shape[axis_of(given[0], x.ndim)], size_of(given[1])
-            if isinstance(place, Symbolic) and depends_on_data((place,), environment_of(node)):
-                self.ask(node, ("le", -size, place))
-                self.ask(node, ("lt", place, size))
+            size, location = x.shape[axis_of(given[0], x.ndim)], size_of(given[1])
+            if isinstance(location, Symbolic) and depends_on_data((location,), environment_of(node)):
+                self.ask(node, ("le", -size, location))
+                self.ask(node, ("lt", location, size))
             return
         if unbacked_bindings(node):
             self._bind_slice(builder, node, x, given)
@@ -213,7 +213,7 @@ class RunTimeSizes:
         known = replaced_symbol(symbol, environment_of(node))
         if known is not None:
             environment = environment_of(node)
-            self._ask(_Asked(("eq", name, size_of_expression(known, environment)), *_place(node)))
+            self._ask(_Requirement(("eq", name, size_of_expression(known, environment)), *_location(node)))
 
     # --- what is asked ----------------------------------------------------------------------------------------------
 
@@ -246,28 +246,30 @@ class RunTimeSizes:
             self._truths[truth] = sizes.symbol(f"truth{len(self._truths)}", None, None, None)
             builder.begin(node, origins_of(node))
             builder.extern(READ, [self._truths[truth], builder.loop((), BOOL, lambda point: truth)], effects=True)
-        asked = _Asked(("eq", self._truths[truth], 1), *_place(node), named(text, self.names))
-        self._asked[bound_key(asked.condition)] = asked  # twice, as other conditions: the last is the user's own line
+        requirement = _Requirement(("eq", self._truths[truth], 1), *_location(node), named(text, self.names))
+        self._requirements[bound_key(requirement.condition)] = (
+            requirement  # twice, as other conditions: the last is the user's own line
+        )
 
     def _note(self, node: torch.fx.Node, condition: Condition | bool) -> None:  # noqa: FBT001  # or what is known of it
         if condition is False:
             raise unsupported(node, "a check that never holds")
         if condition is not True:
             # Torch asks the same twice: where it learns the size, and then at the user's own line.
-            self._asked[bound_key(condition)] = _Asked(condition, *_place(node))
+            self._requirements[bound_key(condition)] = _Requirement(condition, *_location(node))
 
     def _note_bounds(self, node: torch.fx.Node, size: Size, low: int | None, high: int | None) -> None:
         if isinstance(size, Symbolic):
             for kind, bound in (("ge", low), ("le", high)):
                 if bound is not None:
-                    self._ask(_Asked((kind, size, bound), *_place(node)))
+                    self._ask(_Requirement((kind, size, bound), *_location(node)))
 
     def ask(self, node: torch.fx.Node, condition: Condition) -> None:
         """Notes what the lowering of a node needs."""
-        self._ask(_Asked(condition, *_place(node)))
+        self._ask(_Requirement(condition, *_location(node)))
 
-    def _ask(self, asked: _Asked) -> None:
-        self._asked.setdefault(bound_key(asked.condition), asked)
+    def _ask(self, requirement: _Requirement) -> None:
+        self._requirements.setdefault(bound_key(requirement.condition), requirement)
 
     # --- the checks -------------------------------------------------------------------------------------------------
 
@@ -277,15 +279,15 @@ class RunTimeSizes:
         ``names`` are what the user's program calls symbols.
         """
         bindings = bindings_of(graph)
-        told = {found.symbol: found.result >= 0 for made in bindings.values() for found in made}
+        bound = {found.symbol: found.result >= 0 for made in bindings.values() for found in made}
         for symbol in graph_symbols(graph):
-            is_told = symbol.name in told or symbol.name in self.names or symbol.hint is None
-            for asked in _ranges(symbol, self._lines.get(symbol.name, "")) if is_told else ():
-                self._ask(asked)
+            is_bound = symbol.name in bound or symbol.name in self.names or symbol.hint is None
+            for requirement in _ranges(symbol, self._lines.get(symbol.name, "")) if is_bound else ():
+                self._ask(requirement)
         waiting = [
-            (symbols_in(asked.condition), asked)
-            for key, asked in self._asked.items()
-            if key not in self._granted and not _is_plain(asked.condition, told)
+            (symbols_in(requirement.condition), requirement)
+            for key, requirement in self._requirements.items()
+            if key not in self._granted and not _is_plain(requirement.condition, bound)
         ]
         if not waiting:
             return graph
@@ -297,23 +299,25 @@ class RunTimeSizes:
                 if position not in bindings:
                     continue
                 known.update(found.symbol for found in bindings[position])
-            definitions.extend(self._definition(asked, names) for symbols, asked in waiting if symbols <= known)
-            waiting = [(symbols, asked) for symbols, asked in waiting if not symbols <= known]
+            definitions.extend(
+                self._definition(requirement, names) for symbols, requirement in waiting if symbols <= known
+            )
+            waiting = [(symbols, requirement) for symbols, requirement in waiting if not symbols <= known]
         return replace(graph, definitions=tuple(definitions))
 
-    def _definition(self, asked: _Asked, known: Mapping[str, str]) -> Extern:
-        symbols = () if asked.text else _symbols_of(asked.condition)
+    def _definition(self, requirement: _Requirement, known: Mapping[str, str]) -> Extern:
+        symbols = () if requirement.text else _symbols_of(requirement.condition)
         names = {str(size): known.get(str(size), str(size)) for size in symbols}
-        text = f"{asked.text or condition_text(asked.condition, names)} does not hold"
-        place = ": ".join(part for part in (asked.line, asked.code, text) if part)
+        text = f"{requirement.text or condition_text(requirement.condition, names)} does not hold"
+        location = ": ".join(part for part in (requirement.line, requirement.code, text) if part)
         made = dict.fromkeys(
             f"{names[name]} comes from {self._lines[name]}"
             for name in names
-            if name in self._lines and asked.line not in self._lines[name]
+            if name in self._lines and requirement.line not in self._lines[name]
         )
-        message = f"{place} ({'; '.join(made)})" if made else place
+        message = f"{location} ({'; '.join(made)})" if made else location
         named = tuple((names[str(size)], size) for size in symbols)
-        return Extern((), CHECK, (asked.condition, message, named), effects=True)
+        return Extern((), CHECK, (requirement.condition, message, named), effects=True)
 
 
 def _range_of(node: torch.fx.Node) -> tuple[Size, int | None, int | None]:
@@ -326,17 +330,17 @@ def _range_of(node: torch.fx.Node) -> tuple[Size, int | None, int | None]:
     return size_of(value), max(low or 0, 0) if is_size else low, high
 
 
-def _ranges(symbol: Symbol, line: str) -> Iterator[_Asked]:
+def _ranges(symbol: Symbol, line: str) -> Iterator[_Requirement]:
     if symbol.low is not None:
-        yield _Asked(("ge", symbol.size, symbol.low), line)
+        yield _Requirement(("ge", symbol.size, symbol.low), line)
     if symbol.high is not None:
-        yield _Asked(("le", symbol.size, symbol.high), line)
+        yield _Requirement(("le", symbol.size, symbol.high), line)
 
 
-def _is_plain(condition: Condition, told: dict[str, bool]) -> bool:
+def _is_plain(condition: Condition, bound: dict[str, bool]) -> bool:
     """Returns whether a condition says that an extent is not negative."""
     kind, *sides = condition
-    return bool(kind == "ge" and sides[1] == 0 and told.get(str(sides[0]), False))
+    return bool(kind == "ge" and sides[1] == 0 and bound.get(str(sides[0]), False))
 
 
 def symbols_in(condition: Condition) -> frozenset[str]:
@@ -357,7 +361,7 @@ def _symbols_of(condition: Condition) -> tuple[Symbolic, ...]:
     return tuple(found)
 
 
-def _place(node: torch.fx.Node) -> tuple[str, str]:
+def _location(node: torch.fx.Node) -> tuple[str, str]:
     """Returns the source line of a node, and what stands there."""
     origin = origins_of(node)[0]
     return origin.line, source_text(node)
@@ -372,9 +376,9 @@ def _user_name(node: torch.fx.Node) -> str:
     assigned = [made for made in line.body if isinstance(made, ast.Assign)]
     if len(assigned) == 1 and len(assigned[0].targets) == 1:
         names = [found.id for found in _elements(assigned[0].targets[0]) if isinstance(found, ast.Name)]
-        told = [node] if len(names) == 1 else _told_together(node)
-        if len(names) == len(told) == len(_elements(assigned[0].targets[0])):
-            return names[told.index(node)]
+        bound = [node] if len(names) == 1 else _bound_together(node)
+        if len(names) == len(bound) == len(_elements(assigned[0].targets[0])):
+            return names[bound.index(node)]
     calls = [found for found in ast.walk(line) if isinstance(found, ast.Call) and _is_read(found.func)]
     return ast.unparse(calls[0]) if len(calls) == 1 and str(node.target) == READS else node.name
 
@@ -383,7 +387,7 @@ def _elements(target: ast.expr) -> list[ast.expr]:
     return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
 
 
-def _told_together(node: torch.fx.Node) -> list[torch.fx.Node]:
+def _bound_together(node: torch.fx.Node) -> list[torch.fx.Node]:
     """Returns the nodes of one source line that tell sizes or numbers, in order."""
     line = origins_of(node)[0].line
     return [n for n in node.graph.nodes if unbacked_bindings(n) and origins_of(n)[0].line == line]

@@ -24,7 +24,7 @@ from ferrite_runtime.formats.divisors import divisor_of
 from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.kernel_spec import Grid, KernelSpec, Param
 from ferrite_runtime.kernel_source.user_kernels import Launched, launched_kernel
-from ferrite_runtime.kernel_source.user_text import place_of
+from ferrite_runtime.kernel_source.user_text import location_of
 from ferrite_torch.calls.higher_order import HigherOrderCall
 from ferrite_torch.calls.user_constants import FixedLaunch, NotWritten, fixed_launch, written
 from ferrite_torch.diagnostics.origins import origins_of
@@ -45,18 +45,18 @@ class UserLaunch:
     Attributes:
         target: of the calls that launch it.
         spec: its spec.
-        place: where it is written, as ``path:line``.
+        location: where it is written, as ``path:line``.
         function: the jitted function.
     """
 
     target: str
     spec: Mapping[str, Any]
-    place: str
+    location: str
     function: Any = field(compare=False, repr=False)
 
-    def places(self) -> Iterator[tuple[str, str]]:
+    def locations(self) -> Iterator[tuple[str, str]]:
         """Yields what a spec says of where its kernel is written, and the same with the whole path."""
-        yield _told(self.function), f"{self.function.__name__} ({self.place})"
+        yield _described(self.function), f"{self.function.__name__} ({self.location})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,12 @@ def prepare_launch(
         configs, written_grids = _widened(configs, written_grids)
     name = function.__name__
     launched = Launched(
-        tuple(builder.params), builder.constants, tuple(configs), tuple(written_grids), programs, (_told(function),)
+        tuple(builder.params),
+        builder.constants,
+        tuple(configs),
+        tuple(written_grids),
+        programs,
+        (_described(function),),
     )
     try:
         spec = launched_kernel(function, launched)
@@ -119,12 +124,12 @@ def _held(call: HigherOrderCall) -> Mapping[str, Any]:
 
 
 def _launch_of(spec: KernelSpec, name: str, function: Any) -> UserLaunch:
-    return UserLaunch(f"kernel.{name}.k{spec.id[:16]}", spec.to_mapping(), place_of(function), function)
+    return UserLaunch(f"kernel.{name}.k{spec.id[:16]}", spec.to_mapping(), location_of(function), function)
 
 
-def _told(function: Any) -> str:
+def _described(function: Any) -> str:
     """Returns a kernel and where it is written, its file without the folder."""
-    path, _, line = place_of(function).rpartition(":")
+    path, _, line = location_of(function).rpartition(":")
     return f"{function.__name__} ({path.replace(chr(92), '/').rpartition('/')[2]}:{line})"
 
 
@@ -165,7 +170,7 @@ class _Arguments:
 
     def _wrong(self, reason: str) -> Exception:
         function = self.fixed.kernel.function
-        return _refused(self.node, f"a launch of {function.__name__} ({place_of(function)}): {reason}")
+        return _refused(self.node, f"a launch of {function.__name__} ({location_of(function)}): {reason}")
 
     def _take(self, param: Any, value: Any) -> None:
         if param.is_constexpr or value is None:
@@ -292,8 +297,8 @@ def _grid(
             raise NotWritten(f"its grid is {axis!r}, which is no number of programs")
         if isinstance(axis, int) and axis < 0:
             function = fixed.kernel.function
-            place = f"{function.__name__} ({place_of(function)})"
-            raise _refused(node, f"a launch of {place} on a grid of {tuple(found)}: no axis can be negative")
+            location = f"{function.__name__} ({location_of(function)})"
+            raise _refused(node, f"a launch of {location} on a grid of {tuple(found)}: no axis can be negative")
     return (*found, 1, 1)[:3]
 
 
@@ -312,7 +317,7 @@ def _programs(
     stem = "programs"
     while any(name.startswith(stem) for name in taken):
         stem += "_"
-    names = {size: f"{stem}_{place}" for place, size in enumerate(numbers)}
+    names = {size: f"{stem}_{location}" for location, size in enumerate(numbers)}
     params = tuple(Param(name, "size", "i32", hint=hint(size)) for size, name in names.items())
     found: list[Grid] = []
     for grid in grids:

@@ -101,6 +101,6 @@ class WriteBacks:
 
     def _later_readers(self, node: torch.fx.Node, root: str) -> list[torch.fx.Node]:
         """Returns the nodes read after ``node`` whose result lies in a storage."""
-        place, last_use = self._lifetimes.position[node], self._lifetimes.last_use
-        readers = (reader for reader in self._lifetimes.readers(root) if last_use(reader) > place)
+        position, last_use = self._lifetimes.position[node], self._lifetimes.last_use
+        readers = (reader for reader in self._lifetimes.readers(root) if last_use(reader) > position)
         return [reader for reader in readers if self._lifetimes.root(self._results[reader].value.name) == root]

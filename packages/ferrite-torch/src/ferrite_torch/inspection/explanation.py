@@ -1,4 +1,4 @@
-"""What became of a model: its graphs, their kernels and library calls, and why something did not compile."""
+"""What became of a model: its graphs, their kernels and extern calls, and why something did not compile."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class GraphExplanation:
     Attributes:
         kind: ``forward``, ``backward`` or ``inference``.
         kernels: its kernels.
-        externs: its library calls, as ``(op, reason, count)``.
+        externs: its extern calls, as ``(op, reason, count)``.
         seconds: compile seconds by phase.
         launches: those of a call, at most: one may not take place at all, and then has no kernel without a condition.
             Those of a graph that is called count once.
@@ -90,7 +90,7 @@ class GraphExplanation:
         always = sum(kernel.launches for kernel in self.kernels if kernel.condition in ("", OTHERWISE))
         launches = f"{'' if always == self.launches else 'at most '}{self.launches} launches"
         calls = sum(count for _, _, count in self.externs)
-        lines = [f"{self.kind} graph: {launches} of {len(self.kernels)} kernels, {calls} library calls"]
+        lines = [f"{self.kind} graph: {launches} of {len(self.kernels)} kernels, {calls} extern calls"]
         lines += [f"  {kernel}" for kernel in self.kernels]
         lines += [f"  library {op}{f' x{count}' if count > 1 else ''}: {reason}" for op, reason, count in self.externs]
         lines += [f"  {text}{f' x{count}' if count > 1 else ''}" for text, count in self.calls]
@@ -103,11 +103,11 @@ class GraphExplanation:
 class GraphBreak:
     """A place where the captured graph ends: its source line as ``path:line``, and dynamo's reason, hints included."""
 
-    place: str
+    location: str
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.reason}" if self.place else self.reason
+        return f"{self.location}: {self.reason}" if self.location else self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def _graph_break(reason: str, frames: Sequence[Any]) -> GraphBreak:
 
 
 def explain_graph(record: GraphRecord) -> GraphExplanation:
-    """Returns the kernels, library calls and boundaries of one compiled graph."""
+    """Returns the kernels, extern calls and boundaries of one compiled graph."""
     launches: Counter[str] = Counter()
     steps = [step for step in all_steps(record.program) if step["do"] == "launch"]
     conditions: dict[str, dict[str, None]] = {}
@@ -246,13 +246,13 @@ def explain_graph(record: GraphRecord) -> GraphExplanation:
             launches[kernel] += 1
             if condition:
                 conditions.setdefault(kernel, {})[condition] = None
-    told = _told(record.schedule)
+    descriptions = _descriptions(record.schedule)
     kernels = tuple(
         KernelLine(
             spec["name"],
             spec["form"],
             launches[spec["id"]],
-            tuple(told.get(origin, origin) for origin in spec.get("origin", ())),
+            tuple(descriptions.get(origin, origin) for origin in spec.get("origin", ())),
             "; ".join(conditions.get(spec["id"], ())),
         )
         for spec in record.program["kernels"]
@@ -286,11 +286,11 @@ def _named(found: Iterable[Boundary], record: GraphRecord) -> Iterator[Boundary]
         yield replace(boundary, first=first, second=second)
 
 
-def _told(schedule: Schedule | None) -> dict[str, str]:
+def _descriptions(schedule: Schedule | None) -> dict[str, str]:
     """Returns for each origin, as it is written down with kernels, what it is with its whole path."""
     graphs = () if schedule is None else (schedule.graph, *(callee.graph for callee in schedule.callees))
     definitions = (definition for graph in graphs for definition in graph.definitions)
-    return {str(origin): origin.told for definition in definitions for origin in definition.origins}
+    return {str(origin): origin.description for definition in definitions for origin in definition.origins}
 
 
 def _choices(launch: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -37,9 +37,9 @@ def _terms(expr: Any) -> Counter[Any]:
     operation, *operands = expr
     if operation in ("add", "sub"):
         found: Counter[Any] = Counter()
-        for place, operand in enumerate(operands):
+        for position, operand in enumerate(operands):
             for atom, count in _terms(operand).items():
-                found[atom] += -count if operation == "sub" and place else count
+                found[atom] += -count if operation == "sub" and position else count
         return Counter({atom: count for atom, count in found.items() if count})
     numbers = [operand for operand in operands if isinstance(operand, int)]
     if operation == "mul" and len(numbers) == 1 and len(operands) == 2:

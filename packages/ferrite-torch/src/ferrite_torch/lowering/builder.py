@@ -64,7 +64,7 @@ _DIM_LIKE = re.compile(r"[dr]\d+\Z")
 
 
 class Unlowered(Exception):
-    """An op cannot be expressed as definitions here; it becomes a library call, counted under this reason."""
+    """An op cannot be expressed as definitions here; it becomes an extern call, counted under this reason."""
 
 
 class Builder:
@@ -126,10 +126,10 @@ class Builder:
 
     def round_since(self, count: int) -> None:
         """Takes excess precision from the half values that the definitions behind the first ``count`` make."""
-        for place, definition in enumerate(self.definitions[count:], count):
+        for position, definition in enumerate(self.definitions[count:], count):
             if isinstance(definition, Loop):
                 bodies = tuple(without_excess(body, {}) for body in definition.bodies)
-                self.definitions[place] = replace(definition, bodies=bodies)
+                self.definitions[position] = replace(definition, bodies=bodies)
 
     def input(self, name: str, dtype: DType, shape: Shape, strides: tuple[int, ...], device: str = "") -> Tensor:
         """Returns a new input of the graph."""
@@ -206,8 +206,8 @@ class Builder:
             right: the same of the right one.
         """
         dims, reduced = grid_dims(shape), reduction_dims((points,))
-        *batch, row, column, place = (dim.index for dim in (*dims, *reduced))
-        first, second = left((*batch, row, place)), right((*batch, place, column))
+        *batch, row, column, position = (dim.index for dim in (*dims, *reduced))
+        first, second = left((*batch, row, position)), right((*batch, position, column))
         value = self._value(first.dtype.compute, shape, None)
         self.definitions.append(Contract(value, dims, reduced, first, second, self._origins))
         return whole_tensor(value)
@@ -356,7 +356,7 @@ class Builder:
         mutates: Sequence[int] = (),
         effects: bool = False,
     ) -> Any:
-        """Returns the results of a library call, nested like ``fakes``: a `Tensor`, a tuple of them, or None.
+        """Returns the results of an extern call, nested like ``fakes``: a `Tensor`, a tuple of them, or None.
 
         Numbers among the fakes stay.
 
@@ -371,10 +371,13 @@ class Builder:
         flat: list[Any] = []
         rebuild = _flatten(fakes, flat)
         several = isinstance(fakes, (tuple, list))
-        results = tuple(self._extern_result(fake, place if several else None) for place, fake in enumerate(flat))
-        mutated = tuple(dict.fromkeys(operands[place].value.name for place in mutates))
+        results = tuple(self._extern_result(fake, position if several else None) for position, fake in enumerate(flat))
+        mutated = tuple(dict.fromkeys(operands[position].value.name for position in mutates))
         shared = tuple(
-            (result.name, operands[place].value.name) for result in results if result is not None for place in aliases
+            (result.name, operands[position].value.name)
+            for result in results
+            if result is not None
+            for position in aliases
         )
         self.definitions.append(Extern(results, target, given, named, shared, mutated, effects, self._origins))
         tensors = [
@@ -415,7 +418,7 @@ class Builder:
 
     def new_values(self, types: Sequence[TensorType], *, numbered: bool = False) -> tuple[Value, ...]:
         """Returns new values of these types, for a definition that the caller appends itself."""
-        stems = (f"{self._stem}_{place}" if numbered else self._stem for place in range(len(types)))
+        stems = (f"{self._stem}_{position}" if numbered else self._stem for position in range(len(types)))
         return tuple(Value(self._fresh(stem), kind) for stem, kind in zip(stems, types, strict=True))
 
     def fresh_copy(self, tensor: Tensor, strides: Sequence[int] | None = None) -> Tensor:
@@ -538,7 +541,7 @@ def _flatten_sequence(fakes: Sequence[Any], flat: list[Any]) -> Callable[[list[A
         if isinstance(fake, (tuple, list)):
             parts.append(_flatten_sequence(fake, flat))
         else:
-            place = len(flat)
+            position = len(flat)
             flat.append(size_of(fake) if isinstance(fake, torch.SymInt) else fake)
-            parts.append(lambda leaves, place=place: leaves[place])  # type: ignore[misc]
+            parts.append(lambda leaves, position=position: leaves[position])  # type: ignore[misc]
     return lambda leaves: tuple(part(leaves) for part in parts)

@@ -127,8 +127,8 @@ def element_at(
     None stands for the operand's own computation type. With ``stored`` the element is taken as it is stored.
     """
     if isinstance(element, Tensor):
-        place = broadcast_point(element.shape, shape, point)
-        loaded = element.stored_at(place) if stored else element.at(place)
+        position = broadcast_point(element.shape, shape, point)
+        loaded = element.stored_at(position) if stored else element.at(position)
         return sc.cast(loaded, element.dtype.compute if dtype is None else dtype)
     if isinstance(element, Scalar):
         return sc.cast(element, F64 if dtype is None else dtype)

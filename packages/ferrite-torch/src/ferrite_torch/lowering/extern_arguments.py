@@ -1,4 +1,4 @@
-"""Arguments of library calls: from FX values to the closed vocabulary of ``Extern``."""
+"""Arguments of extern calls: from FX values to the closed vocabulary of ``Extern``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ferrite_torch.sizes.symbolic_sizes import size_of
 
 
 class UnknownArgument(TypeError):
-    """A library call has an argument that a program cannot carry."""
+    """An extern call has an argument that a program cannot carry."""
 
 
 _CONVERSIONS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
@@ -45,4 +45,4 @@ def argument_of(value: Any, view: Callable[[Tensor], View]) -> Any:
     for kind, convert in _CONVERSIONS:
         if isinstance(value, kind):
             return convert(value)
-    raise UnknownArgument(f"a library call with an argument of type {type(value).__name__}: {value!r}")
+    raise UnknownArgument(f"an extern call with an argument of type {type(value).__name__}: {value!r}")

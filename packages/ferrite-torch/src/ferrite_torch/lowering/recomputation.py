@@ -1,4 +1,4 @@
-"""Ops that have a lowering, but are better taken apart before a joint graph is partitioned."""
+"""Ops that have a lowering, but are better decomposed before a joint graph is partitioned."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ same goes for ops of the backward: what they read counts as materialised, and is
 
 
 def stays_whole(name: str) -> bool:
-    """Returns whether an op, by qualified name, is lowered as it is and not taken apart first."""
+    """Returns whether an op, by qualified name, is lowered as it is and not decomposed first."""
     return name in LOWERINGS and name not in TAKEN_APART

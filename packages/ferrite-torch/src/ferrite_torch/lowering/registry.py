@@ -2,7 +2,7 @@
 
 A lowering is called with the builder and the op's arguments as the FX graph has them, with a `Tensor` in place of each
 tensor node. It returns a `Tensor`, a tuple or list of them (in the order of the op's results), or None. It may raise
-`Unlowered(reason)`: the op then runs as the library call that it is, and the reason is counted.
+`Unlowered(reason)`: the op then runs as the extern call that it is, and the reason is counted.
 
 Ops that promise a copy (``clone``, ``_to_copy``) return a new loop, never their operand: whether two results share
 storage is visible to users. View ops return ``operand.viewed(…)``.

@@ -1,7 +1,7 @@
 """What eager asks of the contents of tensors: conditions that kernels check while they run.
 
 A value that must be in a range is wrapped in an operation of `ferrite_ir.language.ops.REQUIREMENTS`, which stops the
-program where the condition is false. Places of loads and stores carry their bound and need none, unless the place
+program where the condition is false. Positions of loads and stores carry their bound and need none, unless the position
 itself gets lost: in tensors without dims, in expanded ones, and in values that do not depend on where they are read.
 """
 
@@ -25,7 +25,7 @@ MOST_NODES = 256
 _ARITHMETIC = frozenset(["cast", "add", "sub", "mul", "neg", "floordiv", "truncdiv", "mod", "minimum", "maximum"])
 _CHOICES = frozenset(["where", "masked", *REQUIREMENTS])
 DEEPEST = 8
-"""Loops, one reading the other, that are looked through: behind more a place counts as kept."""
+"""Loops, one reading the other, that are looked through: behind more a position counts as kept."""
 
 
 def required(what: str, condition: Scalar, value: Scalar) -> Scalar:
@@ -39,29 +39,31 @@ def within(value: Scalar, low: float, high: float) -> Scalar:
     return both(ge(value, low), sc.apply("le", value, lifted(high, value.dtype)))
 
 
-def inside(place: Scalar, size: Size, *, wraps: bool) -> Scalar:
-    """Returns whether a place is one of an axis of this size."""
-    number = sc.cast(place, I64)
+def inside(position: Scalar, size: Size, *, wraps: bool) -> Scalar:
+    """Returns whether a position is one of an axis of this size."""
+    number = sc.cast(position, I64)
     return both(ge(number, -size if wraps else 0), lt(number, size))
 
 
 def in_bounds(b: Builder, value: Scalar, point: Iterable[Index]) -> Scalar:
-    """Returns a value read at a point, of which those places are required to exist that the load itself forgets."""
-    for place in indirect_parts(point):
-        if not _depends(b, value, place, DEEPEST) and not _is_proved(b, place.value, place.size, wraps=place.wraps):
-            value = required("place", inside(place.value, place.size, wraps=place.wraps), value)
+    """Returns a value read at a point, of which those positions are required to exist that the load itself forgets."""
+    for position in indirect_parts(point):
+        if not _depends(b, value, position, DEEPEST) and not _is_proved(
+            b, position.value, position.size, wraps=position.wraps
+        ):
+            value = required("index", inside(position.value, position.size, wraps=position.wraps), value)
     return value
 
 
-def named_place(b: Builder, value: Scalar, size: Size, *, wraps: bool) -> Scalar:
-    """Returns a number that a program gives as a place of an axis, which is required to be one if it may not be.
+def checked_index(b: Builder, value: Scalar, size: Size, *, wraps: bool) -> Scalar:
+    """Returns a number that a program gives as a position of an axis, which is required to be one if it may not be.
 
     What comes from memory is compared where it is used (`ferrite_triton.forms.assertions`): that leaves numbers that
     are computed from positions, constants, comparisons and random numbers.
     """
     if _comes_from_memory(b, value) or _is_proved(b, value, size, wraps=wraps):
         return value
-    return required("place", inside(value, size, wraps=wraps), value)
+    return required("index", inside(value, size, wraps=wraps), value)
 
 
 def _is_proved(b: Builder, value: Scalar, size: Size, *, wraps: bool) -> bool:
@@ -91,14 +93,14 @@ def _comes_from_memory(b: Builder, value: Scalar) -> bool:
     return False
 
 
-def _depends(b: Builder, value: Scalar, place: Indirect, depth: int) -> bool:
-    """Returns whether a load from memory goes to the place, once the loops that are read are written into readers."""
+def _depends(b: Builder, value: Scalar, position: Indirect, depth: int) -> bool:
+    """Returns whether a load from memory goes to the position once the loops that are read are written into readers."""
     if depth == 0:
         return True
     for load in value.loads:
-        if place not in indirect_parts(load.indices):
+        if position not in indirect_parts(load.indices):
             continue
         body = loop_body(b, load)
-        if body is None or _depends(b, body, place, depth - 1):
+        if body is None or _depends(b, body, position, depth - 1):
             return True
     return False

@@ -158,7 +158,7 @@ def written_together(module: torch.fx.GraphModule) -> list[list[int]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def keeping_places(
+def keeping_aliases(
     compiled: Callable[..., Any],
     eager: Callable[..., Any],
     groups: Sequence[Sequence[int]],

@@ -98,8 +98,8 @@ def _calls(graph: Graph) -> Iterable[Node]:
 
 
 def _argument(call: Node, name: str) -> Any:
-    place = _NAMES.index(name)
-    return call.args[place] if place < len(call.args) else call.kwargs.get(name)
+    position = _NAMES.index(name)
+    return call.args[position] if position < len(call.args) else call.kwargs.get(name)
 
 
 def _sizes(call: Node) -> tuple[Any, Any] | None:
@@ -126,9 +126,9 @@ def _fake(node: Any) -> torch.Tensor | None:
 def _replace_mask(call: Node, *, is_causal: bool) -> None:
     args, kwargs = list(call.args), dict(call.kwargs)
     for name, value in (("attn_mask", None), ("is_causal", is_causal)):
-        place = _NAMES.index(name)
-        if place < len(args):
-            args[place] = value
+        position = _NAMES.index(name)
+        if position < len(args):
+            args[position] = value
         else:
             kwargs[name] = value
     call.args, call.kwargs = tuple(args), kwargs

@@ -1,4 +1,4 @@
-"""Attention written out as two products and a softmax becomes scaled dot product attention.
+"""Attention spelled out as two products and a softmax becomes scaled dot product attention.
 
 Written out, the scores of all queries with all keys lie in memory; the attention kernels of the library never write
 them. The rewriting happens on dynamo's graph, where a model's own words still stand, so the backward pass follows.
@@ -90,7 +90,7 @@ class Mask:
 
 
 def rewrite_attention(module: GraphModule) -> int:
-    """Rewrites the attention that is written out in a dynamo graph, in place; returns how often it was found."""
+    """Rewrites the attention that is spelled out in a dynamo graph, in place; returns how often it was found."""
     changing: frozenset[int] | None = None
     found = 0
     for node in list(module.graph.nodes):
@@ -104,7 +104,7 @@ def rewrite_attention(module: GraphModule) -> int:
             found += 1
     if found:
         module.recompile()
-        log.info("%d times attention was written out, and is called now", found)
+        log.info("%d times attention was spelled out, and is called now", found)
     return found
 
 
@@ -269,19 +269,19 @@ def _transposed(node: Any) -> Node | None:
     if attribute is not None:
         return source if attribute in ("mT", "mH") else None
     order = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
-    if not all(isinstance(place, int) for place in order):
+    if not all(isinstance(position, int) for position in order):
         return None
-    places, rank = [place % fake.ndim for place in order], fake.ndim
+    positions, rank = [position % fake.ndim for position in order], fake.ndim
     match node.target:
         case "transpose" | torch.transpose:
-            return source if sorted(places) == [rank - 2, rank - 1] else None
+            return source if sorted(positions) == [rank - 2, rank - 1] else None
         case "permute" | torch.permute:
-            return source if places == [*range(rank - 2), rank - 1, rank - 2] else None
+            return source if positions == [*range(rank - 2), rank - 1, rank - 2] else None
     return None
 
 
-def _given(node: Node, place: int, name: str, default: Any) -> Any:
-    return node.args[place] if place < len(node.args) else node.kwargs.get(name, default)
+def _given(node: Node, position: int, name: str, default: Any) -> Any:
+    return node.args[position] if position < len(node.args) else node.kwargs.get(name, default)
 
 
 def _fake(node: Any) -> torch.Tensor | None:

@@ -72,18 +72,18 @@ class _Reader:
 
     def __init__(self, module: Any, nodes: Sequence[torch.fx.Node]) -> None:
         self._module, self._nodes = module, nodes
-        self._places = {node: place for place, node in enumerate(nodes)}
+        self._positions = {node: position for position, node in enumerate(nodes)}
         self._operands: dict[torch.fx.Node, int] = {}
 
     def read(self) -> Run:
         lines = tuple(map(self._line, self._nodes))
-        results = tuple(node for node in self._nodes if any(user not in self._places for user in node.users))
+        results = tuple(node for node in self._nodes if any(user not in self._positions for user in node.users))
         if not results:
             raise NoStructure("a block whose results nobody reads")
         operands = tuple(self._operands)
         self._check_results(operands, results)
         types = tuple(_operand_type(node) for node in operands)
-        returned = tuple(self._places[node] for node in results)
+        returned = tuple(self._positions[node] for node in results)
         return Run(self._module, tuple(self._nodes), operands, results, (lines, types, returned))
 
     def _line(self, node: torch.fx.Node) -> Hashable:
@@ -97,8 +97,8 @@ class _Reader:
 
     def _argument(self, value: Any) -> Hashable:
         if isinstance(value, torch.fx.Node):
-            if value in self._places:
-                return ("node", self._places[value])
+            if value in self._positions:
+                return ("node", self._positions[value])
             return ("operand", self._operands.setdefault(value, len(self._operands)))
         return _constant(value, self._argument)
 
@@ -137,10 +137,10 @@ def _graph_structure(module: Any) -> Hashable:
     """
     if not isinstance(module, torch.fx.GraphModule):
         raise NoStructure(f"a block that holds a {type(module).__name__}")
-    places: dict[torch.fx.Node, int] = {}
+    positions: dict[torch.fx.Node, int] = {}
 
     def argument(value: Any) -> Hashable:
-        return ("node", places[value]) if isinstance(value, torch.fx.Node) else _constant(value, argument)
+        return ("node", positions[value]) if isinstance(value, torch.fx.Node) else _constant(value, argument)
 
     lines: list[Hashable] = []
     for node in module.graph.nodes:
@@ -151,7 +151,7 @@ def _graph_structure(module: Any) -> Hashable:
         else:
             target = "" if node.op == "output" else node.target
             lines.append((node.op, target, argument(node.args), argument(node.kwargs)))
-        places[node] = len(places)
+        positions[node] = len(positions)
     return tuple(lines)
 
 

@@ -103,9 +103,15 @@ def _convolutions(graph: Graph) -> Iterator[Node]:
 def measured_effect(node: Node) -> Effect:
     """Returns what was found that channels-last operands do to a convolution on a GPU of NVIDIA."""
     if node.target is aten.convolution.default:
-        (image, weight), (stride, is_transposed, groups) = node.args[:2], (node.args[place] for place in (3, 6, 8))
+        (image, weight), (stride, is_transposed, groups) = (
+            node.args[:2],
+            (node.args[position] for position in (3, 6, 8)),
+        )
     else:
-        (image, weight), (stride, is_transposed, groups) = node.args[1:3], (node.args[place] for place in (4, 7, 9))
+        (image, weight), (stride, is_transposed, groups) = (
+            node.args[1:3],
+            (node.args[position] for position in (4, 7, 9)),
+        )
     image, weight = image.meta["val"], weight.meta["val"]  # type: ignore[union-attr]
     if not _is_cuda(image) or image.dim() not in _FORMATS or not _has_library():
         return Effect.LOSS

@@ -4,7 +4,7 @@
     t.as_strided((2,), (1,), 3)             so this reads x[0, 3:5]
 
 Tensors without data begin at 0 instead and have no more memory than elements. Sizes and strides are the same, so that
-nothing but ``as_strided`` and its like, which count places from the start of the storage, can tell. Where a program
+nothing but ``as_strided`` and its like, which count positions from the start of the storage, can tell. Where a program
 calls one of these, the copy is made as eager makes it.
 """
 
@@ -26,7 +26,7 @@ _KNOWN = frozenset(("torch", "_operator", "math", "builtins"))
 
 
 def counts_from_storage(module: torch.nn.Module) -> bool:
-    """Returns whether captured graphs have an op that counts places from the start of a storage, or may have one.
+    """Returns whether captured graphs have an op that counts positions from the start of a storage, or may have one.
 
     Functions of a program's own that are called whole (``torch.compiler.allow_in_graph``) may.
     """
@@ -44,15 +44,15 @@ def called_on_storage(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any
     """Returns what an op that writes a part of a copy returns, in a copy of the storage of its operand.
 
     NotImplemented for other ops, and for operands that are all that their storage holds. So it is where torch's formula
-    of a gradient calls the op: nothing there counts places, and where the gradient of a result lies is not known.
+    of a gradient calls the op: nothing there counts positions, and where the gradient of a result lies is not known.
     """
     part = PARTS.get(op)
     if part is None or len(args) < 2 or is_in_gradient_formula():
         return NotImplemented
-    x, source, *place = args
+    x, source, *position = args
     if x.layout is not torch.strided or lies_on_itself(x):
         return NotImplemented
     held = x.untyped_storage().nbytes() // x.element_size()
     if is_known(x.storage_offset() == 0) and is_known(held == x.numel()):
         return NotImplemented
-    return written_in_memory(x, source, part(x, *place, **kwargs), 0, held)
+    return written_in_memory(x, source, part(x, *position, **kwargs), 0, held)

@@ -1,7 +1,7 @@
 """Which aten ops are decomposed before lowering.
 
 An op that has a lowering is not decomposed, unless `lowering.recomputation` lists it. Of all others those in torch's
-core table are, plus those of `EXTRA`, less those of `KEPT`, which are faster as one library call.
+core table are, plus those of `EXTRA`, less those of `KEPT`, which are faster as one extern call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KEPT_NAMES = """
 """
 
 KEPT = frozenset(f"aten.{name}" for name in _KEPT_NAMES.split())
-"""Library calls (or native lowerings) that torch could take apart, but that should stay whole."""
+"""Extern calls (or native lowerings) that torch could take apart, but that should stay whole."""
 
 _FAMILIES: dict[str, str] = {
     "normalisation": """
@@ -275,17 +275,17 @@ def _unless_only_a_run_tells(rule: Callable[..., torch.Tensor]) -> Callable[...,
 def _unpooled(
     images: torch.Tensor, indices: torch.Tensor, output_size: Sequence[Any], *_: Any, **__: Any
 ) -> torch.Tensor:
-    """Returns each element at the place of its channel that an index names, zeros elsewhere.
+    """Returns each element at the position of its channel that an index names, zeros elsewhere.
 
-    Torch's own pieces write to all channels as one, where an index beyond its channel is a place of another. The result
-    of two dims lies as eager's: on a CPU, as the images do.
+    Torch's own pieces write to all channels as one, where an index beyond its channel is a position of another. The
+    result of two dims lies as eager's: on a CPU, as the images do.
     """
     rank = len(output_size)
     lead = images.shape[:-rank]
     result = images.new_zeros((*lead, *output_size))
     if not any(size == 0 for size in result.shape):
-        places, values = indices.flatten(-rank), images.flatten(-rank)
-        result = result.flatten(-rank).scatter(-1, places, values).view(result.shape)
+        positions, values = indices.flatten(-rank), images.flatten(-rank)
+        result = result.flatten(-rank).scatter(-1, positions, values).view(result.shape)
     is_by_channels = images.dim() == 4 and not images.is_contiguous() and rank == 2
     if images.device.type == "cpu" and is_by_channels and images.is_contiguous(memory_format=torch.channels_last):
         return result.contiguous(memory_format=torch.channels_last)

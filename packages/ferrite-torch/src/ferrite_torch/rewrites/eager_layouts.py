@@ -43,9 +43,9 @@ def iterated(result: torch.Tensor, args: Sequence[Any]) -> Order:
 def _sorted(shape: Sequence[Any], steps: Sequence[Sequence[Any]]) -> list[int]:
     """Returns the axes of a shape from the outermost to the innermost, as the strides of operands tell."""
     order = list(reversed(range(len(shape))))
-    for place in range(1, len(order)):
-        moving = place
-        for other in reversed(range(place)):
+    for position in range(1, len(order)):
+        moving = position
+        for other in reversed(range(position)):
             verdict = _compared(order[other], order[moving], steps, shape)
             if verdict < 0:
                 break
@@ -175,14 +175,14 @@ def indexed_on_cpu(result: torch.Tensor, args: Sequence[Any]) -> Order:
     have one axis each, which says nothing, and how long it is depends on data.
     """
     source, indices = args[0], args[1]
-    places = [place for place, index in enumerate(indices) if index is not None]
-    given = [indices[place] for place in places]
+    positions = [position for position, index in enumerate(indices) if index is not None]
+    given = [indices[position] for position in positions]
     if result.device.type != "cpu" or any(index.dtype in (torch.bool, torch.uint8) for index in given):
         return None  # other devices keep the order of their fakes
-    is_together = places[-1] - places[0] == len(places) - 1
-    width, first = max(index.dim() for index in given), places[0] if is_together else 0
+    is_together = positions[-1] - positions[0] == len(positions) - 1
+    width, first = max(index.dim() for index in given), positions[0] if is_together else 0
     axes = slice(first, first + width)
-    kept = [step for place, step in enumerate(source.stride()) if place not in places]
+    kept = [step for position, step in enumerate(source.stride()) if position not in positions]
     steps = [*kept[:first], *[0] * width, *kept[first:]]
     common, behind = result.shape[axes], len(kept) - first
     own = [_among_ones(common, _expanded(index.shape, index.stride(), common), first, behind) for index in given]

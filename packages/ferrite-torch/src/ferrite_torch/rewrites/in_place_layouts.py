@@ -48,7 +48,7 @@ def _returning(op: Overload) -> Overload | None:
     if torch.Tag.nondeterministic_seeded in op.tags or torch.Tag.inplace_view in op.tags:
         return None
     written = [
-        place for place, each in enumerate(arguments) if each.alias_info is not None and each.alias_info.is_write
+        position for position, each in enumerate(arguments) if each.alias_info is not None and each.alias_info.is_write
     ]
     if written != [0] or len(schema.returns) != 1:
         return None
@@ -62,8 +62,8 @@ def is_dense(x: torch.Tensor) -> bool:
     left = [(size, step) for size, step in zip(x.shape, x.stride(), strict=True) if not is_known(size == 1)]
     reach: Any = 1
     while left:
-        place = next((place for place, (_, step) in enumerate(left) if is_known(step == reach)), None)
-        if place is None:
+        position = next((position for position, (_, step) in enumerate(left) if is_known(step == reach)), None)
+        if position is None:
             return False
-        reach = reach * left.pop(place)[0]
+        reach = reach * left.pop(position)[0]
     return True

@@ -1,4 +1,4 @@
-"""What the elements of a mask are as functions of their place, for masks whose sizes are not known while compiling.
+"""What the elements of a mask are as functions of their position, for masks whose sizes are not known while compiling.
 
 A mask of symbolic sizes cannot be computed and looked at. The ops that models build masks of are few, though: position
 numbers, their sums and comparisons, and the same moved to other axes. Each element of such a tensor is a sum of
@@ -71,7 +71,7 @@ class Elements:
 
     Args:
         is_known: whether a node calls a function of its arguments alone on a tensor that nothing writes to.
-        hidden: numbers from this one down hide a place when they are added to its score.
+        hidden: numbers from this one down hide a position when they are added to its score.
     """
 
     def __init__(self, is_known: Callable[[Node], bool], hidden: float) -> None:
@@ -125,7 +125,7 @@ class Elements:
 
 
 def _without_single(element: Element, shape: Shape) -> Element:
-    """Returns an element without the axes of one place: the index there is zero."""
+    """Returns an element without the axes of one position: the index there is zero."""
     single = {axis for axis in range(-len(shape), 0) if isinstance(shape[axis], int) and shape[axis] == 1}
     return _substituted(element, lambda axis: Line(0) if axis in single else _along(axis))
 
@@ -369,14 +369,17 @@ def _item(elements: Elements, node: Node, x: Any, index: Any) -> Element | None:
 
 
 def _gathered(elements: Elements, found: Element, entries: Sequence[Node]) -> Element | None:
-    """Returns elements taken at computed places, one index for each axis, none of them negative (they would wrap)."""
-    places = [elements.line(entry) for entry in entries]
-    for entry, place in zip(entries, places, strict=True):
-        if place is None or not _holds_indices(_dtype(entry)):
+    """Returns elements taken at computed positions: one index for each axis, none negative (they would wrap)."""
+    positions = [elements.line(entry) for entry in entries]
+    for entry, position in zip(entries, positions, strict=True):
+        if position is None or not _holds_indices(_dtype(entry)):
             return None
-        if not isinstance(place.constant, int) or min(place.constant, *(factor for _, factor in place.factors), 0) < 0:
+        if (
+            not isinstance(position.constant, int)
+            or min(position.constant, *(factor for _, factor in position.factors), 0) < 0
+        ):
             return None
-    known = [place for place in places if place is not None]
+    known = [position for position in positions if position is not None]
     return _substituted(found, lambda axis: known[axis])
 
 
@@ -385,7 +388,7 @@ def _sliced(found: Element, entries: Sequence[Any], ndim: int, result_ndim: int)
     taken = sum(entry is not None and entry is not Ellipsis for entry in entries)
     rest = [slice(None)] * (ndim - taken)
     at = entries.index(Ellipsis) if Ellipsis in entries else len(entries)
-    places: dict[int, Line] = {}
+    positions: dict[int, Line] = {}
     axis, result = 0, 0
     for entry in (*entries[:at], *rest, *entries[at + 1 :]):
         if entry is None:
@@ -395,14 +398,14 @@ def _sliced(found: Element, entries: Sequence[Any], ndim: int, result_ndim: int)
             start, step = (0 if entry.start is None else entry.start), (1 if entry.step is None else entry.step)
             if not isinstance(start, int) or not isinstance(step, int) or start < 0:
                 return None
-            places[axis - ndim] = _along(result - result_ndim, step, start)
+            positions[axis - ndim] = _along(result - result_ndim, step, start)
             result += 1
         elif isinstance(entry, int) and not isinstance(entry, bool) and entry >= 0:
-            places[axis - ndim] = Line(entry)
+            positions[axis - ndim] = Line(entry)
         else:
             return None
         axis += 1
-    return _substituted(found, places.__getitem__)
+    return _substituted(found, positions.__getitem__)
 
 
 _RULES: Mapping[str, Callable[..., Element | None]] = {

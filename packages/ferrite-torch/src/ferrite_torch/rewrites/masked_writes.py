@@ -1,8 +1,8 @@
-"""Writes to the places of a mask, ``x[mask] = y``, as choices between two tensors where ``y`` has a gradient.
+"""Writes to the positions of a mask, ``x[mask] = y``, as choices between two tensors where ``y`` has a gradient.
 
-Autograd's rule for the gradient of what is written reads the places of the mask, and how many these are no graph knows
-while it is captured. Where one value goes to all places, or one for each index of the dims behind the mask, a choice
-writes the same, and the sizes of its gradient do not depend on the mask.
+Autograd's rule for the gradient of what is written reads the positions of the mask, and how many these are no graph
+knows while it is captured. Where one value goes to all positions, or one for each index of the dims behind the mask, a
+choice writes the same, and the sizes of its gradient do not depend on the mask.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _PUTS = ("index_put", "index_put_")
 
 
 def choose_by_masks(module: torch.fx.GraphModule) -> None:
-    """Makes choices of a dynamo graph's writes to the places of one mask whose values have a gradient."""
+    """Makes choices of a dynamo graph's writes to the positions of one mask whose values have a gradient."""
     is_changed = False
     for node in list(module.graph.nodes):
         write = _write(node)  # read only now: its operands may be choices that earlier writes have become
-        place = None if write is None else _place(*write[:2])
-        if write is not None and place is not None:
+        position = None if write is None else _position(*write[:2])
+        if write is not None and position is not None:
             x, _, value = write
-            is_changed |= _choose(module.graph, node, x, *place, value)
+            is_changed |= _choose(module.graph, node, x, *position, value)
     if is_changed:
         module.recompile()
 
@@ -49,16 +49,16 @@ def _write(node: Node) -> tuple[Node, Sequence[Any], Node] | None:
     return (x, index, value) if is_alike else None
 
 
-def _place(x: Node, index: Sequence[Any]) -> tuple[Node, int] | None:
+def _position(x: Node, index: Sequence[Any]) -> tuple[Node, int] | None:
     """Returns the mask and the number of dims behind it, where all other indices take whole dims; else None."""
     masks = [(number, item) for number, item in enumerate(index) if _is_mask(item)]
     if len(masks) != 1 or not all(item is Ellipsis or item == slice(None) or _is_mask(item) for item in index):
         return None
-    (number, mask), places, target = masks[0], example_of(masks[0][1]).shape, example_of(x).shape
-    behind = len(index) - number - 1 if Ellipsis in index[:number] else len(target) - number - len(places)
+    (number, mask), positions, target = masks[0], example_of(masks[0][1]).shape, example_of(x).shape
+    behind = len(index) - number - 1 if Ellipsis in index[:number] else len(target) - number - len(positions)
     # A choice would spread a mask of other extents, which is an error here.
     end = len(target) - behind
-    return (mask, behind) if tuple(target[end - len(places) : end]) == tuple(places) else None
+    return (mask, behind) if tuple(target[end - len(positions) : end]) == tuple(positions) else None
 
 
 def _is_mask(item: Any) -> bool:
@@ -67,7 +67,7 @@ def _is_mask(item: Any) -> bool:
 
 
 def _choose(graph: Graph, node: Node, x: Node, mask: Node, behind: int, value: Node) -> bool:
-    """Replaces a write by a choice, unless its values are one for each place; returns whether it did."""
+    """Replaces a write by a choice, unless its values are one for each position; returns whether it did."""
     shape = example_of(value).shape
     own_dim = len(shape) - behind - 1
     if own_dim >= 0 and not _is_one(shape[own_dim]):

@@ -1,4 +1,4 @@
-"""Reads and writes at places that tensors of one element give, ``x[i]`` and ``x[i] = y``, as ones that tensors give.
+"""Reads and writes at positions that tensors of one element give, ``x[i]`` and ``x[i] = y``, as ones that tensors give.
 
 Eager mode reads the number of such an index on the host and takes a view. A graph does not know the number while it is
 captured, so AOTAutograd refuses it. Indexed by a tensor of one axis, ``x`` gives a copy of the same elements, which
@@ -28,7 +28,7 @@ _NUMBERS = frozenset((torch.int8, torch.int16, torch.int32, torch.int64))
 
 
 def index_by_tensors(module: GraphModule) -> None:
-    """Makes places that a dynamo graph reads on the host, of tensors of one element, ones that its kernels read.
+    """Makes positions that a dynamo graph reads on the host, of tensors of one element, ones that its kernels read.
 
     A graph in which one of them has to stay is left alone: it runs eagerly as a whole.
     """
@@ -68,11 +68,11 @@ def _numbers(node: Node) -> list[tuple[int, Node]]:
     x = _tensor(node.args[0])
     if x is None:
         return []
-    items = [(place, item) for place, item in enumerate(_index(node)) if isinstance(item, Node)]
-    read = [(place, item, _tensor(item)) for place, item in items]
+    items = [(entry, item) for entry, item in enumerate(_index(node)) if isinstance(item, Node)]
+    read = [(entry, item, _tensor(item)) for entry, item in items]
     return [
-        (place, item)
-        for place, item, number in read
+        (entry, item)
+        for entry, item, number in read
         if number is not None and number.dim() == 0 and number.dtype in _NUMBERS and number.device == x.device
     ]
 
@@ -160,23 +160,23 @@ def _is_written_back(node: Node) -> bool:
 
 
 def _read_by_tensors(graph: Graph, node: Node) -> None:
-    """Takes the elements along each axis that a number gives a place of, as a copy in which that place is 0."""
+    """Takes the elements along each axis that a number gives a position of, as a copy in which that position is 0."""
     index, x = list(_index(node)), cast("Node", node.args[0])
     rank = cast("torch.Tensor", _tensor(x)).dim()
     with graph.inserting_before(node):
-        for place, number in _numbers(node):
-            axis = _axis(index, place, rank)
+        for entry, number in _numbers(node):
+            axis = _axis(index, entry, rank)
             made = _with_axis(graph, node, number)
             x = _beside(graph.call_function(operator.getitem, (x, (*[_WHOLE] * axis, made))), node)
-            index[place] = 0
+            index[entry] = 0
     node.args = (x, tuple(index))
 
 
-def _axis(index: Sequence[Any], place: int, rank: int) -> int:
+def _axis(index: Sequence[Any], entry: int, rank: int) -> int:
     """Returns the axis that an item of an index is about."""
-    if Ellipsis in [item for item in index[:place] if not isinstance(item, Node)]:
-        return rank - sum(map(_width, index[place:]))
-    return sum(map(_width, index[:place]))
+    if Ellipsis in [item for item in index[:entry] if not isinstance(item, Node)]:
+        return rank - sum(map(_width, index[entry:]))
+    return sum(map(_width, index[:entry]))
 
 
 def _width(item: Any) -> int:
@@ -190,7 +190,7 @@ def _width(item: Any) -> int:
 def _has_numbers_alone(node: Node) -> bool:
     """Returns whether no item of an index is a tensor but numbers, and what is written is a number or a tensor."""
     numbers, value = dict(_numbers(node)), node.args[2]
-    others = [item for place, item in enumerate(_index(node)) if place not in numbers]
+    others = [item for entry, item in enumerate(_index(node)) if entry not in numbers]
     if any(isinstance(item, (Node, bool, list)) for item in others):
         return False
     return not isinstance(value, Node) or _tensor(value) is not None
@@ -207,22 +207,22 @@ def _write_by_tensors(graph: Graph, node: Node) -> None:
                 value = _beside(graph.call_method("to", (value, target.dtype)), node)
             if given.dim() > behind:
                 value = _beside(graph.call_method("unsqueeze", (value, given.dim() - behind)), node)
-        places = [
-            _with_axis(graph, node, numbers[place]) if place in numbers else item for place, item in enumerate(index)
+        entries = [
+            _with_axis(graph, node, numbers[entry]) if entry in numbers else item for entry, item in enumerate(index)
         ]
-    node.args = (x, tuple(places), value)
+    node.args = (x, tuple(entries), value)
 
 
 def _axes_behind(index: Sequence[Any], numbers: dict[int, Node], rank: int) -> int:
     """Returns how many axes of what is indexed are behind that of the tensors: where these meet, else all."""
-    kept = [(item, place in numbers) for place, item in enumerate(index) if place in numbers or not _is_int(item)]
+    kept = [(item, entry in numbers) for entry, item in enumerate(index) if entry in numbers or not _is_int(item)]
     spread = rank - sum(map(_width, index))  # the axes of an ellipsis, or those that are not mentioned
     widths = [0 if is_number else spread if item is Ellipsis else 1 for item, is_number in kept]
     widths += [] if any(item is Ellipsis for item, is_number in kept if not is_number) else [spread]
-    places = [position for position, (_, is_number) in enumerate(kept) if is_number]
-    between = widths[places[0] : places[-1]]
-    is_together = places[-1] - places[0] == len(places) - 1 or not any(between)
-    return sum(widths[places[-1] :]) if is_together else sum(widths)
+    entries = [position for position, (_, is_number) in enumerate(kept) if is_number]
+    between = widths[entries[0] : entries[-1]]
+    is_together = entries[-1] - entries[0] == len(entries) - 1 or not any(between)
+    return sum(widths[entries[-1] :]) if is_together else sum(widths)
 
 
 def _is_int(item: Any) -> bool:
@@ -230,7 +230,7 @@ def _is_int(item: Any) -> bool:
 
 
 def _with_axis(graph: Graph, node: Node, number: Node) -> Node:
-    """Returns a number as places along one axis, of the type that indices have."""
+    """Returns a number as positions along one axis, of the type that indices have."""
     long = _beside(graph.call_method("long", (number,)), node)
     return _beside(graph.call_method("unsqueeze", (long, 0)), node)
 

@@ -46,8 +46,8 @@ def _rule(op: Overload, part: Part) -> Callable[..., Any]:
             written = part(x, *args, **kwargs)
             first = x.storage_offset()
             if is_known(written.storage_offset() >= first):
-                places = 1 + sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
-                return written_in_memory(x, source, written, first, places)
+                positions = 1 + sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
+                return written_in_memory(x, source, written, first, positions)
         return NotImplemented
 
     return decomposed
@@ -89,13 +89,13 @@ def _reaches(size: Any, step: Any, other: Any) -> bool:
 
 
 def written_in_memory(
-    x: torch.Tensor, source: torch.Tensor, part: torch.Tensor, first: Any, places: Any
+    x: torch.Tensor, source: torch.Tensor, part: torch.Tensor, first: Any, positions: Any
 ) -> torch.Tensor:
-    """Returns a copy of so many places of a storage, seen as ``x``, with a source written to a part of ``x``.
+    """Returns a copy of so many positions of a storage, seen as ``x``, with a source written to a part of ``x``.
 
-    The places begin at ``first``; ``part`` is the view of ``x`` that the source goes to.
+    The positions begin at ``first``; ``part`` is the view of ``x`` that the source goes to.
     """
-    memory = aten.as_strided.default(x, [places], [1], first)
+    memory = aten.as_strided.default(x, [positions], [1], first)
     written = aten.as_strided_scatter.default(
         memory.clone(), source.expand(part.shape), part.shape, part.stride(), part.storage_offset() - first
     )

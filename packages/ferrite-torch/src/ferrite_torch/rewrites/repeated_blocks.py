@@ -124,7 +124,7 @@ def _calls(nodes: Sequence[torch.fx.Node]) -> Iterator[_Call]:
     """Yields the calls of modules that a graph's nodes stand in, each from its first node to its last."""
     open_calls: list[tuple[str, int, str, int]] = []
     last = -1
-    for place, node in enumerate(nodes):
+    for position, node in enumerate(nodes):
         if node.op in ("placeholder", "output"):
             around: tuple[tuple[str, int, str], ...] = ()
         elif not isinstance(example_of(node), torch.Tensor) and not modules_around(node):
@@ -137,8 +137,8 @@ def _calls(nodes: Sequence[torch.fx.Node]) -> Iterator[_Call]:
         while len(open_calls) > depth:
             _, identity, kind, first = open_calls.pop()
             yield _Call(first, last, identity, kind)
-        open_calls += [(*entry, place) for entry in around[depth:]]
-        last = place
+        open_calls += [(*entry, position) for entry in around[depth:]]
+        last = position
 
 
 def _apart(call: _Call, names: Sequence[str]) -> Iterator[_Call]:
@@ -190,12 +190,12 @@ def _replace(graph: torch.fx.Graph, run: Run, known: dict[torch.fx.Node, torch.f
     with graph.inserting_after(held):
         call = graph.call_function(region_call(), (held, name, *operands))
     call.meta = {**last.meta, "example_value": tuple(example_of(node) for node in run.results)}
-    place, made = call, [known[node] for node in run.nodes]
+    position, made = call, [known[node] for node in run.nodes]
     for number, node in enumerate(run.results):
-        with graph.inserting_after(place):
-            place = graph.call_function(operator.getitem, (call, number))
-        place.meta = dict(known[node].meta)
-        known[node].replace_all_uses_with(place)
-        known[node] = place
+        with graph.inserting_after(position):
+            position = graph.call_function(operator.getitem, (call, number))
+        position.meta = dict(known[node].meta)
+        known[node].replace_all_uses_with(position)
+        known[node] = position
     for node in reversed(made):
         graph.erase_node(node)

@@ -108,11 +108,11 @@ def multiply_out(module: torch.fx.GraphModule) -> None:
     """
     has_changed = False
     for node in list(module.graph.nodes):
-        factor, place = _FACTORS.get(target_name(node).removesuffix("_"), ("", 0))
+        factor, position = _FACTORS.get(target_name(node).removesuffix("_"), ("", 0))
         number = node.kwargs.get(factor)
-        if node.op not in {"call_function", "call_method"} or not _is_float(number) or len(node.args) <= place:
+        if node.op not in {"call_function", "call_method"} or not _is_float(number) or len(node.args) <= position:
             continue
-        operands = node.args[place]
+        operands = node.args[position]
         listed = operands if isinstance(operands, (list, tuple)) else [operands]
         if not all(map(_is_floating, listed)):
             continue
@@ -121,7 +121,7 @@ def multiply_out(module: torch.fx.GraphModule) -> None:
         for product, operand in zip(products, listed, strict=True):
             product.meta["example_value"] = example_of(operand)
         multiplied = products if isinstance(operands, (list, tuple)) else products[0]
-        node.args = (*node.args[:place], multiplied, *node.args[place + 1 :])
+        node.args = (*node.args[:position], multiplied, *node.args[position + 1 :])
         node.kwargs = {key: value for key, value in node.kwargs.items() if key != factor}
         has_changed = True
     for node in list(module.graph.nodes):

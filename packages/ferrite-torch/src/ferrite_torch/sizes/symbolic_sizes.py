@@ -57,7 +57,7 @@ _tellers: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
 """The ops, with their source lines, that tell symbols when the graph runs, by the symbols' names."""
 _inputs: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
 """The symbols that are numbers, extents or strides among the inputs of the graph read last, by their names."""
-_told: WeakKeyDictionary[Any, _Told] = WeakKeyDictionary()
+_known_products: WeakKeyDictionary[Any, _KnownProducts] = WeakKeyDictionary()
 _noted: set[str] = set()
 
 
@@ -104,12 +104,12 @@ def size_of_expression(expression: Any, environment: Any) -> Size:
     size = _translated(expression, environment)
     if type(size) is int:
         return size
-    told = _told_by_guards(environment)
-    return sizes.with_products(sizes.with_numbers(size, told.numbers), told.products)
+    known = _known_by_guards(environment)
+    return sizes.with_products(sizes.with_numbers(size, known.numbers), known.products)
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _KnownProducts:
     """What guards tell of the sizes of a graph. Torch itself writes now one side of an equation, now the other.
 
     Attributes:
@@ -123,10 +123,10 @@ class _Told:
     products: Mapping[Monomial, Size]
 
 
-def _told_by_guards(environment: Any) -> _Told:
-    count, told = count_guards(environment), _told.get(environment)
-    if told is not None and told.guards == count:
-        return told
+def _known_by_guards(environment: Any) -> _KnownProducts:
+    count, found = count_guards(environment), _known_products.get(environment)
+    if found is not None and found.guards == count:
+        return found
     known = _inputs.get(environment, frozenset())
     numbers: dict[Generator, int] = {}
     products: dict[Monomial, Size] = {}
@@ -135,14 +135,14 @@ def _told_by_guards(environment: Any) -> _Told:
             difference = _translated(one, environment) - _translated(other, environment)
         except NeedsNumber:  # of a form that no size has
             continue
-        number = sizes.number_told(difference)
-        product = sizes.product_told(difference, known) if number is None else None
+        number = sizes.known_number(difference)
+        product = sizes.known_product(difference, known) if number is None else None
         if number is not None:
             numbers[number[0]] = number[1]
         elif product is not None:
             products.setdefault(*product)
-    told = _told[environment] = _Told(count, numbers, products)
-    return told
+    found = _known_products[environment] = _KnownProducts(count, numbers, products)
+    return found
 
 
 def symbol_of(symbol: Any, environment: Any) -> Symbolic:
@@ -163,7 +163,7 @@ def note_inputs(fakes: Iterable[Any]) -> None:
         found.setdefault(environment, set()).update([str(expression)] if expression.is_Symbol else [])
     for environment, names in found.items():
         _inputs[environment] = frozenset(names)
-        _told.pop(environment, None)
+        _known_products.pop(environment, None)
 
 
 def steps_of(tensor: torch.Tensor) -> tuple[Size, ...]:
@@ -424,7 +424,7 @@ def settled(make: Callable[[], Made], fakes: Callable[[], Iterable[Any]]) -> Mad
     that hold the symbols.
 
     Raises:
-        Unsupported: a number is needed that only a run of the graph will tell.
+        Unsupported: a number is needed that depends on data.
     """
     for _ in range(MOST_SPECIALISED):
         try:
@@ -447,8 +447,8 @@ def _specialise(need: NeedsNumber, fakes: Iterable[Any]) -> None:
             raise Unsupported(f"{need.where}: {need.reason}, which depends on data")
         if is_unbacked(known[symbol.name], environment):
             teller = _tellers.get(environment, {}).get(symbol.name, "")
-            told = f" ({symbol.name} comes from {teller})" if teller else ""
-            raise Unsupported(f"{need.where}: {need.reason}, a size that is known only when the graph runs{told}")
+            source = f" ({symbol.name} comes from {teller})" if teller else ""
+            raise Unsupported(f"{need.where}: {need.reason}, a size that is known only when the graph runs{source}")
         value = specialise_symbol(known[symbol.name], environment)
         fixed += 1
         names = input_names(environment)

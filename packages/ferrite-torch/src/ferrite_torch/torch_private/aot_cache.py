@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 class Keeper(Protocol):
     """What decides under which key a graph is kept, and remembers what was."""
 
-    def key(self, module: torch.fx.GraphModule, inputs: Sequence[Any], asked: list[str]) -> str:
-        """Returns the key of a graph that AOTAutograd was ``asked`` for."""
+    def key(self, module: torch.fx.GraphModule, inputs: Sequence[Any], given: list[str]) -> str:
+        """Returns the key of a graph that AOTAutograd was ``given`` for."""
 
     def register(self, key: str, digest: str, size: int) -> None:
         """Remembers the SHA-256 and the size of an entry that is about to be written."""
@@ -266,6 +266,6 @@ def _described(config: Any) -> list[str]:
         for device in torch._C._autocast_supported_devices()
         if torch.is_autocast_enabled(device)
     ]
-    asked = [f"{name}={getattr(config, name, None)!r}" for name in names]
+    given = [f"{name}={getattr(config, name, None)!r}" for name in names]
     saved = settings.save_config()
-    return [*asked, repr(autocast), repr(torch.is_grad_enabled()), hashlib.sha256(saved).hexdigest()]
+    return [*given, repr(autocast), repr(torch.is_grad_enabled()), hashlib.sha256(saved).hexdigest()]

@@ -36,7 +36,7 @@ def name_attention(module: torch.fx.GraphModule) -> None:
 
 @functools.cache
 def _attention_op() -> Any:
-    """Returns an op that stands for attention while a model is traced: the real one is taken apart by the dispatcher.
+    """Returns an op that stands for attention while a model is traced: the real one is decomposed by the dispatcher.
 
     Its result lies as those of the fused kernels do: heads innermost but one. ``torch.library`` is public; that the
     name is registered once per process is why this is cached here.

@@ -129,8 +129,8 @@ def _regenerated(metadata: Any, tokens: int) -> Mapping[int, int]:
         return {}  # the results of tensor subclasses are several: positions would not match
     first = tokens + metadata.num_mutated_inp_runtime_indices
     from_inputs = (OutputType.alias_of_input, OutputType.is_input)
-    made = ((place, info) for place, info in enumerate(metadata.output_info) if info.output_type in from_inputs)
-    return {first + place: tokens + info.base_idx for place, info in made}
+    made = ((position, info) for position, info in enumerate(metadata.output_info) if info.output_type in from_inputs)
+    return {first + position: tokens + info.base_idx for position, info in made}
 
 
 def _saved(module: torch.fx.GraphModule, metadata: Any, tokens: int) -> frozenset[int]:

@@ -61,8 +61,8 @@ def source_text(node: torch.fx.Node) -> str:
     Only the text of a stack trace has it.
     """
     lines = str(node.meta.get("stack_trace") or "").splitlines()
-    places = [place for place, line in enumerate(lines) if line.lstrip().startswith("File ")]
-    return lines[places[-1] + 1].strip() if places and places[-1] + 1 < len(lines) else ""
+    positions = [position for position, line in enumerate(lines) if line.lstrip().startswith("File ")]
+    return lines[positions[-1] + 1].strip() if positions and positions[-1] + 1 < len(lines) else ""
 
 
 def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:

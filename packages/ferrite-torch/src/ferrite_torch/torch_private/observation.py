@@ -29,7 +29,7 @@ def observing(
 
     ``call``, if there is one, is asked for the result of each op, whenever it runs; NotImplemented leaves it to the op.
 
-    AOTAutograd runs a graph twice: to see what it writes and returns, then to write it down with ops taken apart. Only
+    AOTAutograd runs a graph twice: to see what it writes and returns, then to write it down with ops decomposed. Only
     the first time counts: what it does afterwards, to tensors that stand for arguments of a backward, no program says.
     Modes of ops have no public home; they see ops before AOTAutograd's own modes do. An op with graphs of its own, such
     as ``cond`` or a kernel of the user's, is passed on and not looked at: it has no schema.

@@ -19,8 +19,8 @@ def partition(
     joint: torch.fx.GraphModule, results: int, held: int, prepare: Preparation
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """Returns the forward and the backward of a joint graph with so many results, the first arguments being weights."""
-    places = list(range(held))
-    forward, backward = min_cut(joint, None, prepare, num_fwd_outputs=results, static_lifetime_input_indices=places)
+    positions = list(range(held))
+    forward, backward = min_cut(joint, None, prepare, num_fwd_outputs=results, static_lifetime_input_indices=positions)
     return forward, backward
 
 
@@ -36,7 +36,9 @@ def min_cut(joint: torch.fx.GraphModule, inputs: Any, prepare: Preparation, **re
     with mode_of(joint.graph):
         prepare(joint.graph, _results_of(joint.graph)[: rest["num_fwd_outputs"]])
     tokens, held = token_count(joint), rest.get("static_lifetime_input_indices") or ()
-    rest["static_lifetime_input_indices"] = [tokens + place for place in held]  # AOTAutograd counts behind the tokens
+    rest["static_lifetime_input_indices"] = [
+        tokens + position for position in held
+    ]  # AOTAutograd counts behind the tokens
     forward, backward = min_cut_rematerialization_partition(joint, inputs, **rest)
     save_bases(forward, backward, rest["num_fwd_outputs"], is_region=is_region)
     mark_split(forward, backward, rest["num_fwd_outputs"])

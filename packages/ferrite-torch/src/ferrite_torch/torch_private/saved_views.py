@@ -44,7 +44,7 @@ def save_bases(
     given = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
     dropped: list[int] = []
     replaced: list[torch.fx.Node] = []
-    for place, saved in enumerate(results[seen:], seen):
+    for position, saved in enumerate(results[seen:], seen):
         views = _views_up_to(saved, owned)
         if not views or saved.name not in given:
             continue
@@ -56,9 +56,9 @@ def save_bases(
         _make_views(backward.graph, given, base, [*sizes, *reversed(views)])
         replaced += views
         if is_saved_already:
-            dropped.append(place)
+            dropped.append(position)
         else:
-            results[place] = base
+            results[position] = base
     if not replaced:
         return
     _return(output, results, dropped)
@@ -109,12 +109,12 @@ def hand_on_operands(joint: torch.fx.GraphModule) -> None:
         region = getattr(joint, str(node.args[0].target), None)
         if not isinstance(region, torch.fx.GraphModule):
             continue
-        parameters = {each: place for place, each in enumerate(region.graph.find_nodes(op="placeholder"))}
+        parameters = {each: position for position, each in enumerate(region.graph.find_nodes(op="placeholder"))}
         returned: Any = region.graph.output_node().args[0]
         for reader in list(node.users):
-            place = reader.args[1] if reader.target is operator.getitem else None
-            if isinstance(place, int) and place < len(returned) and returned[place] in parameters:
-                reader.replace_all_uses_with(node.args[2 + parameters[returned[place]]])
+            position = reader.args[1] if reader.target is operator.getitem else None
+            if isinstance(position, int) and position < len(returned) and returned[position] in parameters:
+                reader.replace_all_uses_with(node.args[2 + parameters[returned[position]]])
                 joint.graph.erase_node(reader)
 
 
@@ -163,9 +163,9 @@ def _make_views(
 
 def _return(output: torch.fx.Node, results: Sequence[Any], dropped: Sequence[int]) -> None:
     """Makes a graph return these results, some left out, with what is noted of each."""
-    kept = [place for place in range(len(results)) if place not in dropped]
+    kept = [position for position in range(len(results)) if position not in dropped]
     notes = output.meta.get("desc")
     if notes is not None and len(notes) == len(results):
-        output.meta["desc"] = [notes[place] for place in kept]
+        output.meta["desc"] = [notes[position] for position in kept]
     form: Any = type(output.args[0])
-    output.args = (form(results[place] for place in kept),)
+    output.args = (form(results[position] for position in kept),)

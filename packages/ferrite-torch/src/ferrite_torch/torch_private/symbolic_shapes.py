@@ -128,11 +128,11 @@ class GivenSizes:
         plain = self.numbers.keys()
         if any(symbolic_value(number)[0] != symbol for symbol, number in self.numbers.items()):
             return False
-        for place, guard in enumerate(self.environment.guards):
+        for position, guard in enumerate(self.environment.guards):
             symbols = guard.expr.free_symbols
             if symbols <= plain:
                 continue
-            if place >= self.decided or not (plain.isdisjoint(symbols) or self._is_equality(guard.expr)):
+            if position >= self.decided or not (plain.isdisjoint(symbols) or self._is_equality(guard.expr)):
                 return False
         return True
 

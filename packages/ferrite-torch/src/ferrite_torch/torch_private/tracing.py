@@ -42,7 +42,7 @@ def trace_functional(
     if kinds or any(info.mutates_data for info in metadata.input_info):
         raise TypeError(f"the captured function still has side effects: {', '.join(kinds) or 'it writes to an input'}")
     name_attention(traced)
-    derived = (place for place, info in enumerate(metadata.output_info) if info.requires_grad)
+    derived = (position for position, info in enumerate(metadata.output_info) if info.requires_grad)
     return traced, tuple(derived)
 
 
@@ -55,7 +55,7 @@ def written_arguments(function: Callable[..., Any], fakes: Sequence[Any]) -> lis
 
     with torch.no_grad():
         metadata = _aot_export_function(function, tuple(fakes), decompositions={}, trace_joint=False)[1]
-    return [place for place, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata]
+    return [position for position, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ Grids = Sequence[Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class UserKernel:
-    """A kernel as the user has decorated it, taken apart.
+    """A kernel without the decorators that the user has put around it.
 
     Attributes:
         function: the jitted function.
@@ -110,7 +110,7 @@ def launch(kernel: Any, grids: Grids, descriptors: Mapping[str, Any], given: Map
         interpret_launch(kernel, grid_of(kernel, grids), values)
         return
     names = list(kernel.arg_names)
-    first = next((place for place, name in enumerate(names) if name not in values), len(names))
+    first = next((position for position, name in enumerate(names) if name not in values), len(names))
     # Hooks of configs read arguments by position.
     positional = [values.pop(name) for name in names[:first]]
     kernel[grid_of(kernel, grids)](*positional, **values)

@@ -61,7 +61,7 @@ def keeping_ops_whole() -> Iterator[None]:
 
 @contextmanager
 def taking_apart_as_ours() -> Iterator[None]:
-    """Makes some ops that torch's library takes apart itself, before anything sees them, come apart in our pieces.
+    """Makes some ops that torch's library decomposes itself, before anything sees them, decompose in our way.
 
     The library's gradient of a cumulative product has several pieces for every element of a line, and its ``one_hot``
     does not look at what it is given (before torch 2.13), or asserts in calls of their own. Torch's ``dropout`` copies

@@ -90,7 +90,7 @@ def _writes_results(op: Overload) -> bool:
 
 
 def _is_ours(op: Overload) -> bool:
-    """Returns whether an op, or the one that it does in place, is lowered or taken apart; a library asks for itself."""
+    """Returns whether an op, or the one that it does in place, is lowered or decomposed; a library asks for itself."""
     from ferrite_torch.lowering import LOWERINGS  # noqa: PLC0415
     from ferrite_torch.rewrites.decompositions import is_taken_apart  # noqa: PLC0415  # not needed where graphs are stored
 

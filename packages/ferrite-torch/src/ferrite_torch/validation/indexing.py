@@ -1,4 +1,4 @@
-"""Checks of ops that read or write at places which tensors name, and of those that write a part of a tensor."""
+"""Checks of ops that read or write at positions which tensors name, and of those that write a part of a tensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ferrite_torch.rewrites.overlapping_targets import is_repeated
 from ferrite_torch.validation.registry import checks
 
 Checks = Iterator[tuple[Any, str]]
-_PLACES = (torch.int64, torch.int32)
+_POSITIONS = (torch.int64, torch.int32)
 _MASKS = (torch.bool, torch.uint8)
 
 
@@ -42,13 +42,13 @@ def _indexed_shape(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -
     """Returns the shape of what indices name: the axes of the indices stand together, first if they were apart."""
     shapes = [index.shape for index in indices if index is not None]
     shape = list(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
-    places = [axis for axis, index in enumerate(indices) if index is not None]
+    positions = [axis for axis, index in enumerate(indices) if index is not None]
     kept = [(axis, size) for axis, size in enumerate(self.shape) if axis >= len(indices) or indices[axis] is None]
-    if not places:
+    if not positions:
         return list(self.shape)
-    is_together = places[-1] - places[0] + 1 == len(places)
-    before = [size for axis, size in kept if is_together and axis < places[0]]
-    after = [size for axis, size in kept if not (is_together and axis < places[0])]
+    is_together = positions[-1] - positions[0] + 1 == len(positions)
+    before = [size for axis, size in kept if is_together and axis < positions[0]]
+    after = [size for axis, size in kept if not (is_together and axis < positions[0])]
     return [*before, *shape, *after]
 
 
@@ -132,7 +132,8 @@ def _fits_storage(self: torch.Tensor, size: Sequence[Any], stride: Sequence[Any]
     )
 
 
-# --- vectors of places ------------------------------------------------------------------------------------------------
+# --- vectors of positions
+# ------------------------------------------------------------------------------------------------
 
 
 def _is_vector(op: str, index: torch.Tensor) -> tuple[Any, str]:
@@ -142,7 +143,7 @@ def _is_vector(op: str, index: torch.Tensor) -> tuple[Any, str]:
 @checks("index_select")
 def _index_select(self: torch.Tensor, dim: int, index: torch.Tensor, **_: Any) -> Checks:
     yield _is_vector("index_select", index)
-    yield index.dtype in _PLACES, "index_select(): Expected dtype int32 or int64 for index"
+    yield index.dtype in _POSITIONS, "index_select(): Expected dtype int32 or int64 for index"
     if self.dim() == 0:
         yield index.numel() == 1, "index_select(): Index to scalar can have only 1 value"
         return
@@ -156,7 +157,7 @@ def _index_add(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.
     known = given.get("reduce", "mean") in ("prod", "mean", "amax", "amin")
     yield known, "index_reduce(): Expected reduce to be one of prod, mean, amax or amin"
     yield _is_vector("index_add", index)
-    yield index.dtype in _PLACES, "index_add(): Expected dtype int32/int64 for index"
+    yield index.dtype in _POSITIONS, "index_add(): Expected dtype int32/int64 for index"
     yield self.dtype == source.dtype, "index_add(): self and source must have the same scalar type"
     is_free = self.device.type == "cpu" and "alpha" in given  # a CPU's index_add alone takes a vector for a number
     yield is_free or self.dim() != 0 or source.dim() == 0, "source tensor shape must match self tensor shape"
@@ -234,7 +235,7 @@ def _scatter(self: torch.Tensor, dim: int, index: torch.Tensor, src: Any = None,
 
 
 def _ranks_match(op: str, x: torch.Tensor, index: torch.Tensor) -> Checks:
-    yield index.dtype in _PLACES or index.numel() == 0, f"{op}(): Expected dtype int64 for index"
+    yield index.dtype in _POSITIONS or index.numel() == 0, f"{op}(): Expected dtype int64 for index"
     same = max(x.dim(), 1) == max(index.dim(), 1)
     yield same or index.numel() == 0, f"{op}(): Index tensor must have the same number of dimensions as its operands"
 
@@ -284,7 +285,7 @@ def _searchable(self: torch.Tensor, boundaries: torch.Tensor) -> Checks:
 @checks("repeat_interleave.Tensor")
 def _repeat_interleave(repeats: torch.Tensor, **_: Any) -> Checks:
     yield repeats.dim() == 1, "repeat_interleave only accept 1D vector as repeat"
-    yield repeats.dtype in _PLACES, "repeats has to be Long or Int tensor"
+    yield repeats.dtype in _POSITIONS, "repeats has to be Long or Int tensor"
 
 
 @checks("masked_scatter")
@@ -296,5 +297,5 @@ def _masked_scatter(mask: torch.Tensor, self: torch.Tensor, source: torch.Tensor
 @checks("embedding")
 def _embedding(weight: torch.Tensor, indices: torch.Tensor, **_: Any) -> Checks:
     yield weight.dim() == 2, "'weight' must be 2-D"
-    yield indices.dtype in _PLACES, "Expected tensor for argument 'indices' to have scalar type Long or Int"
+    yield indices.dtype in _POSITIONS, "Expected tensor for argument 'indices' to have scalar type Long or Int"
     yield indices.numel() == 0 or weight.shape[0] != 0, "index out of range in self"

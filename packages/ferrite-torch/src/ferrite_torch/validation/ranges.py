@@ -23,8 +23,8 @@ def has_number_outside(
     if not numbers:
         return False
     types = {tensor.dtype for tensor in operands}
-    asked = kwargs.get("dtype")
-    types |= {asked} if asked is not None else set() if operands else {torch.get_default_dtype()}
+    wanted = kwargs.get("dtype")
+    types |= {wanted} if wanted is not None else set() if operands else {torch.get_default_dtype()}
     return any(not is_number_of(dtype, value) for dtype in types for value in numbers)
 
 
@@ -39,9 +39,9 @@ def is_number_of(dtype: torch.dtype, value: float) -> bool:
 
 
 def _numbers(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
-    for place, name in _number_arguments(op):
-        if place < len(args):
-            yield args[place]
+    for position, name in _number_arguments(op):
+        if position < len(args):
+            yield args[position]
         elif name in kwargs:
             yield kwargs[name]
 
@@ -50,4 +50,6 @@ def _numbers(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ite
 def _number_arguments(op: Overload) -> tuple[tuple[int, str], ...]:
     """Returns the places and names of an op's arguments that are numbers of whatever type."""
     arguments = enumerate(schema_of(op).arguments)
-    return tuple((place, each.name) for place, each in arguments if str(each.type) in ("number", "Optional[number]"))
+    return tuple(
+        (position, each.name) for position, each in arguments if str(each.type) in ("number", "Optional[number]")
+    )

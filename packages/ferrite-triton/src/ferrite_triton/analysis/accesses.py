@@ -23,7 +23,7 @@ Condition: TypeAlias = "tuple[Size, int]"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One distinct place in the body that reads or writes a parameter at ``offset`` elements from its first one."""
+    """One distinct position in the body that reads or writes a parameter at ``offset`` elements from its first one."""
 
     param: KernelParam
     offset: Index
@@ -31,7 +31,7 @@ class Access:
 
     @property
     def axes(self) -> Axes:
-        """Returns the axes that the place depends on."""
+        """Returns the axes that the position depends on."""
         return frozenset(dim.name for dim in self.offset.dims)
 
 
@@ -106,7 +106,7 @@ def unit_stride_axis(offset: Index) -> str | None:
 
 
 def unit_stride_run(offset: Index) -> int | None:
-    """Returns how many positions of that axis are neighbours before the place wraps; None where none does, or it may.
+    """Returns how many positions of that axis are neighbours before one wraps; None where none does, or one may.
 
     Of a wrap at a size that is not known while compiling nothing is said.
     """

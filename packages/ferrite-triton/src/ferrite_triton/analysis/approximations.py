@@ -102,8 +102,8 @@ def _softmax_of(flat: FlatKernel, node: Scalar, position: int) -> Reduction | No
     node = resolved(flat, node)
     while node.op == "where" and node.args[1].op == "const" and math.isnan(node.args[1].value):
         node = resolved(flat, node.args[2])
-    definition, place = flat.producers.get(node.source, (None, 0)) if node.op == "load" else (None, 0)
-    is_found = isinstance(definition, Reduction) and definition.combine == "online_softmax" and place == position
+    definition, result = flat.producers.get(node.source, (None, 0)) if node.op == "load" else (None, 0)
+    is_found = isinstance(definition, Reduction) and definition.combine == "online_softmax" and result == position
     return definition if is_found else None  # type: ignore[return-value]
 
 

@@ -65,8 +65,8 @@ def attention_space(kernel: Kernel) -> Space:
     if blocks is not None:
         inner.append(_single(FIRST_ROW, sizes.get("y", 1)))
     mapping = dim_mapping(kernel.axes)
-    places = (flat_dim(axis).index if axis.size != 1 else constant(0) for axis in inner)
-    mapping |= dict(zip(named, places, strict=False))
+    positions = (flat_dim(axis).index if axis.size != 1 else constant(0) for axis in inner)
+    mapping |= dict(zip(named, positions, strict=False))
     return Space(tuple(axes), ("y", "x"), mapping, kernel.form, loops=True, inner=tuple(inner))
 
 
@@ -80,7 +80,9 @@ def over_flat_positions(attend: Attend, space: Space, memo: dict[Scalar, Scalar]
     found: dict[Scalar, Scalar] = {}
     lists = [
         replace(
-            each, count=substitute_dims(each.count, at_first, found), place=substitute_dims(each.place, at_first, found)
+            each,
+            count=substitute_dims(each.count, at_first, found),
+            position=substitute_dims(each.position, at_first, found),
         )
         for each in mapped.blocks.lists
     ]

@@ -164,7 +164,7 @@ def flatten(kernel: Kernel, space: Space) -> FlatKernel:
 
 
 def reads_along_reduction(flat: FlatKernel, load: Scalar) -> bool:
-    """Returns whether a load from memory has an address of its own at each place along the reduction axis.
+    """Returns whether a load from memory has an address of its own at each position along the reduction axis.
 
     That it has an index there does not say so: what an expanded tensor repeats lies at one address, with stride 0.
     """

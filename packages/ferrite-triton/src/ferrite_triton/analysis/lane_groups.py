@@ -25,7 +25,7 @@ GROUPED = ("welford", "online_softmax")
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How a block of the reduction axis is taken apart: ``[far, RBLOCK // (far * near), near]`` of it.
+    """How a block of the reduction axis is split: ``[far, RBLOCK // (far * near), near]`` of it.
 
     Attributes:
         far: points that a thread holds at equal distances.
@@ -43,7 +43,7 @@ class Grouping:
 
 @dataclass(frozen=True, slots=True)
 class TakenApart:
-    """How a tile whose reduction axis is taken apart into groups looks.
+    """How a tile whose reduction axis is split into groups looks.
 
     Attributes:
         states: shape of what there is one of for each group.
@@ -58,21 +58,21 @@ class TakenApart:
     @classmethod
     def of(cls, space: Space, axes: Axes, groups: Grouping) -> TakenApart:
         """Returns the shapes for tiles that vary along some axes, the reduction axis among them."""
-        place = space.reduction_position
+        position = space.reduction_position
         shape = list(space.shape(axes))
-        shape[place] = Block("RBLOCK", groups.count)
+        shape[position] = Block("RBLOCK", groups.count)
         parts: list[Extent] = list(shape)
         reduced: list[int] = []
         if groups.near > 1:
-            parts.insert(place + 1, groups.near)
-            reduced.append(place + 1)
+            parts.insert(position + 1, groups.near)
+            reduced.append(position + 1)
         if groups.far > 1:
-            parts.insert(place, groups.far)
-            reduced = [*(axis + 1 for axis in reduced), place]
+            parts.insert(position, groups.far)
+            reduced = [*(axis + 1 for axis in reduced), position]
         return cls(tuple(shape), tuple(parts), tuple(reduced))
 
     def group(self, tile: Expression) -> Expression:
-        """Returns the tile taken apart."""
+        """Returns the tile with that axis split."""
         return Reshape(tile, self.parts)
 
     def spread(self, state: Expression) -> Expression:
@@ -80,7 +80,7 @@ class TakenApart:
         return Expand(state, tuple(sorted(self.axes)))
 
     def reduced(self, group: Expression, combine: str) -> Expression:
-        """Returns a tile taken apart with its groups reduced by a combine."""
+        """Returns a tile that is split, with its groups reduced by a combine."""
         for axis in self.axes:
             group = Reduce((group,), combine, axis)
         return group

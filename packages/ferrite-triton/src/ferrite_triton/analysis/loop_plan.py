@@ -137,8 +137,8 @@ HALF = 2
 def prefetched_loads(flat: FlatKernel, policies: list[dict[Scalar, str]]) -> list[frozenset[Scalar]]:
     """Returns for each loop the loads of which the next block is asked for before one is worked on.
 
-    Those are columns of halves that are read again: programs are so few then, that their columns wait in the cache,
-    that most of the time all threads of a multiprocessor wait for a block, or compute (`softmax` of
+    Those are columns of 16-bit elements that are read again: programs are so few then, that their columns wait in the
+    cache, that most of the time all threads of a multiprocessor wait for a block, or compute (`softmax` of
     `benchmarks/kernels/hand_written.py` has them with and without it). Of 32-bit elements it costs more than it gains.
     """
     columns = flat.space.order[-1:]

@@ -31,8 +31,8 @@ class LoweringPolicy:
         tile_group: rows of tiles of a product that programs take column by column, so that they share factors in the
             cache. Set (decision 0045).
         long_pass: bytes of what a program reads again that do not all stay in the cache, of 264 programs at once, in 50
-            MB. Measured on softmax over rows in halves: of 256 KiB 4 % faster backwards, of 100 KiB as fast or 2 %
-            slower.
+            MB. Measured on softmax over rows of 16-bit elements: of 256 KiB 4 % faster backwards, of 100 KiB as fast or
+            2 % slower.
         grouped_points: fewest points of a contiguous reduction axis whose blocks are surely wide enough that what one
             thread holds is combined first. Set.
         grouped_share: points of another reduction axis that a thread holds, and that do not lie next to each other.

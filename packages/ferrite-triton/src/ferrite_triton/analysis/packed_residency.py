@@ -10,12 +10,12 @@ from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_r
 HALF_BYTES = 2
 
 
-def held_halves(flat: FlatKernel) -> tuple[Scalar, ...]:
+def held_16_bit_values(flat: FlatKernel) -> tuple[Scalar, ...]:
     """Returns the loads of elements of two bytes that programs hold, in the order of their use."""
     return tuple(load for load in held_loads(flat) if load.dtype.bytes == HALF_BYTES)
 
 
-def holds_only_halves(flat: FlatKernel) -> bool:
+def holds_only_16_bit(flat: FlatKernel) -> bool:
     """Returns whether all elements that programs hold have two bytes."""
     return all(load.dtype.bytes == HALF_BYTES for load in held_loads(flat))
 

@@ -1,8 +1,8 @@
 """Misaligned-row peeling: rows that begin at no multiple of a vector are read in whole vectors all the same.
 
-A thread reads 16 bytes at a time only from multiples of 16 bytes: of rows of 50,257 halves it would read each element
-by itself. So each program begins at the vector in which its row does, some elements before it, and drops what lies
-before the row and behind it. A row is *misaligned* by the number of elements before it.
+A thread reads 16 bytes at a time only from multiples of 16 bytes: of rows of 50,257 16-bit elements it would read each
+element by itself. So each program begins at the vector in which its row does, some elements before it, and drops what
+lies before the row and behind it. A row is *misaligned* by the number of elements before it.
 """
 
 from __future__ import annotations

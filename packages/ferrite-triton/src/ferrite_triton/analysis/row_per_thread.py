@@ -55,9 +55,9 @@ def has_row_per_thread(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
     return not is_aligned_row(heaviest.offset, max(1, LOWERING.thread_access_bytes // width))
 
 
-def in_order(space: Space, place: Index) -> Index:
+def in_order(space: Space, position: Index) -> Index:
     """Returns where a result is stored, by positions that are known to be neighbours."""
     reduction = space.reduction
     if not space.row_per_thread or reduction is None:
-        return place
-    return ix.substitute(place, {flat_dim(reduction): Dim(POSITION, reduction.size).index})
+        return position
+    return ix.substitute(position, {flat_dim(reduction): Dim(POSITION, reduction.size).index})

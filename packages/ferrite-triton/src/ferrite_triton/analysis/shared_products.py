@@ -27,7 +27,7 @@ _SUMS = ("add", "sub")
 
 
 def shared_products(flat: FlatKernel) -> frozenset[Scalar]:
-    """Returns the products of a kernel that are part of a sum and of something else, or that are read as halves.
+    """Returns the products of a kernel that are part of a sum and of something else, or are read as 16-bit elements.
 
     A product that is rounded to a half type and widened again is contracted with what is added to it as well: the
     compiler takes the three for one product of that type.

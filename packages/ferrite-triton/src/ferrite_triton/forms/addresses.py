@@ -65,7 +65,7 @@ class Addresses:
         self._in_tiles = in_tiles
         self._has_rows = has_rows or (space.reduction is not None and not is_static(space.reduction.size))
 
-    def place(self, param: KernelParam, index: Index, value: Callable[[Scalar], Tile] | None = None) -> Tile:
+    def address(self, param: KernelParam, index: Index, value: Callable[[Scalar], Tile] | None = None) -> Tile:
         """Returns the address of an element of a parameter.
 
         Args:
@@ -87,7 +87,7 @@ class Addresses:
             # otherwise it saves the registers and waits for each. Offsets that several operands share are cheaper.
             return self._behind(param, "column", column, self._index.tile(index - column, value), value)
         offset, misalignment = self._index.tile(index, value), self._space.misalignment
-        return place_at(param, offset if misalignment is None else self._vectors(offset, misalignment))
+        return address_at(param, offset if misalignment is None else self._vectors(offset, misalignment))
 
     def _in_tile(self, param: KernelParam, index: Index, value: Callable[[Scalar], Tile] | None) -> Tile | None:
         """Returns an address as that of a tile's first element and what is added in the tile, which are constants.
@@ -106,18 +106,18 @@ class Addresses:
         key = ("first", param.text, index)
         first = self._builder.find(key)
         if first is None:
-            start = place_at(param, self._index.tile(rest, value))
-            place = start.expression
+            start = address_at(param, self._index.tile(rest, value))
+            address = start.expression
             for step in self._steps(steps, "first"):
-                place = Offset(place, step)
-            first = self._builder.remember(key, self._builder.hold("first", place, start.axes))
+                address = Offset(address, step)
+            first = self._builder.remember(key, self._builder.hold("first", address, start.axes))
         inside = Offset(first.expression, add(*self._steps(steps, "lane")))
         return Tile(inside, first.axes.union(steps), param.dtype)
 
     def _steps(self, steps: dict[str, Size], of: str) -> list[Expression]:
         """Returns how far the begin of a tile, or its lanes, lie behind the first element, by steps along its axes."""
-        places = self._builder.places
-        return [mul(places[name + of].position, self._number(step)) for name, step in steps.items()]
+        addresses = self._builder.positions
+        return [mul(addresses[name + of].position, self._number(step)) for name, step in steps.items()]
 
     def _number(self, size: Size) -> Expression:
         return self._space.params.value(size, self._dtype)
@@ -130,8 +130,8 @@ class Addresses:
         first = self._builder.find(key)
         if first is None:
             offset = self._index.tile(start, value)
-            place = place_at(param, offset).expression
-            first = self._builder.remember(key, self._builder.hold(name, place, offset.axes))
+            address = address_at(param, offset).expression
+            first = self._builder.remember(key, self._builder.hold(name, address, offset.axes))
         return Tile(Offset(first.expression, step.expression), first.axes | step.axes, first.dtype)
 
     def _vectors(self, offset: Tile, misalignment: Misalignment) -> Tile:
@@ -165,7 +165,7 @@ class Addresses:
         # The last block asks for the first one, which is read next, and again: an element that all share, of the matrix
         # or of their columns, would make them queue.
         step, size = self._number(step_along(index, "r")), self._number(reduction.size)
-        start = self._builder.places["rstart"].position
+        start = self._builder.positions["rstart"].position
         start = converted(start, self._builder.type_of(start).dtype, self._dtype)
         block = block_size("RBLOCK", self._dtype)
         ahead = where(apply("lt", add(start, block), size), block, apply("neg", start))
@@ -173,10 +173,10 @@ class Addresses:
             rows_ = self._builder.position("r")
             ahead = sub(apply("lesser", add(rows_, ahead), self._last(reduction.size)), rows_)
         column = apply("lesser", sectors, self._last(columns.size)) if columns.masked else sectors
-        place: Expression = Name(param.text)
+        address: Expression = Name(param.text)
         for elements in (self._index.tile(rows).expression, mul(ahead, step), column):
-            place = Offset(place, elements)
-        self._builder.do(Prefetch(place), frozenset("r"))
+            address = Offset(address, elements)
+        self._builder.do(Prefetch(address), frozenset("r"))
 
     def _sectors(self, columns: KernelAxis, width: int) -> Expression:
         """Returns the columns of a tile with which a sector of memory begins, of elements of so many bytes."""
@@ -199,8 +199,8 @@ class Addresses:
             size: number of bytes, a multiple of 16.
             condition: under which they all exist.
         """
-        place = place_at(param, self._index.tile(start))
-        request = Call("prefetch_bytes", (Offset(place.expression, later), Constant(size)))
+        address = address_at(param, self._index.tile(start))
+        request = Call("prefetch_bytes", (Offset(address.expression, later), Constant(size)))
         self._builder.do_if(condition, request, NO_AXES)
 
     def _last(self, size: Size) -> Expression:
@@ -212,9 +212,9 @@ class Addresses:
     def row_mask(self, param: KernelParam, offset: Index) -> Expression | None:
         """Returns the mask of the reduction axis for a load: up to where whole vectors of floats can be read."""
         axis, misalignment = self._space.reduction, self._space.misalignment
-        if misalignment is not None and "lanes" in self._builder.places:
+        if misalignment is not None and "lanes" in self._builder.positions:
             return apply("lt", self._builder.position("lanes"), self._builder.position("vectors_end"))
-        own = self._builder.places["r"].mask if "r" in self._builder.places else None
+        own = self._builder.positions["r"].mask if "r" in self._builder.positions else None
         if axis is None or not param.dtype.is_float:
             return own
         end = padded_extent(offset, axis.size, WIDEST_ACCESS // param.dtype.bytes, param.param.type.storage_size)
@@ -222,7 +222,7 @@ class Addresses:
 
     def access(
         self,
-        place: Tile,
+        address: Tile,
         conditions: list[Tile],
         axes: Axes = NO_AXES,
         row_mask: Expression | None = None,
@@ -230,14 +230,14 @@ class Addresses:
         """Returns the pointers, the mask (None for none) and the axes of an access to memory.
 
         Args:
-            place: the addresses of the elements.
+            address: the addresses of the elements.
             conditions: under which they are.
             axes: those that it varies along beside those of the addresses and the conditions.
             row_mask: the mask along the reduction axis; None for its own.
         """
-        mask, axes = self.mask_of(axes | place.axes, conditions, row_mask)
-        pointer = place.expression
-        if self._space.tiled(axes) != self._space.tiled(place.axes):
+        mask, axes = self.mask_of(axes | address.axes, conditions, row_mask)
+        pointer = address.expression
+        if self._space.tiled(axes) != self._space.tiled(address.axes):
             pointer = Broadcast(pointer, self._space.shape(axes))
         return pointer, mask, axes
 
@@ -252,8 +252,8 @@ class Addresses:
         return all_of(mask for mask in masks if mask is not None), axes
 
 
-def place_at(param: KernelParam, offset: Tile) -> Tile:
+def address_at(param: KernelParam, offset: Tile) -> Tile:
     """Returns the address of the element of a parameter at an offset."""
     pointer = Name(param.text)
-    place = pointer if offset.literal == 0 else Offset(pointer, offset.expression)
-    return Tile(place, offset.axes, param.dtype)
+    address = pointer if offset.literal == 0 else Offset(pointer, offset.expression)
+    return Tile(address, offset.axes, param.dtype)

@@ -23,9 +23,9 @@ from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.attention_space import FIRST_ROW, attend_of, inner_names
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis
-from ferrite_triton.forms.builder import Builder, Place, Tile
+from ferrite_triton.forms.builder import AxisPosition, Builder, Tile
 from ferrite_triton.forms.indices import index_dtype
-from ferrite_triton.forms.positions import place_axis, positions_from
+from ferrite_triton.forms.positions import positions_from, write_axis_positions
 from ferrite_triton.forms.scalar_values import ScalarValues
 from ferrite_triton.tile.build import (
     add,
@@ -78,11 +78,11 @@ def place_rows(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
             blocks = builder.let("yblocks", count, NO_AXES).expression
             number, program = remainder(program, blocks), quotient(program, blocks)
     if batch is not None:
-        builder.places["z"] = Place(builder.let("z", program, NO_AXES).expression)
+        builder.positions["z"] = AxisPosition(builder.let("z", program, NO_AXES).expression)
     first = builder.let(FIRST_ROW, mul(number, block_size(rows.constant, dtype)), NO_AXES).expression
-    builder.places[FIRST_ROW] = Place(first)
-    place_axis(builder, space, rows, positions_from(first, rows.constant, dtype))
-    place_axis(builder, space, columns, converted(lanes(columns.constant), I32, dtype))
+    builder.positions[FIRST_ROW] = AxisPosition(first)
+    write_axis_positions(builder, space, rows, positions_from(first, rows.constant, dtype))
+    write_axis_positions(builder, space, columns, converted(lanes(columns.constant), I32, dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class AttentionRows:
         space = replace(self._flat.space, order=order)
         axis = space.axis(name)
         assert axis is not None, "products are summed over axes of the kernel"
-        place_axis(self._builder, space, axis, converted(lanes(axis.constant), I32, self._dtype))
+        write_axis_positions(self._builder, space, axis, converted(lanes(axis.constant), I32, self._dtype))
 
     def _tile(self, values: ScalarValues, root: Scalar, order: tuple[str, str], level: Axes) -> Expression:
         """Writes the whole tile of a factor, with zeros past the ends of its axes."""
@@ -197,11 +197,11 @@ class AttentionRows:
         counter = builder.open_loop("round", TileType(I32), frozenset(("r", slot)))
         carried = self._carried(state)
         at = builder.hold("slot", converted(quotient(counter, each), I32, dtype), INSIDE)
-        builder.places[slot] = Place(at.expression)
-        place = self._lists.tile(listed.place)
+        builder.positions[slot] = AxisPosition(at.expression)
+        position = self._lists.tile(listed.position)
         inside = mul(remainder(counter, each), block_size("RBLOCK", I32))
         start = add(
-            mul(converted(place.expression, place.dtype, dtype), literal(blocks.columns, dtype)),
+            mul(converted(position.expression, position.dtype, dtype), literal(blocks.columns, dtype)),
             converted(inside, I32, dtype),
         )
         self._round(lefts, carried, builder.hold("rstart", start, INSIDE).expression, mask)
@@ -226,7 +226,7 @@ class AttentionRows:
         """Writes one round of a loop: the scores from ``start`` on, and what they add."""
         builder, axis = self._builder, self._points()
         vector = positions_from(start, "RBLOCK", self._dtype)
-        place_axis(builder, replace(self._flat.space, order=("y", "r")), axis, vector)
+        write_axis_positions(builder, replace(self._flat.space, order=("y", "r")), axis, vector)
         shape = (Block("YBLOCK"), Block("RBLOCK"))
         axes = frozenset("yr")
         for number, product in enumerate(self._attend.products):
@@ -236,7 +236,7 @@ class AttentionRows:
         found = [self._weight(weight, mask, axis) for weight in self._weighed]
         # Along the other axis of a tile the same positions are other values.
         builder.forget_inside(frozenset("r"))
-        place_axis(builder, replace(self._flat.space, order=("r", "x")), axis, vector)
+        write_axis_positions(builder, replace(self._flat.space, order=("r", "x")), axis, vector)
         factors = [self._tile(self._factors, factor, ("r", "x"), INSIDE) for factor in self._attend.factors]
         if carried.highest is None or carried.total is None:
             for total, weight, factor, body in zip(carried.sums, found, factors, self._attend.factors, strict=True):
@@ -305,8 +305,8 @@ def _narrowed(value: Expression, dtype: DType) -> Expression:
 def _without_unit(weight: Scalar) -> tuple[Scalar, float]:
     """Returns a weight times ``log2(e)`` as the product of what is left of it and a positive number."""
     if weight.op == "mul":
-        for place in range(2):
-            factor, other = weight.args[place], weight.args[1 - place]
+        for position in range(2):
+            factor, other = weight.args[position], weight.args[1 - position]
             if factor.op == "const" and 0 < factor.value < math.inf:
                 return other, factor.value * LOG2_E
     return weight, LOG2_E

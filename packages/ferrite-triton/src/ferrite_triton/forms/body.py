@@ -32,7 +32,7 @@ from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.row_per_thread import in_order
 from ferrite_triton.analysis.space import NO_AXES, REDUCTION_AXES, KernelAxis, Space
 from ferrite_triton.forms.attention import AttentionRows
-from ferrite_triton.forms.builder import Builder, Place, Tile
+from ferrite_triton.forms.builder import AxisPosition, Builder, Tile
 from ferrite_triton.forms.contractions import open_product
 from ferrite_triton.forms.grid_reductions import GridReductions
 from ferrite_triton.forms.indices import chunk_atom, index_dtype
@@ -40,14 +40,14 @@ from ferrite_triton.forms.positions import (
     QUARTET,
     block_of_line,
     number_quartets,
-    place_axis,
-    place_misaligned,
     positions_from,
+    write_axis_positions,
+    write_misaligned_positions,
 )
 from ferrite_triton.forms.reductions import R, Reductions
 from ferrite_triton.forms.register_norms import RegisterNorms
 from ferrite_triton.forms.scalar_values import ScalarValues
-from ferrite_triton.forms.scans import Scans, look_back_scans, waiting_halves
+from ferrite_triton.forms.scans import Scans, look_back_scans, waiting_16_bit_values
 from ferrite_triton.forms.sorts import Sorts
 from ferrite_triton.forms.stores import Stores, value_of
 from ferrite_triton.forms.tiled_contractions import TiledContractions
@@ -185,7 +185,7 @@ class KernelBody:
         self._builder.open_branch()
         start = self._builder.declare(counter)
         # A loop counts in the type of its bounds, but in the interpreter, where it counts in Python's integers.
-        place_axis(self._builder, space, axis, positions_from(start, axis.constant, self._dtype))
+        write_axis_positions(self._builder, space, axis, positions_from(start, axis.constant, self._dtype))
         number_quartets(self._builder, space, axis, quotient(start, Literal(QUARTET, self._dtype)))
         self._write_grid_level(definitions)
         body = self._builder.close_branch()
@@ -228,14 +228,14 @@ class KernelBody:
         self._evaluator.hints = shared_loads(self._flat) or last_loads(self._flat)
         dtype = self._dtype
 
-        def place(tile: int) -> None:
+        def set_positions(tile: int) -> None:
             block = converted(block_of_line(scan), I32, dtype)
             own = space.register_tiles - 1 - tile if scan.reverse else tile
             number = add(mul(block, Literal(space.register_tiles, dtype)), Literal(own, dtype))
             start = mul(number, block_size("RBLOCK", dtype))
-            place_axis(self._builder, space, reduction, positions_from(start, "RBLOCK", dtype))
+            write_axis_positions(self._builder, space, reduction, positions_from(start, "RBLOCK", dtype))
 
-        for tile in self._scans.register_tiles(scan, waiting_halves(self._flat), place):
+        for tile in self._scans.register_tiles(scan, waiting_16_bit_values(self._flat), set_positions):
             self._evaluator.publish(scan, (tile,))
             for definition in self._flat.definitions:
                 self._store_results(definition)
@@ -249,8 +249,8 @@ class KernelBody:
         policies, shared = rereads(self._flat, plan), shared_loads(self._flat)
         self._write_grid_level(plan.before)
         backwards, ahead = goes_backwards(self._flat, plan), prefetched_loads(self._flat, policies)
-        for loop, policy, is_backward, asked in zip(plan.loops, policies, backwards, ahead, strict=True):
-            self._evaluator.hints, self._evaluator.ahead = policy | shared, asked
+        for loop, policy, is_backward, prefetched in zip(plan.loops, policies, backwards, ahead, strict=True):
+            self._evaluator.hints, self._evaluator.ahead = policy | shared, prefetched
             if loop.inside:
                 self._write_loop(loop.inside, is_backward=is_backward)
             self._write_grid_level(loop.after)
@@ -278,7 +278,7 @@ class KernelBody:
             misaligned = self._evaluator.offset(misalignment.elements).expression
             width = Literal(misalignment.width, self._dtype)
             end = mul(quotient(add(misaligned, Literal(int(size), self._dtype)), width), width)
-            builder.places["vectors_end"] = Place(builder.let("vectors_end", end, NO_AXES).expression)
+            builder.positions["vectors_end"] = AxisPosition(builder.let("vectors_end", end, NO_AXES).expression)
         # A loop counts in the type of its bounds: 32 bits where they are numbers.
         counted = I32 if is_static(size) else self._dtype
         bound = space.params.value(size, self._dtype if counted is self._dtype else I32)
@@ -286,13 +286,13 @@ class KernelBody:
         start: Expression = counter
         if is_backward:
             start = self._from_the_end(counter, size, counted)
-        builder.places["rstart"] = Place(start)
+        builder.positions["rstart"] = AxisPosition(start)
         vector = add(start, converted(space.reduction_lanes(), I32, counted))
         vector = converted(vector, counted, self._dtype)
         if misaligned is None:
-            place_axis(builder, space, reduction, vector)
+            write_axis_positions(builder, space, reduction, vector)
         else:
-            place_misaligned(builder, space, reduction, vector, misaligned)
+            write_misaligned_positions(builder, space, reduction, vector, misaligned)
         number_quartets(builder, space, reduction, quotient(start, Literal(QUARTET, counted)))
         finishers: list[tuple[Reduction | Contract, Callable[[], tuple[Tile, ...]]]] = []
         for definition in with_scans(self._flat, definitions):
@@ -339,7 +339,7 @@ class KernelBody:
             counted, bound = dtype, sub(end, first)
         counter = builder.open_loop("xstart", TileType(counted), frozenset("x"))
         start = converted(counter, counted, dtype)
-        place_axis(builder, space, rows, add(add(first, start), converted(lanes("XBLOCK"), I32, dtype)), end)
+        write_axis_positions(builder, space, rows, add(add(first, start), converted(lanes("XBLOCK"), I32, dtype)), end)
         finishers: list[tuple[ColumnReduction, Callable[[], tuple[Tile, ...]]]] = []
         for definition in self._flat.definitions:
             if isinstance(definition, ColumnReduction):

@@ -53,7 +53,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AxisPosition:
     """Where along an axis the elements of a tile lie.
 
     Attributes:
@@ -91,7 +91,7 @@ class Builder:
     inside.
 
     Attributes:
-        places: by axis, where the elements of tiles lie.
+        positions: by axis, where the elements of tiles lie.
         functions: combines of the program's own.
 
     Args:
@@ -102,12 +102,12 @@ class Builder:
     def __init__(self, sizes: Mapping[str, TileType], parameters: Sequence[Variable]) -> None:
         self.function = Scope()
         self.loop: _Loop | None = None
-        self.places: dict[str, Place] = {}
+        self.positions: dict[str, AxisPosition] = {}
         self.functions: list[Function] = []
         self._own: dict[str, TileType] = {parameter.name: parameter.type for parameter in parameters}
         # Sizes become parameters as they are first needed.
         self._types: Mapping[str, TileType] = ChainMap(self._own, sizes)  # type: ignore[arg-type]
-        self._trunks: list[tuple[Scope, dict[str, Place]]] = []
+        self._trunks: list[tuple[Scope, dict[str, AxisPosition]]] = []
         self._count = 0
 
     @property
@@ -132,11 +132,11 @@ class Builder:
 
     def position(self, axis: str) -> Expression:
         """Returns the positions of a tile along an axis."""
-        return self.places[axis].position
+        return self.positions[axis].position
 
     def mask(self, axis: str) -> Expression | None:
         """Returns which positions along an axis are none past the end; None where all are."""
-        return self.places[axis].mask
+        return self.positions[axis].mask
 
     # --- what is known ----------------------------------------------------------------------------------------------
 
@@ -253,14 +253,14 @@ class Builder:
 
     def open_branch(self) -> None:
         """Begins statements that only some programs run; what is known before is known there."""
-        self._trunks.append((self.function, self.places))
+        self._trunks.append((self.function, self.positions))
         self.function = Scope(known=dict(self.function.known))
-        self.places = dict(self.places)
+        self.positions = dict(self.positions)
 
     def close_branch(self) -> tuple[Statement, ...]:
         """Ends such statements and returns them; what was known inside is forgotten."""
         branch = self.function
-        self.function, self.places = self._trunks.pop()
+        self.function, self.positions = self._trunks.pop()
         self._drop(branch)
         return tuple(branch.statements)
 

@@ -145,8 +145,8 @@ def _rows_in_memory(
     if node.op != "load" or node.source in flat.producers or flat.param_of(node.source).param.host_scalar:
         return None
     offset, space = flat.offset(node.source, node.indices), flat.space
-    places = {atom.name: coefficient for atom, coefficient in offset.terms if isinstance(atom, Dim)}
-    if len(places) < len(offset.terms) or places.keys() != ROWS:
+    positions = {atom.name: coefficient for atom, coefficient in offset.terms if isinstance(atom, Dim)}
+    if len(positions) < len(offset.terms) or positions.keys() != ROWS:
         return None
     key = ("matrix", node)
     found = builder.find(key)
@@ -172,7 +172,7 @@ def _rows_in_memory(
 
     terms = [
         at[name] if coefficient == 1 else mul(at[name], number(coefficient))
-        for name, coefficient in sorted(places.items(), reverse=True)
+        for name, coefficient in sorted(positions.items(), reverse=True)
     ]
     if part is not None:
         terms.append(mul(part, number(apart)))

@@ -15,12 +15,12 @@ from ferrite_scheduler.model.forms import (
     TiledContraction,
 )
 from ferrite_triton.analysis.flat import FlatKernel
-from ferrite_triton.analysis.packed_residency import holds_only_halves
+from ferrite_triton.analysis.packed_residency import holds_only_16_bit
 from ferrite_triton.analysis.space import NO_AXES, POSITION, KernelAxis, Space
 from ferrite_triton.forms.attention import place_rows
 from ferrite_triton.forms.body import part_axis
-from ferrite_triton.forms.builder import Builder, Place
-from ferrite_triton.forms.positions import QUARTET, block_of_line, number_quartets, place_axis, positions_from
+from ferrite_triton.forms.builder import AxisPosition, Builder
+from ferrite_triton.forms.positions import QUARTET, block_of_line, number_quartets, positions_from, write_axis_positions
 from ferrite_triton.forms.register_norms import place_program as place_images
 from ferrite_triton.forms.scans import look_back_scans
 from ferrite_triton.forms.tiled_contractions import place_tile
@@ -73,13 +73,13 @@ def place_in_grid(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
         block = block_size(axis.constant, dtype)
         if axis is part_axis(space):
             first = builder.let(f"{axis.name}first", mul(mine, block), NO_AXES)
-            builder.places[f"{axis.name}first"] = Place(first.expression)  # each part counts on from here
+            builder.positions[f"{axis.name}first"] = AxisPosition(first.expression)  # each part counts on from here
         elif axis.tiled:
-            place_axis(builder, space, axis, positions_from(mul(mine, block), axis.constant, dtype))
+            write_axis_positions(builder, space, axis, positions_from(mul(mine, block), axis.constant, dtype))
             number_quartets(builder, space, axis, mul(mine, block_size(axis.constant, dtype, QUARTET)))
         else:
             at = builder.let(axis.name, mine, NO_AXES)
-            builder.places[axis.name] = Place(at.expression)
+            builder.positions[axis.name] = AxisPosition(at.expression)
     if space.parts > 1:
         builder.let("part", rest, NO_AXES)
     place_whole_axes(builder, space, dtype)
@@ -90,7 +90,7 @@ def _number_of_program(builder: Builder, flat: FlatKernel, dtype: DType) -> Expr
     space, own = flat.space, converted(ProgramId(0), I32, dtype)
     if isinstance(space.form, GridReduction):
         workspace = Name(flat.param_of(space.form.workspace).text)
-        function = "ticket_in_order" if holds_only_halves(flat) else "take_ticket"
+        function = "ticket_in_order" if holds_only_16_bit(flat) else "take_ticket"
         ticket = builder.call("ticket", function, (workspace, ProgramCount(0)), TileType(I32), NO_AXES).expression
         program = builder.let("program", converted(ticket, I32, dtype), NO_AXES).expression
         splits = Literal(space.splits, dtype)
@@ -136,13 +136,13 @@ def place_whole_axes(builder: Builder, space: Space, dtype: DType) -> None:
     reduction = space.reduction
     for axis in space.axes:
         if axis.is_whole or axis is space.blocks:
-            place_axis(builder, space, axis, converted(lanes(axis.constant), I32, dtype))
+            write_axis_positions(builder, space, axis, converted(lanes(axis.constant), I32, dtype))
     if reduction is None or not reduction.tiled or space.loops:
         return
     vector: Expression = lanes("RBLOCK")
     if space.row_per_thread:
         known = space.expand("r", converted(vector, I32, dtype))
-        builder.places[POSITION] = Place(builder.let(POSITION, known, frozenset("r")).expression)
+        builder.positions[POSITION] = AxisPosition(builder.let(POSITION, known, frozenset("r")).expression)
         kind = TileType(I32, (Block("RBLOCK"),))
         vector = builder.call("hidden", "opaque_indices", (vector,), kind, frozenset("r")).expression
     first: Expression | None = None
@@ -152,7 +152,7 @@ def place_whole_axes(builder: Builder, space: Space, dtype: DType) -> None:
         first = mul(member, block_size("RBLOCK", dtype, QUARTET))
     else:
         vector = converted(vector, I32, dtype)
-    place_axis(builder, space, reduction, vector)
+    write_axis_positions(builder, space, reduction, vector)
     number_quartets(builder, space, reduction, first)
 
 
@@ -173,7 +173,7 @@ def place_block_of_line(builder: Builder, flat: FlatKernel, dtype: DType) -> Non
         size = Literal(int(axis.size), I32)
         mine = rest if axis is grid[0] else remainder(rest, size)
         at = builder.let(axis.name, converted(mine, I32, dtype), NO_AXES)
-        builder.places[axis.name] = Place(at.expression)
+        builder.positions[axis.name] = AxisPosition(at.expression)
         rest = quotient(rest, size)
     reduction = space.reduction
     if reduction is None:
@@ -183,4 +183,4 @@ def place_block_of_line(builder: Builder, flat: FlatKernel, dtype: DType) -> Non
     if space.register_tiles > 1:
         return  # the body says where each of its tiles lies
     first = mul(converted(block_of_line(scan), I32, dtype), block_size("RBLOCK", dtype))
-    place_axis(builder, space, reduction, positions_from(first, "RBLOCK", dtype))
+    write_axis_positions(builder, space, reduction, positions_from(first, "RBLOCK", dtype))

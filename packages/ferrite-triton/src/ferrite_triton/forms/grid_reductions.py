@@ -20,7 +20,7 @@ from ferrite_triton.tile.build import add, apply, both, mul, sub
 from ferrite_triton.tile.language import Call, Constant, Expression, Lanes, Literal, Name, Offset, TileType
 from ferrite_triton.tile.types import broadcast_shapes
 
-REGISTERS, REGISTERS_OF_HALVES = 128, 72
+REGISTERS, REGISTERS_OF_16_BIT = 128, 72
 """Registers of a thread, half of which hold elements: a multiprocessor holds four programs of four warps, or two of
 eight, so that some load while others wait. Two elements of two bytes wait in a register: seven programs of four warps.
 """
@@ -41,9 +41,9 @@ class GridReductions:
         All of a program's states are published before it waits, once, for the others of its rows.
         """
         kept = frozenset(reduction.results[0].name for reduction in self.evaluator.shares.values())
-        words, members, told = self._places()
+        words, members, description = self._positions()
         axes = R.union(self.flat.space.order)
-        places: list[list[Expression]] = []
+        positions: list[list[Expression]] = []
         own: dict[str, Tile] = {}
         for number, (definition, states_at) in enumerate(self._words(definitions, words)):
             if number:
@@ -51,14 +51,14 @@ class GridReductions:
             states = self.reductions.states(definition, kept)
             self._publish(states, states_at)
             own[definition.results[0].name] = states[0]
-            places.append(states_at)
+            positions.append(states_at)
         group = add(Literal(1, self._index), Name("group"))
         barrier = Call("grid_barrier", (Offset(self._workspace, group), Constant(self.flat.space.splits)))
         self.builder.do(barrier, axes)
-        for definition, states_at in zip(definitions, places, strict=True):
+        for definition, states_at in zip(definitions, positions, strict=True):
             lanes_ = [
-                self._lanes((Offset(place, members), told, Constant(neutral)))
-                for place, neutral in zip(states_at, neutral_state(definition.combine), strict=True)
+                self._lanes((Offset(position, members), description, Constant(neutral)))
+                for position, neutral in zip(states_at, neutral_state(definition.combine), strict=True)
             ]
             self.evaluator.publish(definition, self.reductions.merged(definition, tuple(lanes_), axes))
         self.evaluator.renew()
@@ -106,14 +106,14 @@ class GridReductions:
             yield definition, [Offset(words, Literal(number * size, self._index)) for number in numbers]
             count = numbers.stop
 
-    def _publish(self, states: tuple[Tile, ...], places: list[Expression]) -> None:
+    def _publish(self, states: tuple[Tile, ...], positions: list[Expression]) -> None:
         mask = () if self._rows_mask is None else (self._rows_mask,)
         axes = R.union(self.flat.space.order)
-        for state, place in zip(states, places, strict=True):
+        for state, position in zip(states, positions, strict=True):
             value = self.reductions.spread(state, axes - R)
-            self.builder.do(Call("publish_state", (Offset(place, Name("member")), value, *mask)), axes)
+            self.builder.do(Call("publish_state", (Offset(position, Name("member")), value, *mask)), axes)
 
-    def _places(self) -> tuple[Expression, Expression, Expression]:
+    def _positions(self) -> tuple[Expression, Expression, Expression]:
         """Returns where the states of a row lie, the numbers of its blocks, and of which of them there are any.
 
         Before the states are the counters: one of programs, and one for each group of rows, of which there is none for
@@ -130,10 +130,10 @@ class GridReductions:
         words = self.builder.let("words", first, R).expression
         blocks = space.expand("r", Lanes(next_power_of_two(space.splits)))
         members = self.builder.let("members", blocks, R).expression
-        told: Expression = apply("lt", members, Literal(space.splits, I32))
+        description: Expression = apply("lt", members, Literal(space.splits, I32))
         if self._rows_mask is not None:
-            told = both(told, self._rows_mask)
-        return words, members, self.builder.let("told", told, R).expression
+            description = both(description, self._rows_mask)
+        return words, members, self.builder.let("told", description, R).expression
 
     def _number(self, value: int) -> Literal:
         return Literal(value, self._index)

@@ -105,7 +105,7 @@ class Indices:
         if name not in (POSITION, *RANK) and self._space.axis(name) is None:
             raise EmitError(f"dim {name} lies on no axis of the kernel")
         axes = frozenset("r") if name == POSITION else frozenset((name,))
-        position = self._builder.places[name].position
+        position = self._builder.positions[name].position
         return self._as_index(Tile(position, axes, self._builder.type_of(position).dtype), "at")
 
     def _as_index(self, tile: Tile, prefix: str) -> Tile:

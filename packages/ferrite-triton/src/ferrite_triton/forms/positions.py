@@ -8,7 +8,7 @@ from ferrite_ir.language.dtypes import I32, DType
 from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.model.annotations import LookBackScan
 from ferrite_triton.analysis.space import KernelAxis, Space
-from ferrite_triton.forms.builder import Builder, Place
+from ferrite_triton.forms.builder import AxisPosition, Builder
 from ferrite_triton.tile.build import add, apply, block_size, both, converted, either, lanes, sub
 from ferrite_triton.tile.language import Expression, Literal, Name
 
@@ -22,7 +22,7 @@ QUARTET = 4
 """Random numbers that come from one draw."""
 
 
-def place_axis(
+def write_axis_positions(
     builder: Builder, space: Space, axis: KernelAxis, vector: Expression, end: Expression | None = None
 ) -> None:
     """Writes positions and mask of an axis.
@@ -39,10 +39,10 @@ def place_axis(
     mask = None
     if axis.masked:
         mask = builder.let(f"{axis.name}mask", _inside(builder, space, axis, position, end), along).expression
-    builder.places[axis.name] = Place(position, mask)
+    builder.positions[axis.name] = AxisPosition(position, mask)
 
 
-def place_misaligned(
+def write_misaligned_positions(
     builder: Builder, space: Space, axis: KernelAxis, vector: Expression, misaligned: Expression
 ) -> None:
     """Writes positions and mask of a reduction axis whose blocks begin before the row, by ``misaligned`` elements."""
@@ -53,8 +53,8 @@ def place_misaligned(
     size = space.params.value(axis.size, dtype)
     inside = both(apply("ge", position, Literal(0, dtype)), apply("lt", position, size))
     mask = builder.let(f"{axis.name}mask", inside, along).expression
-    builder.places["lanes"] = Place(before)
-    builder.places[axis.name] = Place(position, mask)
+    builder.positions["lanes"] = AxisPosition(before)
+    builder.positions[axis.name] = AxisPosition(position, mask)
 
 
 def number_quartets(builder: Builder, space: Space, axis: KernelAxis, first: Expression | None = None) -> None:
@@ -64,7 +64,7 @@ def number_quartets(builder: Builder, space: Space, axis: KernelAxis, first: Exp
         vector = add(first, converted(vector, I32, builder.type_of(first).dtype))
     along = frozenset((axis.name,))
     quartet = builder.let(f"{axis.name}_quarter", space.expand(axis.name, vector), along).expression
-    builder.places[axis.name] = replace(builder.places[axis.name], quartet=quartet)
+    builder.positions[axis.name] = replace(builder.positions[axis.name], quartet=quartet)
 
 
 def positions_from(first: Expression, constant: str, dtype: DType) -> Expression:

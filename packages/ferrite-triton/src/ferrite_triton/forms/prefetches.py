@@ -70,7 +70,7 @@ def ask_for_image(flat: FlatKernel, addresses: Addresses, load: Scalar, builder:
     offset = flat.offset(load.source, load.indices)
     steps = {axis.name: step_along(offset, axis.name) for axis in (x, y, r)}
     if not is_static(steps["y"]) or not steps["y"] or (steps["x"], steps["r"]) != (1, x.size):
-        return  # no images of which all channels of a place lie beside each other, and the next place's behind them
+        return  # no images whose channels lie beside each other, position by position
     program, image = Name("program"), builder.position("y")
     dtype = builder.type_of(program).dtype
     programs = flat.space.splits * -(-int(x.size) // form.channels)

@@ -265,8 +265,8 @@ class Reductions:
             found = either(found, apply("ne", lanes.expression, lanes.expression))
         nowhere = index.dtype.highest
         positions = self._lane(index, axes, nowhere)
-        place = self.hold("place", where(found, positions, literal(nowhere, index.dtype)), axes)
-        return extreme, self._simple("min", place, axes, None)
+        position = self.hold("position", where(found, positions, literal(nowhere, index.dtype)), axes)
+        return extreme, self._simple("min", position, axes, None)
 
     def _lane(self, tile: Tile, axes: Axes, fill: Number) -> Expression:
         """Returns a named tile of full extent, with ``fill`` past the end of the reduction axis."""

@@ -13,10 +13,10 @@ from ferrite_scheduler.model.forms import RegisterNorm
 from ferrite_scheduler.model.group_blocks import slots_of, spans_of
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_reduction
 from ferrite_triton.analysis.loop_plan import READ_THE_LAST_TIME
-from ferrite_triton.analysis.packed_residency import held_loads, holds_only_halves
+from ferrite_triton.analysis.packed_residency import held_loads, holds_only_16_bit
 from ferrite_triton.analysis.space import NO_AXES, Space
-from ferrite_triton.forms.builder import Builder, Place, Tile
-from ferrite_triton.forms.positions import place_axis, positions_from
+from ferrite_triton.forms.builder import AxisPosition, Builder, Tile
+from ferrite_triton.forms.positions import positions_from, write_axis_positions
 from ferrite_triton.forms.prefetches import ask_for_image
 from ferrite_triton.forms.reductions import R
 from ferrite_triton.forms.scalar_values import ScalarValues
@@ -35,9 +35,9 @@ from ferrite_triton.tile.language import (
 )
 
 # Numbers that this form is written for: what a thread holds, and how many registers that takes it.
-PLACES = 32
+POSITIONS = 32
 """Parts of the tile a program keeps in registers: one after the other is widened to floats; the rest stays packed."""
-REGISTERS, REGISTERS_OF_HALVES = 96, 56
+REGISTERS, REGISTERS_OF_16_BIT = 96, 56
 """Registers of a thread, 64 or 32 of which hold elements: a multiprocessor has five programs of four warps, or nine."""
 THREADS = 128
 """Threads of a program, which the spec states. Each asks for words of its own."""
@@ -56,19 +56,19 @@ def form_of(flat: FlatKernel) -> RegisterNorm:
 
 def register_tiles_of(flat: FlatKernel) -> int:
     """Returns in how many tiles a program takes what it holds."""
-    return form_of(flat).block_length // PLACES
+    return form_of(flat).block_length // POSITIONS
 
 
 def registers_of(flat: FlatKernel) -> int:
     """Returns how many registers a thread has."""
-    return REGISTERS_OF_HALVES if holds_only_halves(flat) else REGISTERS
+    return REGISTERS_OF_16_BIT if holds_only_16_bit(flat) else REGISTERS
 
 
 def place_program(builder: Builder, space: Space, workspace: Expression, dtype: DType) -> None:
     """Writes where a program is: the parts of a block of channels lie one after the other.
 
     Where a block begins is hidden from the compiler, but for being a multiple of `CHANNELS`: so no thread reads more
-    channels of a place.
+    channels of a position.
     """
     x, y = space.axis("x"), space.axis("y")
     if x is None:
@@ -87,12 +87,12 @@ def place_program(builder: Builder, space: Space, workspace: Expression, dtype: 
     block = builder.let("block", remainder(quotient(program, parts), number(blocks)), NO_AXES).expression
     if y is not None:
         image = builder.let("y", quotient(program, number(space.splits * blocks)), NO_AXES).expression
-        builder.places["y"] = Place(image)
+        builder.positions["y"] = AxisPosition(image)
     half = hidden(builder, mul(block, block_size("XBLOCK", dtype, CHANNELS)))
     first = builder.let("xfirst", mul(half, number(CHANNELS)), NO_AXES).expression
     lane = builder.let("xlane", space.expand("x", converted(lanes("XBLOCK"), I32, dtype)), X).expression
-    builder.places |= {"xfirst": Place(first), "xlane": Place(lane)}
-    place_axis(builder, space, x, positions_from(first, "XBLOCK", dtype))
+    builder.positions |= {"xfirst": AxisPosition(first), "xlane": AxisPosition(lane)}
+    write_axis_positions(builder, space, x, positions_from(first, "XBLOCK", dtype))
 
 
 def hidden(builder: Builder, number: Expression) -> Expression:
@@ -147,7 +147,7 @@ class RegisterNorms:
         self.builder.forget_if(lambda key, _: isinstance(key, tuple) and key[0] == "first")
         self._begin(hidden(self.builder, MEMBER))
         for number, held in enumerate(tiles):
-            self._place(number)
+            self._write_positions(number)
             self.evaluator.renew_elements({load: held})
             for definition in self.flat.definitions:
                 if self._is_of_elements(definition):
@@ -159,35 +159,35 @@ class RegisterNorms:
         return isinstance(definition, Loop) and self.flat.is_reduction_level(definition)
 
     def _begin(self, member: Expression) -> None:
-        """Writes where the places of a program begin."""
+        """Writes where the positions of a program begin."""
         dtype = self.evaluator.index_dtype
         first = self.builder.let(
             "rfirst", mul(member, Literal(form_of(self.flat).block_length, dtype)), NO_AXES
         ).expression
-        self.builder.places["rfirst"] = Place(first)
+        self.builder.positions["rfirst"] = AxisPosition(first)
 
-    def _place(self, number: int) -> None:
-        """Writes which places a tile holds."""
+    def _write_positions(self, number: int) -> None:
+        """Writes which positions a tile holds."""
         vector: Expression = lanes("RBLOCK")
         if number:
             vector = add(vector, mul(Literal(number, I32), block_size("RBLOCK", I32)))
         self._position(vector)
 
     def _position(self, vector: Expression) -> None:
-        """Writes which places of its part the program is about to take."""
+        """Writes which positions of its part the program is about to take."""
         dtype = self.evaluator.index_dtype
         lane = self.builder.let("rlane", converted(self.flat.space.expand("r", vector), I32, dtype), R).expression
         position = self.builder.let("r", add(self.builder.position("rfirst"), lane), R).expression
-        self.builder.places |= {"rlane": Place(lane), "r": Place(position)}
+        self.builder.positions |= {"rlane": AxisPosition(lane), "r": AxisPosition(position)}
 
     def _loaded(self, number: int, load: Scalar) -> Tile:
-        self._place(number)
+        self._write_positions(number)
         tile = self.evaluator.tile(load)
         self.builder.forget(R)
         return tile
 
     def _publish(self, reduction: Reduction, load: Scalar, tiles: list[Tile], sign: Expression) -> None:
-        """Writes the moments of a program's own places, which others wait for."""
+        """Writes the moments of a program's own positions, which others wait for."""
         (body,) = reduction.bodies
         points, columns = form_of(self.flat).block_length, Block("XBLOCK")
         self._position(Lanes(1))
@@ -197,7 +197,7 @@ class RegisterNorms:
         apart = TileType(F32, (together, columns))
         sums: list[tuple[Expression, ...]] = []
         for number, held in enumerate(tiles):
-            self._place(number)
+            self._write_positions(number)
             self.evaluator.renew_elements({load: held})
             tile = self.evaluator.tile(body).expression
             summing = Call("sums_apart", (tile, origin, Constant(together)), (apart, apart))
@@ -208,11 +208,11 @@ class RegisterNorms:
         row = TileType(F32, (columns,))
         moments = Call("moments_of_columns", (total, squares, origin, Constant(points)), (row, row))
         mean, spread = self.builder.hold_all(("mean", "squares"), moments, X)
-        told = (WORDS, sign, mean.expression, spread.expression, FIRST_CHANNEL, MEMBER, *self._sizes)
-        self.builder.do(Call("publish_groups", told), X)
+        description = (WORDS, sign, mean.expression, spread.expression, FIRST_CHANNEL, MEMBER, *self._sizes)
+        self.builder.do(Call("publish_groups", description), X)
 
     def _load_channels(self) -> None:
-        """Writes the loads of what all places of a channel share: they come while the program waits."""
+        """Writes the loads of what all positions of a channel share: they come while the program waits."""
         roots = tuple(body for definition in self.flat.definitions for body in bodies_of(definition))
         for load in memory_loads(self.flat, roots):
             if not reads_along_reduction(self.flat, load) and not any(index.is_indirect for index in load.indices):
@@ -222,9 +222,9 @@ class RegisterNorms:
         """Writes the moments of whole groups, what is computed of them alone, and which of it each channel has."""
         lanes_ = max(next_power_of_two(self._spans * self.flat.space.splits), THREADS // self._slots)
         groups = TileType(F32, (self._slots,))
-        asked = (WORDS, sign, FIRST_CHANNEL, *self._sizes, Constant(lanes_))
+        operands = (WORDS, sign, FIRST_CHANNEL, *self._sizes, Constant(lanes_))
         mean, squares = self.builder.hold_all(
-            ("mean", "squares"), Call("whole_groups", asked, (groups, groups)), NO_AXES
+            ("mean", "squares"), Call("whole_groups", operands, (groups, groups)), NO_AXES
         )
         weight = float(self._members * int(self.flat.kernel.axes[-1].size))
         states = (mean, squares, Tile(literal(weight, F32), NO_AXES, F32))

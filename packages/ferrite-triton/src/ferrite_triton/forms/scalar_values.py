@@ -18,7 +18,7 @@ from ferrite_triton.analysis.approximations import rounded_quotients, shares, we
 from ferrite_triton.analysis.flat import FlatKernel, KernelParam, memory_loads, reads_along_reduction
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.neutral_padding import padded_sums
-from ferrite_triton.analysis.packed_residency import held_halves
+from ferrite_triton.analysis.packed_residency import held_16_bit_values
 from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_reduction
 from ferrite_triton.analysis.shared_products import shared_products
 from ferrite_triton.analysis.space import NO_AXES, REDUCTION_AXES, Axes
@@ -68,7 +68,7 @@ class ScalarValues:
         self._index = Indices(builder, flat.space, width, lambda node: self._known(node, None))
         self._index_dtype = index_dtype(width)
         has_column = flat.space.loops and width == 32 and _reads_one_along_the_reduction_axis(flat)
-        self._waiting = held_halves(flat)
+        self._waiting = held_16_bit_values(flat)
         self.addresses = Addresses(
             builder,
             flat.space,
@@ -412,7 +412,7 @@ class ScalarValues:
         """Writes random numbers of neighbours, four of which come from one draw."""
         base, seed = self._index.tile(rest), self._known(node.args[0], guard)
         axis = self._space.order[-1]
-        quartet = self._builder.places[axis].quartet
+        quartet = self._builder.positions[axis].quartet
         if quartet is None:
             raise AssertionError(f"nothing counts the quartets along {axis}")
         if base.literal != 0:
@@ -517,9 +517,9 @@ class ScalarValues:
     def _loaded(self, node: Scalar, guard: Guard | None, other: Expression | None) -> Tile:
         param = self._flat.param_of(node.source)
         index = self._flat.offset(node.source, node.indices)
-        place = self.addresses.place(param, index, lambda value: self._known(value, guard))
+        address = self.addresses.address(param, index, lambda value: self._known(value, guard))
         conditions = [self._known(condition, outer) for condition, outer in _conditions(guard)]
-        pointer, mask, axes = self.addresses.access(place, conditions, row_mask=self.addresses.row_mask(param, index))
+        pointer, mask, axes = self.addresses.access(address, conditions, row_mask=self.addresses.row_mask(param, index))
         if index.is_indirect:
             assert_in_bounds(
                 self._flat,
@@ -540,11 +540,11 @@ class ScalarValues:
             self.addresses.prefetch(param, index)
         return tile
 
-    def place(self, param: KernelParam, index: Index) -> Tile:
+    def address(self, param: KernelParam, index: Index) -> Tile:
         """Returns the address of an element of a parameter, of whose index the indirect parts are written first."""
         for value in indirects_of((index,)):
             self.tile(value)
-        return self.addresses.place(param, index)
+        return self.addresses.address(param, index)
 
 
 def _reads_one_along_the_reduction_axis(flat: FlatKernel) -> bool:

@@ -12,7 +12,7 @@ from ferrite_ir.language.graph import Loop, Scan, bodies_of
 from ferrite_ir.language.ops import RANDOM
 from ferrite_ir.language.scalar import Number, Scalar, postorder
 from ferrite_ir.language.sizes import is_provably_at_most
-from ferrite_scheduler.model.annotations import HALF_BYTES, LookBackScan, sums_halves
+from ferrite_scheduler.model.annotations import HALF_BYTES, LookBackScan, sums_16_bit
 from ferrite_scheduler.model.scan_positions import positions_rise
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.lowering_policy import LOWERING
@@ -174,20 +174,20 @@ class Scans:
         values = self._summed(scan, axes)
         self._ask(scan)
         total = self._hold("total", Reduce((values.expression,), "sum", 0), values)
-        told = self._told(scan, total)
-        self.builder.do(Call("publish_part", told), axes)
+        published = self._published(scan, total)
+        self.builder.do(Call("publish_part", published), axes)
         block = self._hold("scan", TileScan((values.expression,), "sum", 0, scan.reverse), values)
-        before = self._before(told, total, axes)
+        before = self._before(published, total, axes)
         result = self._hold("scan", add(before.expression, block.expression), block)
         return self._as(scan.operand.dtype, result)
 
-    def _before(self, told: tuple[Expression, ...], total: Tile, axes: Axes) -> Tile:
-        return self.builder.call("before", "sum_before", told, TileType(total.dtype), axes)
+    def _before(self, published: tuple[Expression, ...], total: Tile, axes: Axes) -> Tile:
+        return self.builder.call("before", "sum_before", published, TileType(total.dtype), axes)
 
     def register_tiles(
-        self, scan: LookBackScan, halves: Sequence[Scalar], place: Callable[[int], None]
+        self, scan: LookBackScan, halves: Sequence[Scalar], position: Callable[[int], None]
     ) -> Iterator[Tile]:
-        """Yields the scan of each tile of a block, where the tile lies when it is yielded; ``place`` writes that.
+        """Yields the scan of each tile of a block, where the tile lies when it is yielded; ``position`` writes that.
 
         What a block adds up to is published as soon as it is known. Until the sum before it is there, its elements wait
         as they came, two in a register, and no more than one tile is floats at a time: a thread holds 128 elements,
@@ -198,7 +198,7 @@ class Scans:
         waiting: list[dict[Scalar, Tile]] = []
         tiles: list[Tile] = []
         for number in range(self.space.register_tiles):
-            place(number)
+            position(number)
             tiles.append(self._summed(scan, axes))
             waiting.append(self.evaluator.loaded(halves))
             self.builder.forget(R)
@@ -207,11 +207,11 @@ class Scans:
         summing = Call("sums_of_four", tuple(tile.expression for tile in tiles), kinds)
         totals = self.builder.hold_all(["total"] * len(tiles), summing, axes)
         whole = self._hold("total", add(*(total.expression for total in totals)), totals[0])
-        told = self._told(scan, whole)
-        self.builder.do(Call("publish_part", told), axes)
-        before = self._before(told, whole, axes)
+        published = self._published(scan, whole)
+        self.builder.do(Call("publish_part", published), axes)
+        before = self._before(published, whole, axes)
         for number, (held, total) in enumerate(zip(waiting, totals, strict=True)):
-            place(number)
+            position(number)
             self.evaluator.renew_elements(held)
             values = self._summed(scan, axes)
             block = self._hold("scan", TileScan((values.expression,), "sum", 0, scan.reverse), values)
@@ -234,7 +234,7 @@ class Scans:
     def _workspace(self, scan: LookBackScan) -> Expression:
         return Name(self.reductions.param_text(scan.workspace))
 
-    def _told(self, scan: LookBackScan, total: Tile) -> tuple[Expression, ...]:
+    def _published(self, scan: LookBackScan, total: Tile) -> tuple[Expression, ...]:
         """Returns what programs tell and ask each other with: a workspace, a part of a line, and what it comes to."""
         lines = math.prod(int(axis.size) for axis in self.space.grid)
         where_ = (Name("line"), Constant(lines), Name("part"), Constant(self.space.splits))
@@ -283,7 +283,7 @@ def _end(scan: Scan, scanned: Tile, line: _Line) -> Expression:
     """Returns the last of what a line of a tile is scanned to."""
     lane: Expression = Lanes(line.extent)
     if line.rank > 1:
-        lane = Expand(lane, tuple(place for place in range(line.rank) if place != line.axis))
+        lane = Expand(lane, tuple(position for position in range(line.rank) if position != line.axis))
     extent = line.extent
     end = BlockSize(extent, I32) if isinstance(extent, Block) else Literal(extent, I32)
     # What is added to the last one changes nothing of it, not even the sign of a zero.
@@ -311,12 +311,12 @@ def holds_register_tiles(flat: FlatKernel) -> bool:
     if len(scans) != 1 or not all(isinstance(definition, (Loop, LookBackScan)) for definition in flat.definitions):
         return False
     nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
-    if any(node.op in RANDOM for node in nodes) or not sums_halves(scans[0].operand):
+    if any(node.op in RANDOM for node in nodes) or not sums_16_bit(scans[0].operand):
         return False
     return scans[0].points % REGISTER_TILES == 0 and all(load.dtype.bytes <= HALF_BYTES for load in _elements(flat))
 
 
-def waiting_halves(flat: FlatKernel) -> list[Scalar]:
+def waiting_16_bit_values(flat: FlatKernel) -> list[Scalar]:
     """Returns the loads of elements of two bytes that such programs hold."""
     return [load for load in _elements(flat) if load.dtype.bytes == HALF_BYTES]
 

@@ -13,7 +13,7 @@ from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.space import NO_AXES, RANK, Axes, Space, flat_dim
 from ferrite_triton.errors import UnsupportedDefinition
-from ferrite_triton.forms.builder import Builder, Place, Tile
+from ferrite_triton.forms.builder import AxisPosition, Builder, Tile
 from ferrite_triton.forms.reductions import R, Reductions
 from ferrite_triton.forms.scalar_values import ScalarValues
 from ferrite_triton.tile.build import apply, literal
@@ -42,14 +42,14 @@ class Sorts:
         if reduction is None or self.space.loops:
             raise UnsupportedDefinition(
                 f"{name}: rows of more than {LOWERING.longest_row} elements are not sorted in one tile; "
-                "lower this sort to a library call"
+                "lower this sort to an extern call"
             )
         if tile.dtype.bits == 8 and tile.dtype.is_float:
             raise UnsupportedDefinition(f"{name}: {tile.dtype} is not sorted; sort it in a wider type")
         axes = R | tile.axes
         row = self.reductions.full(tile, axes).expression
-        place = self.space.reduction_position
-        rest = (Constant(int(reduction.size)), Constant(place), Constant(definition.descending))
+        position = self.space.reduction_position
+        rest = (Constant(int(reduction.size)), Constant(position), Constant(definition.descending))
         shape = list(self.builder.type_of(row).shape)
         kept = self._kept(definition)
         function = "sort_stable"
@@ -57,10 +57,10 @@ class Sorts:
         if kept is not None and kept[1] < next_power_of_two(reduction.size):
             function, operands = "sort_first", (row, Constant(kept[1]), *rest)
             axes = (axes - R) | RANK
-            shape[place] = kept[1]
+            shape[position] = kept[1]
         kinds = TileType(tile.dtype, tuple(shape)), TileType(I32, tuple(shape))
-        values, places = self.builder.hold_all(("sorted", "at"), Call(function, operands, kinds), axes)
-        return values, self.builder.hold("at", Cast(places.expression, I64), axes)
+        values, positions = self.builder.hold_all(("sorted", "at"), Call(function, operands, kinds), axes)
+        return values, self.builder.hold("at", Cast(positions.expression, I64), axes)
 
     def _kept(self, definition: Sort) -> tuple[int, int] | None:
         """Returns how many elements of each row are kept, and the extent of the tile that holds them; None for all.
@@ -87,7 +87,7 @@ class Sorts:
         if self.builder.find("rank") is None:
             rank = self.builder.let("rank", self.space.expand("r", Lanes(extent)), RANK)
             self.builder.remember("rank", rank)
-            self.builder.places["rank"] = Place(rank.expression)
+            self.builder.positions["rank"] = AxisPosition(rank.expression)
         conditions = [self._within("rank", top, RANK)] if top < extent else []
         return ix.substitute(offset, {flat_dim(reduction): Dim("rank", extent).index}), conditions
 

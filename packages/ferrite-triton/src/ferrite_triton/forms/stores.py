@@ -30,9 +30,9 @@ class Stores:
             ScheduleMismatch: the value varies along an axis that its place does not depend on.
         """
         param = self._flat.param_of(name)
-        place = self._evaluator.place(param, home)
+        address = self._evaluator.address(param, home)
         # Of an axis of one point that a tile has more lanes for, the mask says which lane is stored.
-        found = tile.axes - place.axes
+        found = tile.axes - address.axes
         found -= {axis.name for axis in self._flat.space.axes if axis.size == 1 and axis.masked}
         if found:
             lost = ", ".join(sorted(found))
@@ -41,14 +41,14 @@ class Stores:
             )
         cache = "streaming" if param.param.is_streaming else ""
         # Which lanes there are is known here: the next piece of a program may have others.
-        access = self._evaluator.addresses.access(place, conditions, tile.axes)
+        access = self._evaluator.addresses.access(address, conditions, tile.axes)
         return lambda: self._store(param, access, tile, cache)
 
     def store_at(
-        self, param: KernelParam, place: Tile, tile: Tile, conditions: list[Tile] | None = None, axes: Axes = NO_AXES
+        self, param: KernelParam, address: Tile, tile: Tile, conditions: list[Tile] | None = None, axes: Axes = NO_AXES
     ) -> None:
         """Writes the store of a tile at an address, where the conditions hold, for every position of ``axes``."""
-        self._store(param, self._evaluator.addresses.access(place, conditions or [], axes | tile.axes), tile)
+        self._store(param, self._evaluator.addresses.access(address, conditions or [], axes | tile.axes), tile)
 
     def _store(
         self, param: KernelParam, access: tuple[Expression, Expression | None, Axes], tile: Tile, cache: str = ""

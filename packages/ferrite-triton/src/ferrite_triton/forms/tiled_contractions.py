@@ -30,9 +30,9 @@ from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.neutral_padding import zero_padded_loads
 from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis
-from ferrite_triton.forms.builder import Builder, Place, Tile
+from ferrite_triton.forms.builder import AxisPosition, Builder, Tile
 from ferrite_triton.forms.indices import index_dtype
-from ferrite_triton.forms.positions import place_axis, positions_from
+from ferrite_triton.forms.positions import positions_from, write_axis_positions
 from ferrite_triton.forms.reductions import R, Reductions
 from ferrite_triton.forms.scalar_values import ScalarValues
 from ferrite_triton.tile.build import add, apply, block_size, converted, full, lanes, mul, quotient, remainder, sub
@@ -50,7 +50,7 @@ def place_tile(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
     if "z" in axes:
         program = builder.let("program", tile, NO_AXES).expression
         each = builder.let("each", mul(counts["y"], counts["x"]), NO_AXES).expression
-        builder.places["z"] = Place(builder.let("z", quotient(program, each), NO_AXES).expression)
+        builder.positions["z"] = AxisPosition(builder.let("z", quotient(program, each), NO_AXES).expression)
         tile = remainder(program, each)
     tile = builder.let("tile", tile, NO_AXES).expression
     group_size = builder.let("group", mul(counts["x"], Literal(LOWERING.tile_group, dtype)), NO_AXES).expression
@@ -63,7 +63,7 @@ def place_tile(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
     mine = {"y": add(first, remainder(inside, height)), "x": quotient(inside, height)}
     for name, number in mine.items():
         start = mul(number, block_size(axes[name].constant, dtype))
-        place_axis(builder, flat.space, axes[name], positions_from(start, axes[name].constant, dtype))
+        write_axis_positions(builder, flat.space, axes[name], positions_from(start, axes[name].constant, dtype))
 
 
 def _tiles(flat: FlatKernel, axis: KernelAxis, dtype: DType) -> Expression:
@@ -87,10 +87,10 @@ class TiledContractions:
             raise AssertionError("a contraction without a reduction axis")
         bounds, counter = self._open(reduction)
         totals = [builder.carry("sum", full(TILE, 0.0, F32), R) for _ in contractions]
-        self._left.place(reduction, counter)
+        self._left.set_positions(reduction, counter)
         lefts = [self._left.tile(contraction.left) for contraction in contractions]
         builder.forget_inside(R)  # along the other axis of a tile the same positions are other values
-        self._right.place(reduction, counter)
+        self._right.set_positions(reduction, counter)
         rights = [self._right.tile(contraction.right) for contraction in contractions]
         for total, left, right in zip(totals, lefts, rights, strict=True):
             builder.follow(total, Dot(left, right, total.expression))
@@ -118,11 +118,11 @@ class _Factors:
         self._evaluator = ScalarValues(self._flat, builder, width, zeroed)
         self._reductions = Reductions(self._flat, builder, self._evaluator)
 
-    def place(self, reduction: KernelAxis, counter: Expression) -> None:
+    def set_positions(self, reduction: KernelAxis, counter: Expression) -> None:
         """Writes where along the reduction axis the block of a round lies."""
         counted = self._builder.type_of(counter).dtype
         vector = converted(add(counter, converted(lanes("RBLOCK"), I32, counted)), counted, self._dtype)
-        place_axis(self._builder, self._flat.space, reduction, vector)
+        write_axis_positions(self._builder, self._flat.space, reduction, vector)
 
     def tile(self, root: Scalar) -> Expression:
         """Writes the tile of a factor, with zeros past the end of the reduction axis.

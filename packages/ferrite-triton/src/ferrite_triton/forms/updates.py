@@ -13,7 +13,7 @@ from ferrite_triton.analysis.flat import FlatKernel, KernelParam
 from ferrite_triton.analysis.space import Axes
 from ferrite_triton.analysis.update_targets import domain_axes, needs_atomics
 from ferrite_triton.errors import UnsupportedUpdate
-from ferrite_triton.forms.addresses import place_at
+from ferrite_triton.forms.addresses import address_at
 from ferrite_triton.forms.assertions import assert_in_bounds
 from ferrite_triton.forms.builder import Builder, Tile
 from ferrite_triton.forms.scalar_values import ScalarValues
@@ -42,7 +42,7 @@ ATOMICS: dict[str, frozenset[str]] = {
 }
 """The types of elements that can be combined with values atomically, by mode."""
 
-# How a program combines rows of a tile of which those that go to one place follow each other.
+# How a program combines rows of a tile of which those that go to one position follow each other.
 _RUNS = {"add": "add_segments", "max": "maximum_segments", "min": "minimum_segments"}
 
 # The same without atomics.
@@ -59,7 +59,7 @@ def check_atomic(update: Update, param: KernelParam) -> None:
         known = ", ".join(f"{mode}: {' '.join(sorted(types))}" for mode, types in ATOMICS.items())
         raise UnsupportedUpdate(
             f"no atomic {update.mode} on {param.dtype}, which {update.result.name} needs because several points may "
-            f"meet in one element; atomics exist for {known}; lower this update to a library call"
+            f"meet in one element; atomics exist for {known}; lower this update to an extern call"
         )
 
 
@@ -83,7 +83,7 @@ class Updates:
         value = self.evaluator.tile(update.operand if isinstance(update, SortedScatter) else update.body)
         conditions = [] if update.condition is None else [self.evaluator.tile(update.condition)]
         offset = self.evaluator.offset(self.flat.offset(update.result.name, update.indices))
-        _, mask, reach = self.evaluator.addresses.access(place_at(param, offset), conditions, axes)
+        _, mask, reach = self.evaluator.addresses.access(address_at(param, offset), conditions, axes)
         assert_in_bounds(self.flat, self.builder, update.indices, self.evaluator.tile, (mask, reach), offset.dtype)
         if needs_atomics(self.flat, update):
             check_atomic(update, param)
@@ -91,13 +91,13 @@ class Updates:
         if update.mode != "set":
             value = self._combine_with_old(update, param, offset, value, conditions)
         new = value if update.condition is None else None
-        return new, lambda: self.stores.store_at(param, place_at(param, offset), value, conditions, axes)
+        return new, lambda: self.stores.store_at(param, address_at(param, offset), value, conditions, axes)
 
     def _write_atomic(
         self, update: Update, param: KernelParam, offset: Tile, value: Tile, conditions: list[Tile]
     ) -> None:
         points = domain_axes(self.flat, update) | value.axes
-        pointer, mask, axes = self.evaluator.addresses.access(place_at(param, offset), conditions, points)
+        pointer, mask, axes = self.evaluator.addresses.access(address_at(param, offset), conditions, points)
         if isinstance(update, SortedScatter) and self._write_runs(
             update, param, self._spread(offset, axes), value, mask
         ):
@@ -110,20 +110,22 @@ class Updates:
     def _write_runs(
         self, update: SortedScatter, param: KernelParam, offset: Expression, value: Tile, mask: Expression | None
     ) -> bool:
-        """Writes an update of rows in the order of their places; returns False where a tile has but one."""
+        """Writes an update of rows in the order of their positions; returns False where a tile has but one."""
         space = self.flat.space
         (row,) = [atom.value for index in update.indices for atom, _ in index.terms if isinstance(atom, Indirect)]
-        place, following = self.evaluator.tile(row), self.evaluator.tile(update.following)
-        along = [name for name in space.order if name in place.axes]
+        destination, following = self.evaluator.tile(row), self.evaluator.tile(update.following)
+        along = [name for name in space.order if name in destination.axes]
         if len(along) != 1 or len(space.order) != 2 or space.tiled(value.axes) != frozenset(space.order):
             return False
         (name,) = along
         block = f"{name.upper()}BLOCK"
         end = apply("sub", block_size(block, I32), Literal(1, I32))
         last = apply("eq", space.expand(name, lanes(block)), end)
-        changes = apply("ne", place.expression, converted(following.expression, following.dtype, place.dtype))
+        changes = apply(
+            "ne", destination.expression, converted(following.expression, following.dtype, destination.dtype)
+        )
         ends = self.builder.hold("ends", either(changes, last), frozenset(along)).expression
-        at = converted(place.expression, place.dtype, I32)
+        at = converted(destination.expression, destination.dtype, I32)
         parts = (Name(param.text), offset, value.expression, at, ends, mask or Constant(None))
         self.builder.do(Call(_RUNS[update.mode], (*parts, Constant(space.order.index(name)))), frozenset(space.order))
         return True
@@ -140,7 +142,7 @@ class Updates:
     def _combine_with_old(
         self, update: Update, param: KernelParam, offset: Tile, value: Tile, conditions: list[Tile]
     ) -> Tile:
-        pointer, mask, axes = self.evaluator.addresses.access(place_at(param, offset), conditions)
+        pointer, mask, axes = self.evaluator.addresses.access(address_at(param, offset), conditions)
         old = self.builder.hold("old", Load(pointer, mask), axes)
         wide = param.dtype.compute
         operands = (converted(each.expression, each.dtype, wide) for each in (old, value))

@@ -1,4 +1,4 @@
-"""Arguments of library calls as JSON values."""
+"""Arguments of extern calls as JSON values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def encode_number(value: float) -> Any:
 
 
 def encode_argument(argument: Any) -> Any:
-    """Returns an argument of a library call as JSON: tensors by name, non-JSON things tagged, tuples as arrays.
+    """Returns an argument of an extern call as JSON: tensors by name, non-JSON things tagged, tuples as arrays.
 
     Raises:
         EmitError: the format has no word for an argument.
@@ -41,5 +41,5 @@ def encode_argument(argument: Any) -> Any:
             return [encode_argument(element) for element in argument]
     kind = type(argument).__name__
     raise EmitError(
-        f"a library call takes {argument!r} of type {kind}, which the program format cannot hold; make it an input"
+        f"an extern call takes {argument!r} of type {kind}, which the program format cannot hold; make it an input"
     )

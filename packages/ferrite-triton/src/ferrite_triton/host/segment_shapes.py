@@ -35,13 +35,13 @@ class SegmentPolicy:
         shares, many_shares: shares that rows are sorted in: about one for each processor, and more of them, but not too
             many, before they are long.
         least_share, long_share: rows of a share, which a program sorts at once: the longer, the more steps that takes.
-            Chunks of a place look at all shares.
+            Chunks of a destination look at all shares.
         most_spread: shares that a chunk looks at together: it has a warp, whose code grows with them times the rows of
             the chunk.
-        most_runs: runs that there is room for, if shares are not too large then.
+        most_segments: segments that there is room for, if shares are not too large then.
         least_listed, most_listed: rows of a list, which a warp sorts in registers.
-        least_depth: rows of a place that are on their way at once, at least: where places have one row on average, some
-            have two.
+        least_depth: rows of a destination that are on their way at once, at least: where destinations have one row on
+            average, some have two.
         least_chunk: rows of a chunk at least.
         most_chunks: chunks for which rows of one are not more: each looks at all shares.
         most_rows: rows for which there are kernels: chunks look at all shares of them.
@@ -54,7 +54,7 @@ class SegmentPolicy:
     least_share: int = 256
     long_share: int = 1024
     most_spread: int = 256
-    most_runs: int = 1 << 23
+    most_segments: int = 1 << 23
     least_listed: int = 16
     most_listed: int = 256
     least_depth: int = 2
@@ -80,7 +80,7 @@ class RowsShape:
 
     Attributes:
         count: number of rows; where it is symbolic, the most that the shape is made for.
-        rows: number of places.
+        rows: number of destinations.
         width: elements of a row.
         batch: rows that a program has on their way at once.
         block: columns of a program.
@@ -99,20 +99,20 @@ class RowsShape:
 
     @property
     def depth(self) -> int:
-        """Returns how many rows of one place are on their way at once: about as many as it has on average."""
+        """Returns how many rows of one destination are on their way at once: about as many as it has on average."""
         return min(self.batch, max(next_power_of_two(ceil(self.count / self.rows)), SEGMENTS.least_depth))
 
     @property
     def group(self) -> int:
-        """Returns how many places a program combines side by side."""
+        """Returns how many destinations a program combines side by side."""
         return self.batch // self.depth
 
     @property
     def capacity(self) -> int:
-        """Returns the rows of a list: enough for all places if each is as likely as any other.
+        """Returns the rows of a list: enough for all destinations if each is as likely as any other.
 
-        How many rows a place has is then close to a Poisson variable, which is hardly ever six deviations above its
-        mean. Where that is more than a list may have, nearly all places are long and lists are short.
+        How many rows a destination has is then close to a Poisson variable, which is hardly ever six deviations above
+        its mean. Where that is more than a list may have, nearly all destinations are long and lists are short.
         """
         mean = self.count / self.rows
         wanted = next_power_of_two(ceil(mean + 6 * sqrt(mean) + 8))
@@ -130,18 +130,18 @@ class RowsShape:
         return max(SEGMENTS.least_chunk, self.capacity, next_power_of_two(-(-self.count // SEGMENTS.most_chunks)))
 
     def slots(self, count: Size) -> Size:
-        """Returns how many chunks there may be: one for each long place, and one for each that is full."""
+        """Returns how many chunks there may be: one for each long destination, and one for each that is full."""
         return count // (self.capacity + 1) + count // self.chunk
 
     @property
     def share(self) -> int:
-        """Returns the rows of a share: more of them where there are many places, whose runs take memory."""
+        """Returns the rows of a share: more of them where there are many destinations, whose segments take memory."""
         wanted = max(
             min(-(-self.count // SEGMENTS.shares), SEGMENTS.long_share),
             SEGMENTS.least_share,
             -(-self.count // SEGMENTS.many_shares),
         )
-        return min(next_power_of_two(max(wanted, -(-self.rows * self.count // SEGMENTS.most_runs))), MOST_SHARE)
+        return min(next_power_of_two(max(wanted, -(-self.rows * self.count // SEGMENTS.most_segments))), MOST_SHARE)
 
     def shares_of(self, count: Size) -> Size:
         """Returns the number of shares of so many rows."""
@@ -206,7 +206,7 @@ def scratch_of(count: Size, shapes: Sequence[RowsShape], compute: DType) -> Scra
     return {
         "counts": (I32, counters(first.rows)),
         "lists": (I32, first.rows * listed),
-        "runs": (I32, first.rows * shares),
+        "segments": (I32, first.rows * shares),
         "ordered": (I32, ordered),
         **({} if sorts_all(count, shapes) else {"is_sorted": (I32, shares)}),
         "queue": (I32, 2 * room),
@@ -216,12 +216,12 @@ def scratch_of(count: Size, shapes: Sequence[RowsShape], compute: DType) -> Scra
 
 
 def counters(rows: int) -> int:
-    """Returns how many numbers the counters of so many places take: each has a sector of the cache to itself."""
+    """Returns how many numbers the counters of so many destinations take: each has a sector of the cache to itself."""
     return -(-rows // LINE) * LINE * (SECTOR // I32.bytes)
 
 
 def sorts_all(count: Size, shapes: Sequence[RowsShape]) -> bool:
-    """Returns whether all shares are sorted while rows are listed: they are few, or nearly all places are long.
+    """Returns whether all shares are sorted while rows are listed: they are few, or nearly all destinations are long.
 
     Not where the number of rows is symbolic: whether they are sorted then decides what is launched.
     """

@@ -50,7 +50,7 @@ SORTED_WARP, MOST_WARPS = 128, 16
 """How many rows of a share a warp has, and warps of a program at most."""
 LISTED, LISTING_WARPS = 256, 8
 """Rows that a program lists, and its warps: a row for each thread, and no share has fewer."""
-ASKED = 1 << 16
+PREFETCHED = 1 << 16
 """Bytes that a program asks for while rows are listed."""
 REGISTERS, REGISTERS_OF_WIDE_HALVES = 80, 96
 """Registers of a thread that combines rows: enough for all rows that are on their way, and for 25 warps at once; for 21
@@ -71,7 +71,7 @@ class _Call:
         programs: programs that the device runs at once.
         initial: as the device functions take it.
         compute: the type that is computed in.
-        base: name of the tensor that places are before, "" where that is one number, ``initial``.
+        base: name of the tensor that destinations are before, "" where that is one number, ``initial``.
         asking: how many programs ask for it while rows are listed.
         shapes: what is chosen for how many rows; see `shapes_for`.
         scratch: the tensors that only these kernels know.
@@ -87,7 +87,7 @@ class _Call:
     wraps: bool
     compute: DType
     base: str
-    asking: int
+    prefetches: int
     shapes: tuple[RowsShape, ...]
 
     @property
@@ -119,13 +119,13 @@ class _Call:
 def write_segmented_reduction(step: CallExtern, taken: Collection[str]) -> Expansion:
     """Returns the kernels and steps of a call; ``taken`` are the names that the host uses."""
     definition, result = step.definition, step.results[0]
-    places, source, base = definition.args
+    destinations, source, base = definition.args
     value, given = definition.results[0], dict(definition.kwargs)
     if value is None or result is None:
         return Expansion((), ())
     compute = F64 if source.dtype is F64 else F32
     count, width = source.shape
-    batch, block, asked = given.pop("batch"), given.pop("block"), given.pop("asked")
+    batch, block, prefetched = given.pop("batch"), given.pop("block"), given.pop("prefetched")
     call = _Call(
         count=count,
         width=int(width),
@@ -133,12 +133,12 @@ def write_segmented_reduction(step: CallExtern, taken: Collection[str]) -> Expan
         initial=0.0 if isinstance(base, View) else float(base),
         compute=compute,
         base="base" if isinstance(base, View) else "",
-        asking=asked // ASKED,
+        prefetches=prefetched // PREFETCHED,
         shapes=shapes_for(count, given["rows"], int(width), batch, block),
         **given,
     )
     operands = {
-        "places": Operand(places.name, places.dtype),
+        "destinations": Operand(destinations.name, destinations.dtype),
         "source": Operand(source.name, source.dtype),
         "out": Operand(result, value.type.dtype),
     }
@@ -179,28 +179,40 @@ def _write_zeros(template: Template, call: _Call, shape: RowsShape) -> KernelSpe
 
 
 def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
-    """Writes what counts the rows of each place and lists them."""
+    """Writes what counts the rows of each destination and lists them."""
     slots = shape.slots(call.number)
     numbers = (call.number, call.rows, call.wraps, shape.capacity, shape.chunk, slots, shape.share)
     flags = None if call.sorts_all else "is_sorted"
-    tensors = ("places", "counts", "lists", "runs", "ordered", flags, "queue", "tasks")
-    asked = call.base if call.asking else None
-    body = _call("bin_rows", (*tensors, asked), (*numbers, LISTED, call.asking, ASKED))
-    accesses = {"places": "read", "counts": "atomic", "lists": "write", "runs": "write", "ordered": "readwrite"}
+    tensors = ("destinations", "counts", "lists", "segments", "ordered", flags, "queue", "tasks")
+    prefetched = call.base if call.prefetches else None
+    body = _call("bin_rows", (*tensors, prefetched), (*numbers, LISTED, call.prefetches, PREFETCHED))
+    accesses = {
+        "destinations": "read",
+        "counts": "atomic",
+        "lists": "write",
+        "segments": "write",
+        "ordered": "readwrite",
+    }
     accesses |= {**({flags: "write"} if flags else {}), "queue": "write", "tasks": "atomic"}
-    accesses |= {call.base: "read"} if call.asking else {}
+    accesses |= {call.base: "read"} if call.prefetches else {}
     programs = host_expression(shape.shares_of(call.number) + (call.number + (LISTED - 1)) // LISTED)
-    # Of a row its place; and alone the counter of its place, and its number in a list.
-    moved = min(hint(call.count), shape.count) * (template.operands["places"].dtype.bytes + 2 * SECTOR)
+    # Of a row its destination; and alone the counter of its destination, and its number in a list.
+    moved = min(hint(call.count), shape.count) * (template.operands["destinations"].dtype.bytes + 2 * SECTOR)
     facts = TemplateFacts(num_warps=LISTING_WARPS, bytes=moved)
     return template.write("bin_rows", accesses, body, programs, facts, call.sizes)
 
 
 def _write_shares(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
-    """Writes what sorts the shares that are not sorted yet, if there are long places."""
-    tensors = ("places", "runs", "ordered", "is_sorted", "tasks")
+    """Writes what sorts the shares that are not sorted yet, if there are long destinations."""
+    tensors = ("destinations", "segments", "ordered", "is_sorted", "tasks")
     body = _call("sort_rows", tensors, (call.number, call.rows, call.wraps, shape.share))
-    accesses = {"places": "read", "runs": "write", "ordered": "readwrite", "is_sorted": "read", "tasks": "read"}
+    accesses = {
+        "destinations": "read",
+        "segments": "write",
+        "ordered": "readwrite",
+        "is_sorted": "read",
+        "tasks": "read",
+    }
     warps = min(max(shape.share // SORTED_WARP, 1), MOST_WARPS)
     shares = shape.shares_of(call.number)
     moved = I32.bytes * hint(shares)  # what there is to sort, if anything, is not known
@@ -213,7 +225,7 @@ def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec
     base, slots = call.base or None, shape.slots(call.number)
     sizes = (call.number, call.rows, call.width, call.stride, shape.capacity, shape.chunk, shape.share)
     tiles = (shape.spread, slots, shape.group, shape.depth, shape.block, shape.halves)
-    known = ("counts", "lists", "runs", "ordered", "queue")
+    known = ("counts", "lists", "segments", "ordered", "queue")
     tensors = (*known, "tasks", "parts", "source", base, "out")
     body = _call("reduce_segments", tensors, (Constant(call.mode), Constant(call.initial), *sizes, *tiles))
     accesses = {**dict.fromkeys(known, "read"), "tasks": "atomic", "parts": "readwrite", "source": "read"}
@@ -221,7 +233,7 @@ def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec
     bytes_of = {name: template.operands[name].dtype.bytes for name in ("source", "out")}
     expected = min(hint(call.count), shape.count)
     moved = (expected * bytes_of["source"] + call.rows * bytes_of["out"]) * call.width
-    # Long places are shared by as many programs as run at once.
+    # Long destinations are shared by as many programs as run at once.
     shared = minimum(slots * shape.blocks, call.programs)
     programs = host_expression(maximum(-(-call.rows // shape.group) * shape.blocks, shared))
     is_wide = bytes_of["source"] == HALF_BYTES and shape.block >= WIDE

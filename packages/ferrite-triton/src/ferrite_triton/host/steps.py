@@ -145,8 +145,8 @@ def _encode_extern(step: CallExtern, bound: Mapping[str, tuple[Binding, ...]]) -
         "kwargs": {name: encode_argument(argument) for name, argument in definition.kwargs},
         "results": list(step.results),
     }
-    names = [(place, name) for place, name in enumerate(step.results) if name is not None]
-    binds = [[binding.symbol, place, binding.axis] for place, name in names for binding in bound.get(name, ())]
+    names = [(position, name) for position, name in enumerate(step.results) if name is not None]
+    binds = [[binding.symbol, position, binding.axis] for position, name in names for binding in bound.get(name, ())]
     if binds:
         encoded["binds"] = binds
     strides = [_result_strides(value, name) for value, name in zip(definition.results, step.results, strict=True)]

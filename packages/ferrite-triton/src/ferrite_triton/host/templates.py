@@ -1,4 +1,4 @@
-"""Library calls that kernels of ours carry out: a few launches each, whose texts call device functions.
+"""Extern calls that kernels of ours carry out: a few launches each, whose texts call device functions.
 
 Their scratch memory is allocated before the first launch and dropped after the last.
 """

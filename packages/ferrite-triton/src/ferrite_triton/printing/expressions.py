@@ -168,8 +168,8 @@ def _offset(_: Offset, operands: Sequence[Printed], __: Hold) -> Made:
 def _select(_: Select, operands: Sequence[Printed], __: Hold) -> Made:
     number, *values = (operand.text for operand in operands)
     text = values.pop()
-    for place in reversed(range(len(values))):
-        text = f"tl.where({number} == {place}, {values[place]}, {text})"
+    for position in reversed(range(len(values))):
+        text = f"tl.where({number} == {position}, {values[position]}, {text})"
     return text
 
 

@@ -42,7 +42,7 @@ def type_text(dtype: DType) -> str:
     """
     found = TRITON_TYPES.get(dtype.name)
     if found is None:
-        raise UnsupportedDefinition(f"kernels do not compute with {dtype}; keep its uses in library calls")
+        raise UnsupportedDefinition(f"kernels do not compute with {dtype}; keep its uses in extern calls")
     return found
 
 

@@ -91,8 +91,8 @@ def run_program(
         EvaluationError: an instance uses what is undefined, or reads or writes outside of a list.
     """
     require_valid(program)
-    for place in itertools.product(*(range(count) for count in reversed(grid))):
-        _Instance(program, arguments, constants, tuple(grid), place[::-1]).run()
+    for index in itertools.product(*(range(count) for count in reversed(grid))):
+        _Instance(program, arguments, constants, tuple(grid), index[::-1]).run()
 
 
 class _Instance:
@@ -104,10 +104,10 @@ class _Instance:
         arguments: Mapping[str, list[Number] | Number],
         constants: Mapping[str, int],
         grid: tuple[int, ...],
-        place: tuple[int, ...],
+        index: tuple[int, ...],
     ) -> None:
         self._program, self._arguments, self._constants = program, arguments, constants
-        self._grid, self._place = grid, place
+        self._grid, self._index = grid, index
         self._types: dict[str, TileType] = {}
         self._values: dict[str, Tile] = {}
         for parameter in program.parameters:
@@ -204,13 +204,13 @@ class _Instance:
 
     def read(self, element: Element) -> Number:
         """Returns what lies at an address."""
-        memory, place = self._memory(element)
-        return memory[place]
+        memory, index = self._memory(element)
+        return memory[index]
 
     def write(self, element: Element, value: Number) -> None:
         """Puts a number at an address."""
-        memory, place = self._memory(element)
-        memory[place] = value
+        memory, index = self._memory(element)
+        memory[index] = value
 
     def _memory(self, element: Element) -> tuple[list[Number], int]:
         if not isinstance(element, Address):
@@ -221,9 +221,9 @@ class _Instance:
             raise EvaluationError(f"element {element.element} of {element.parameter}, which has {count}")
         return memory, element.element
 
-    def place(self, axis: int) -> int:
+    def program_id(self, axis: int) -> int:
         """Returns the position of this instance along an axis of the grid."""
-        return self._place[axis] if axis < len(self._place) else 0
+        return self._index[axis] if axis < len(self._index) else 0
 
     def count(self, axis: int) -> int:
         """Returns the number of instances along an axis of the grid."""
@@ -304,8 +304,8 @@ def _transpose(_: _Instance, part: Transpose, operands: list[Tile], shape: tuple
     found: list[Element] = []
     for position in positions(shape):
         source = [0] * len(position)
-        for axis, place in zip(part.order, position, strict=True):
-            source[axis] = place
+        for axis, index in zip(part.order, position, strict=True):
+            source[axis] = index
         found.append(tile.elements[row_major(tuple(source), tile.shape)])
     return found
 
@@ -335,8 +335,8 @@ def _dot(_: _Instance, __: Dot, operands: list[Tile], shape: tuple[int, ...]) ->
 def _gather(_: _Instance, part: Gather, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
     tile, index = operands
     found: list[Element] = []
-    for position, place in zip(positions(shape), index.elements, strict=True):
-        line, number = line_of(tile, position, part.axis), int(number_in(place, "an index"))
+    for position, wanted in zip(positions(shape), index.elements, strict=True):
+        line, number = line_of(tile, position, part.axis), int(number_in(wanted, "an index"))
         if not 0 <= number < len(line):
             raise EvaluationError(f"gather of element {number} of {len(line)}")
         found.append(line[number])
@@ -397,7 +397,7 @@ _VALUES: dict[type[Expression], Callable[..., list[Element]]] = {
     Elementwise: _elementwise,
     Cast: _cast,
     Bitcast: _bitcast,
-    ProgramId: lambda instance, part, _, __: [instance.place(part.axis)],
+    ProgramId: lambda instance, part, _, __: [instance.program_id(part.axis)],
     ProgramCount: lambda instance, part, _, __: [instance.count(part.axis)],
     Lanes: _count_along,
     Full: lambda _, __, operands, shape: spread(operands[0], shape),

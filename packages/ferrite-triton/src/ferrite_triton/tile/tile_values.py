@@ -52,8 +52,8 @@ def positions(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 def row_major(position: tuple[int, ...], shape: tuple[int, ...]) -> int:
     """Returns where the element at a position is in row-major order; along extents of 1 all positions are 0."""
     number = 0
-    for place, extent in zip(position, shape, strict=True):
-        number = number * extent + (place if extent != 1 else 0)
+    for index, extent in zip(position, shape, strict=True):
+        number = number * extent + (index if extent != 1 else 0)
     return number
 
 
@@ -67,6 +67,6 @@ def spread(tile: Tile, shape: tuple[int, ...]) -> list[Element]:
 
 
 def line_of(tile: Tile, position: tuple[int, ...], axis: int) -> list[Element]:
-    """Returns the elements of a tile along an axis, through a position whose place along it does not matter."""
-    places = ((*position[:axis], place, *position[axis + 1 :]) for place in range(tile.shape[axis]))
-    return [tile.elements[row_major(place, tile.shape)] for place in places]
+    """Returns the elements of a tile along an axis, through a position whose position along it does not matter."""
+    indices = ((*position[:axis], index, *position[axis + 1 :]) for index in range(tile.shape[axis]))
+    return [tile.elements[row_major(index, tile.shape)] for index in indices]

@@ -55,8 +55,8 @@ class TileProblem:
     statement: int | None
 
     def __str__(self) -> str:
-        place = "the header" if self.statement is None else f"statement {self.statement}"
-        return f"{self.rule} in {place}: {self.message}"
+        location = "the header" if self.statement is None else f"statement {self.statement}"
+        return f"{self.rule} in {location}: {self.message}"
 
 
 class TileError(ValueError):
@@ -140,8 +140,8 @@ class _Checker:
         found = tuple(self._single(operand, names) for operand in scan.operands)
         kinds = tuple(None if each is None else each.dtype for each in found)
         if function is None or kinds != tuple(variable.type.dtype for variable in function.left):
-            told = ", ".join(map(str, kinds))
-            self._report("T09", f"{scan.combine} combines no elements of {told}")
+            types = ", ".join(map(str, kinds))
+            self._report("T09", f"{scan.combine} combines no elements of {types}")
 
     def _report(self, rule: str, message: str) -> None:
         self.problems.append(TileProblem(rule, message, self._statement))

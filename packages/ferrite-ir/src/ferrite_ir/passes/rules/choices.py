@@ -18,7 +18,7 @@ def _decided(node: Scalar) -> Scalar | None:
     return node.operands[1 if node.args[0].value else 2]
 
 
-@BOOK.rule(" ".join(REQUIREMENTS), "require_place(true, x[i]) => x[i]", first="const")
+@BOOK.rule(" ".join(REQUIREMENTS), "require_index(true, x[i]) => x[i]", first="const")
 def _required(node: Scalar) -> Scalar | None:
     """Drops what holds; what cannot hold stays, and is said when the program runs."""
     return node.args[1] if node.args[0].value else None

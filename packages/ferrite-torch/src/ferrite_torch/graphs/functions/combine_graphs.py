@@ -71,13 +71,13 @@ class _Formula:
         self._shape: Shape = xs[0].shape[1:]
         self._kinds = [x.dtype for x in xs]
         self._states: dict[str, tuple[str, int]] = {}
-        self._given = [self._state(side, place) for side in (LEFT, RIGHT) for place in range(len(xs))]
+        self._given = [self._state(side, position) for side in (LEFT, RIGHT) for position in range(len(xs))]
         self._given += [self._graph.captured(value) for value in beside]
         self._passengers: dict[Scalar, int] = {}
 
-    def _state(self, side: str, place: int) -> Tensor:
-        given = self._graph.operand(f"{side}{place}", self._kinds[place], self._shape)
-        self._states[given.value.name] = side, place
+    def _state(self, side: str, position: int) -> Tensor:
+        given = self._graph.operand(f"{side}{position}", self._kinds[position], self._shape)
+        self._states[given.value.name] = side, position
         return given
 
     def read(self, combine: torch.fx.GraphModule) -> _Made:
@@ -95,7 +95,8 @@ class _Formula:
             elements.append(sc.cast(self._of_states(self._graph.element(output, point)), kind.compute))
         riders = tuple(self._passengers)
         moved = (
-            component(RIGHT, len(self._kinds) + place, rider.dtype.compute) for rider, place in self._passengers.items()
+            component(RIGHT, len(self._kinds) + position, rider.dtype.compute)
+            for rider, position in self._passengers.items()
         )
         function = CombineFunction((*elements, *moved))
         problem = function.problem()
@@ -115,10 +116,10 @@ class _Formula:
         if node.op == "load" and node.source in self._states:
             if not _is_here(node.indices, self._shape):
                 raise Unlowered("its combine is not pointwise: it reads other elements of its operands")
-            side, place = self._states[node.source]
-            return sc.cast(component(side, place, node.dtype.compute), node.dtype)
-        place = self._passengers.setdefault(node, len(self._passengers))
-        return sc.cast(component(LEFT, len(self._kinds) + place, node.dtype.compute), node.dtype)
+            side, position = self._states[node.source]
+            return sc.cast(component(side, position, node.dtype.compute), node.dtype)
+        position = self._passengers.setdefault(node, len(self._passengers))
+        return sc.cast(component(LEFT, len(self._kinds) + position, node.dtype.compute), node.dtype)
 
 
 def _is_here(indices: Sequence[Index], shape: Shape) -> bool:

@@ -107,13 +107,13 @@ class Scores:
         return cls(batch, head, query, key, key_batch, ix.floordiv(head.index, int(queries[1]) // int(keys[1])))
 
     @property
-    def place(self) -> tuple[Index, Index, Index, Index]:
+    def position(self) -> tuple[Index, Index, Index, Index]:
         """Returns batch, head, query and key of a score."""
         return self.batch.index, self.head.index, self.query.index, self.key.index
 
     def of_query(self, tensor: Tensor, *rest: Index) -> Scalar:
         """Returns an element of what there is for each query."""
-        return tensor.at((*self.place[:3], *rest))
+        return tensor.at((*self.position[:3], *rest))
 
     def of_key(self, tensor: Tensor, rest: Index) -> Scalar:
         """Returns an element of what there is for each key."""
@@ -186,7 +186,7 @@ def score_of(b: Builder, given: Inputs, name: str, scores: Scores) -> Scalar:
     Raises:
         Unlowered: there is no expression for it.
     """
-    numbers = (scaled_score(given, name), *places_of(scores))
+    numbers = (scaled_score(given, name), *positions_of(scores))
     (found,) = read_numbers(b, "score modification", given.score, numbers, given.captured)[:1]
     if found is None:
         raise Unlowered("its score modification gives no number")
@@ -199,16 +199,16 @@ def mask_of(b: Builder, mask: BlockMask, scores: Scores) -> Scalar | None:
     Raises:
         Unlowered: there is no expression for it.
     """
-    (found,) = read_numbers(b, "mask", mask.function, places_of(scores), mask.captured)[:1]
+    (found,) = read_numbers(b, "mask", mask.function, positions_of(scores), mask.captured)[:1]
     if found is None:
         raise Unlowered("its mask gives no number")
     found = sc.cast(found, BOOL)
     return None if is_constant(found, value=True) else found
 
 
-def places_of(scores: Scores) -> tuple[Scalar, ...]:
+def positions_of(scores: Scores) -> tuple[Scalar, ...]:
     """Returns batch, head, query and key of a score as numbers."""
-    return tuple(sc.index_value(index, I32) for index in scores.place)
+    return tuple(sc.index_value(index, I32) for index in scores.position)
 
 
 def read_numbers(
@@ -227,7 +227,7 @@ def read_numbers(
         Unlowered: there is no expression for a number, or it is no number.
     """
     graph = ScalarGraph(b.device, what)
-    operands = [graph.operand(f"number{place}", number.dtype, ()) for place, number in enumerate(numbers)]
+    operands = [graph.operand(f"number{position}", number.dtype, ()) for position, number in enumerate(numbers)]
     known = {operand.value.name: number for operand, number in zip(operands, numbers, strict=True)}
     results = graph.results(function, [*operands, *map(graph.captured, captured)])
 
@@ -257,21 +257,21 @@ def blocks_of(mask: BlockMask, scores: Scores, row: Dim) -> BlockSparsity | None
     """
     of_queries = row is scores.query
     rows, columns = (mask.queries, mask.keys) if of_queries else (mask.keys, mask.queries)
-    count, places, whole_count, whole_places = mask.lists[OF_QUERIES if of_queries else OF_KEYS]
+    count, positions, whole_count, whole_places = mask.lists[OF_QUERIES if of_queries else OF_KEYS]
     if not isinstance(rows, int) or not isinstance(columns, int) or rows % FEWEST or columns % FEWEST:
         return None
-    if count is None or tuple(places.shape[2:]) == (1, 1):
+    if count is None or tuple(positions.shape[2:]) == (1, 1):
         return None
-    masked = _list_of(count, places, rows, scores, row, "slot0")
+    masked = _list_of(count, positions, rows, scores, row, "slot0")
     whole = None if whole_count is None else _list_of(whole_count, whole_places, rows, scores, row, "slot1")
     return BlockSparsity(rows, columns, masked, whole)
 
 
-def _list_of(count: Tensor, places: Tensor, rows: int, scores: Scores, row: Dim, name: str) -> BlockList:
+def _list_of(count: Tensor, positions: Tensor, rows: int, scores: Scores, row: Dim, name: str) -> BlockList:
     batch, head = (_along(dim, size) for dim, size in zip((scores.batch, scores.head), count.shape, strict=False))
     at = (batch, head, ix.floordiv(row.index, rows))
-    slot = Dim(name, places.shape[3])
-    return BlockList(slot, count.at(at), places.at((*at, slot.index)))
+    slot = Dim(name, positions.shape[3])
+    return BlockList(slot, count.at(at), positions.at((*at, slot.index)))
 
 
 def _along(dim: Dim, size: Size) -> Index:

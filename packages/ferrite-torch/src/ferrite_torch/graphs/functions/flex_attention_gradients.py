@@ -34,7 +34,7 @@ from ferrite_torch.graphs.functions.flex_attention import (
     blocks_of,
     mask_of,
     new_name,
-    places_of,
+    positions_of,
     read_numbers,
     refuse_operands,
     scaled_score,
@@ -97,8 +97,8 @@ class _Rows:
         *shape, length = outer.out.shape
 
         def terms(point: Point, inside: Point) -> tuple[Scalar, ...]:
-            place = (*point, *inside)
-            return (sc.apply("mul", outer.out.value_at(place), outer.grad_out.value_at(place)),)
+            position = (*point, *inside)
+            return (sc.apply("mul", outer.out.value_at(position), outer.grad_out.value_at(position)),)
 
         (sums,) = b.reduce("sum", tuple(shape), (length,), terms)
 
@@ -140,7 +140,7 @@ def _weights(b: Builder, given: Inputs, outer: Outer, rows: _Rows, scores: Score
     made = score_of(b, given, score, scores)
     share = sc.apply("exp2", sc.apply("sub", _in_powers_of_two(made), scores.of_query(rows.power)))
     rest = sc.apply("sub", sc.load(gradient, (), F32), scores.of_query(rows.delta))
-    numbers = (scaled_score(given, score), *places_of(scores), sc.apply("mul", share, rest))
+    numbers = (scaled_score(given, score), *positions_of(scores), sc.apply("mul", share, rest))
     (found,) = read_numbers(b, "derivative", outer.derivative, numbers, given.captured)[:1]
     change = sc.const(0.0, F32) if found is None else sc.cast(found, F32)
     return _Weights((products[0], products[1]), share, sc.apply("mul", change, sc.const(given.scale, F32)))

@@ -1,4 +1,4 @@
-"""Reads and writes at places given by several index tensors, or by a mask; places count from the end if negative."""
+"""Reads and writes at positions given by several index tensors, or by a mask; negative ones count from the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import Element, broadcast_point, element_at, plain_number, refuse_opaque
 from ferrite_torch.lowering.expressions import add, eq, guarded, is_true
 from ferrite_torch.lowering.indexing.masking import rank_at, ranks
-from ferrite_torch.lowering.indexing.stores import accumulated, overwritten, place
+from ferrite_torch.lowering.indexing.stores import accumulated, index_at, overwritten
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.requirements import in_bounds, required
 from ferrite_torch.lowering.shapes.creation import made
@@ -31,7 +31,7 @@ class Advanced:
         indices: as given.
         broadcast: the shape that the index tensors have together.
         start: the axis of the result where that shape stands.
-        builder: of the graph that the index tensors are of; None for an op that promises that its places exist.
+        builder: of the graph that the index tensors are of; None for an op that promises that its positions exist.
     """
 
     shape: tuple[int, ...]
@@ -61,7 +61,7 @@ class Advanced:
                 old.append(next(whole))
             else:
                 named = broadcast_point(index.shape, self.broadcast, shared)
-                old.append(place(self.builder, index, named, size, wraps=True))
+                old.append(index_at(self.builder, index, named, size, wraps=True))
         return tuple(old)
 
 
@@ -69,18 +69,18 @@ def advanced(b: Builder, x: Tensor, indices: Sequence[Tensor | None]) -> Advance
     """Returns the indexing of a tensor by index tensors.
 
     Raises:
-        Unlowered: an index is a mask: how many places it names is only known at run time.
+        Unlowered: an index is a mask: how many positions it names is only known at run time.
     """
-    asked = None if str(b.node.target).startswith("aten._unsafe") else b
+    checked_by = None if str(b.node.target).startswith("aten._unsafe") else b
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     if any(index.dtype in (BOOL, U8) for _, index in given):
         raise Unlowered("an index that is a mask")
     if not given:
-        return Advanced(x.shape, (), (), x.ndim, asked)
+        return Advanced(x.shape, (), (), x.ndim, checked_by)
     broadcast = tuple(_broadcast_shape(index.shape for _, index in given))
     first, last = given[0][0], given[-1][0]
     adjacent = last - first + 1 == len(given)
-    return Advanced(x.shape, tuple(indices), broadcast, first if adjacent else 0, asked)
+    return Advanced(x.shape, tuple(indices), broadcast, first if adjacent else 0, checked_by)
 
 
 def _broadcast_shape(shapes: Iterable[Sequence[int]]) -> Iterator[int]:

@@ -1,6 +1,7 @@
-"""Reads and writes at places along one axis, in a flat tensor, or by strides.
+"""Reads and writes at positions along one axis, in a flat tensor, or by strides.
 
-An index tensor names the places along an axis; ``take``, ``put`` and ``index_fill`` count negative ones from the end.
+An index tensor names the positions along an axis; ``take``, ``put`` and ``index_fill`` count negative ones from the
+end.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ferrite_ir.language.scalar import Scalar
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import Element, element_at, refuse_opaque
 from ferrite_torch.lowering.expressions import add, choose, eq, mul, number_of
-from ferrite_torch.lowering.indexing.stores import Stores, accumulated, overwritten, place, reduced_into
+from ferrite_torch.lowering.indexing.stores import Stores, accumulated, index_at, overwritten, reduced_into
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.requirements import in_bounds, inside, required
 from ferrite_torch.lowering.shapes.creation import made
@@ -32,18 +33,18 @@ def index_select(b: Builder, x: Tensor, dim: int, index: Tensor) -> Tensor:
     refuse_opaque(x.dtype)
     if x.ndim == 0:
         first = (ix.constant(0),) * index.ndim  # of a number one number is selected
-        return made(b, lambda point: _read(b, x, (), [place(b, index, first, 1)]))
+        return made(b, lambda point: _read(b, x, (), [index_at(b, index, first, 1)]))
     axis = axis_of(dim, x.ndim)
 
     def body(point: Point) -> Scalar:
-        named = place(b, index, point[axis : axis + index.ndim], x.shape[axis])
+        named = index_at(b, index, point[axis : axis + index.ndim], x.shape[axis])
         return _read(b, x, replaced(point, axis, named))
 
     return made(b, body)
 
 
 def _read(b: Builder, x: Tensor, point: Point, also: Sequence[Index] = ()) -> Scalar:
-    """Returns an element at places that were looked up, and ``also`` at those that a tensor without dims has not."""
+    """Returns an element at positions that were looked up, and ``also`` at those that a tensor without dims has not."""
     return in_bounds(b, x.at(point), (*point, *also))
 
 
@@ -53,14 +54,14 @@ def gather(b: Builder, x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool 
     if index.numel == 0:  # an empty index may be of any rank
         return made(b, lambda point: sc.const(0, x.dtype.compute))
     if x.ndim == 0:
-        return made(b, lambda point: _read(b, x, (), [place(b, index, point[: index.ndim], 1)]))
+        return made(b, lambda point: _read(b, x, (), [index_at(b, index, point[: index.ndim], 1)]))
     return made(b, lambda point: _read(b, x, _along(b, x, dim, index, point)))
 
 
 def _along(b: Builder, x: Tensor, dim: int, index: Tensor, point: Point) -> Point:
-    """Returns the point of ``x`` for a point of ``index``, which names the place along one axis."""
+    """Returns the point of ``x`` for a point of ``index``, which names the position along one axis."""
     axis = axis_of(dim, x.ndim)
-    found = place(b, index, point, x.shape[axis])
+    found = index_at(b, index, point, x.shape[axis])
     return replaced(point, axis, found) if point else (found,)
 
 
@@ -68,7 +69,7 @@ def _along(b: Builder, x: Tensor, dim: int, index: Tensor, point: Point) -> Poin
 def take(b: Builder, x: Tensor, index: Tensor) -> Tensor:
     refuse_opaque(x.dtype)
     flat = reshaped(x, (x.numel,))
-    return made(b, lambda point: _read(b, flat, (place(b, index, point, x.numel, wraps=True),)))
+    return made(b, lambda point: _read(b, flat, (index_at(b, index, point, x.numel, wraps=True),)))
 
 
 _Rule = TypeVar("_Rule", bound=Callable[..., Tensor])
@@ -135,7 +136,7 @@ def _compared(
     def body(point: Point) -> Scalar:
         origin = replaced(point, axis, ix.constant(0))
         named = sc.cast(index.at(origin), I64)
-        found = eq(required("place", inside(named, x.shape[axis], wraps=False), named), number_of(point[axis]))
+        found = eq(required("index", inside(named, x.shape[axis], wraps=False), named), number_of(point[axis]))
         return choose(found, sc.cast(source(origin), x.dtype.compute), base)
 
     return b.loop(x.shape, x.dtype, body)
@@ -196,8 +197,8 @@ def _rows(b: Builder, x: Tensor, dim: int, index: Tensor, point: Point) -> Point
     """Returns the point of ``x`` for a point of a source whose position along an axis is looked up in ``index``."""
     axis = axis_of(dim, x.ndim)
     if not point:
-        return (place(b, index, (ix.constant(0),) * index.ndim, x.shape[axis]),)
-    return replaced(point, axis, place(b, index, point[axis : axis + index.ndim], x.shape[axis]))
+        return (index_at(b, index, (ix.constant(0),) * index.ndim, x.shape[axis]),)
+    return replaced(point, axis, index_at(b, index, point[axis : axis + index.ndim], x.shape[axis]))
 
 
 @lowers("aten.index_copy.default")
@@ -220,7 +221,7 @@ def index_fill(b: Builder, x: Tensor, dim: int, index: Tensor, value: Element) -
     shape = (*x.shape[:axis], index.numel, *x.shape[axis + 1 :])
 
     def indices(point: Point) -> Point:
-        return replaced(point, axis, place(b, index, point[axis : axis + index.ndim], x.shape[axis], wraps=True))
+        return replaced(point, axis, index_at(b, index, point[axis : axis + index.ndim], x.shape[axis], wraps=True))
 
     return overwritten(b, x, shape, indices, lambda point: element_at(value, shape, point, x.dtype.compute), value)
 
@@ -229,10 +230,10 @@ def index_fill(b: Builder, x: Tensor, dim: int, index: Tensor, value: Element) -
 def as_strided_scatter(
     b: Builder, x: Tensor, source: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: Any = None
 ) -> Tensor:
-    """Returns ``x`` with the elements at strided places of its storage replaced.
+    """Returns ``x`` with the elements at strided positions of its storage replaced.
 
     Raises:
-        Unlowered: ``x`` is not packed in memory, or does not hold all of these places.
+        Unlowered: ``x`` is not packed in memory, or does not hold all of these positions.
     """
     fake = b.node.args[0].meta["val"]
     shape, strides = sizes_of(size), sizes_of(stride)
@@ -255,11 +256,11 @@ def as_strided_scatter(
 @lowers("aten.put.default")
 @_of_one_element
 def put(b: Builder, x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
-    """Returns a tensor with elements at flat places replaced, or added to; negative places count from the end."""
+    """Returns a tensor with elements at flat positions replaced, or added to; negative positions count from the end."""
     values = reshaped(source, index.shape)
 
     def where(point: Point) -> Point:
-        return ix.delinearize(place(b, index, point, x.numel, wraps=True), x.shape)
+        return ix.delinearize(index_at(b, index, point, x.numel, wraps=True), x.shape)
 
     def body(point: Point) -> Scalar:
         return sc.cast(values.at(point), x.dtype.compute)

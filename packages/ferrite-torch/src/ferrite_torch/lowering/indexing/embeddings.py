@@ -33,8 +33,8 @@ from ferrite_torch.lowering.expressions import (
     number_of,
     sub,
 )
-from ferrite_torch.lowering.indexing.searching import insertion_place
-from ferrite_torch.lowering.indexing.stores import accumulated, place
+from ferrite_torch.lowering.indexing.searching import insertion_position
+from ferrite_torch.lowering.indexing.stores import accumulated, index_at
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.requirements import in_bounds
 from ferrite_torch.lowering.shapes.creation import made
@@ -50,7 +50,7 @@ def embedding(b: Builder, weight: Tensor, indices: Tensor, *_: Any, **__: Any) -
     rows = weight.shape[0]
 
     def body(point: Point) -> Scalar:
-        found = place(b, indices, point[:-1], rows), point[-1]
+        found = index_at(b, indices, point[:-1], rows), point[-1]
         return in_bounds(b, weight.at(found), found)
 
     return made(b, body)
@@ -68,14 +68,14 @@ def embedding_dense_backward(
         value = grad.value_at(point)
         if frequency is None:
             return value
-        return div(value, sc.cast(frequency.at((place(b, indices, point[:-1], rows),)), value.dtype))
+        return div(value, sc.cast(frequency.at((index_at(b, indices, point[:-1], rows),)), value.dtype))
 
     return accumulated(
         b,
         _zeros(b, (rows, width), grad),
         "add",
         (*indices.shape, width),
-        lambda point: (place(b, indices, point[:-1], rows), point[-1]),
+        lambda point: (index_at(b, indices, point[:-1], rows), point[-1]),
         body,
         None if padding_idx < 0 else lambda point: ne(sc.cast(indices.at(point[:-1]), I64), padding_idx),
     )
@@ -90,7 +90,7 @@ def _frequencies(b: Builder, indices: Tensor, rows: int) -> Tensor:
     """Returns how often each row is named."""
     none = b.loop((rows,), I64, lambda point: sc.const(0, I64))
     one = sc.const(1, I64)
-    return b.update(none, "add", indices.shape, lambda point: (place(b, indices, point, rows),), lambda point: one)
+    return b.update(none, "add", indices.shape, lambda point: (index_at(b, indices, point, rows),), lambda point: one)
 
 
 @lowers("aten.embedding_renorm.default")
@@ -103,7 +103,7 @@ def embedding_renorm(b: Builder, weight: Tensor, indices: Tensor, max_norm: floa
         raise Unlowered(f"rows measured by their {power}-norm")
 
     def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
-        value = absolute(weight.value_at((place(b, indices, point, rows), *reduced)))
+        value = absolute(weight.value_at((index_at(b, indices, point, rows), *reduced)))
         return (value if power == 1 else mul(value, value) if power == 2 else call("pow", value, power),)
 
     (sums,) = b.reduce("sum", indices.shape, (width,), bodies)
@@ -111,13 +111,13 @@ def embedding_renorm(b: Builder, weight: Tensor, indices: Tensor, max_norm: floa
     def shortened(point: Point) -> Scalar:
         total = sums.at(point[:-1])
         norm = total if power == 1 else call("sqrt", total) if power == 2 else call("pow", total, 1 / power)
-        value = weight.value_at((place(b, indices, point[:-1], rows), point[-1]))
+        value = weight.value_at((index_at(b, indices, point[:-1], rows), point[-1]))
         return choose(gt(norm, float(max_norm)), mul(value, div(float(max_norm), call("add", norm, 1e-7))), value)
 
     # Computed before any is stored: a row that is named twice must not be shortened twice.
     found = b.loop((*indices.shape, width), weight.dtype, shortened)
     return b.update(
-        weight, "set", found.shape, lambda point: (place(b, indices, point[:-1], rows), point[-1]), found.at
+        weight, "set", found.shape, lambda point: (index_at(b, indices, point[:-1], rows), point[-1]), found.at
     )
 
 
@@ -147,7 +147,7 @@ class Bags:
 
     def row(self, bag: Index, step: Index) -> Index:
         """Returns the row at a step in a bag."""
-        return place(self.builder, self.indices, (self.flat(bag, step),), self.rows)
+        return index_at(self.builder, self.indices, (self.flat(bag, step),), self.rows)
 
     def counts(self, bag: Index, step: Index) -> Scalar:
         """Returns whether the row at a step in a bag counts."""
@@ -261,7 +261,7 @@ def _bag_of(position: Index, offsets: Tensor, offset2bag: Tensor, count: int) ->
     if offset2bag.numel:
         found = sc.cast(offset2bag.at((position,)), I64)
     else:
-        before = insertion_place(
+        before = insertion_position(
             lambda bag: sc.cast(offsets.at((ix.indirect(bag, offsets.shape[0]),)), I64),
             offsets.shape[0],
             number_of(position),
@@ -306,7 +306,7 @@ def embedding_bag_backward(
         if mode == MEAN:
             value = div(value, sc.cast(bag_size.at((bag,)), value.dtype))
         if frequency is not None:
-            value = div(value, sc.cast(frequency.at((place(b, indices, point[:1], rows),)), value.dtype))
+            value = div(value, sc.cast(frequency.at((index_at(b, indices, point[:1], rows),)), value.dtype))
         return value
 
     def condition(point: Point) -> Scalar:
@@ -318,7 +318,7 @@ def embedding_bag_backward(
         zeros,
         "add",
         (indices.shape[0], width),
-        lambda point: (place(b, indices, point[:1], rows), point[1]),
+        lambda point: (index_at(b, indices, point[:1], rows), point[1]),
         body,
         condition,
     )
@@ -333,7 +333,7 @@ def _largest_backward(b: Builder, grad: Tensor, zeros: Tensor, bag_size: Tensor,
         zeros,
         "add",
         grad.shape,
-        lambda point: (place(b, max_indices, point, zeros.shape[0]), point[1]),
+        lambda point: (index_at(b, max_indices, point, zeros.shape[0]), point[1]),
         grad.value_at,
         condition,
     )
@@ -355,7 +355,7 @@ def per_sample_weights_backward(
 
     def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
         bag, exists = _bag_of(point[0], offsets, offset2bag, grad.shape[0])
-        value = weight.value_at((place(b, indices, point, weight.shape[0]), reduced[0]))
+        value = weight.value_at((index_at(b, indices, point, weight.shape[0]), reduced[0]))
         value = mul(value, sc.cast(grad.at((bag, reduced[0])), value.dtype))
         if padding_idx >= 0:
             exists = both(exists, ne(sc.cast(indices.at(point), I64), padding_idx))

@@ -33,32 +33,33 @@ from ferrite_torch.lowering.tensors import Point, Tensor
 from ferrite_torch.sizes.symbolic_sizes import sizes_of
 
 Read = Callable[[Scalar], Scalar]
-"""The element of a sorted sequence, by its place."""
+"""The element of a sorted sequence, by its position."""
 Test = Callable[[Scalar, Scalar], Scalar]
 
 MOST_NARROW = 1 << 31
-"""Fewest elements whose places need 64 bits."""
+"""Fewest elements whose positions need 64 bits."""
 PRELOADED = 3
-"""Halvings whose places are known beforehand: their seven elements are loaded once, and selected from."""
+"""Halvings whose positions are known beforehand: their seven elements are loaded once, and selected from."""
 PRELOADED_SIZE = 64
 """Shortest sequence for which that pays."""
 MOST_HALVINGS = 40
 """As many as a sequence in any memory needs: where a size is symbolic nothing else bounds it."""
 
 
-def insertion_place(
+def insertion_position(
     read: Read, size: Size, value: Scalar, *, right: bool, shared: bool = False, integer: DType = I64
 ) -> Scalar:
     """Returns where in a sorted sequence a value belongs: before what is equal to it, or behind.
 
-    Looks at the places that torch looks at, so that sequences that are not sorted, or hold NaN, give its results as
+    Looks at the positions that torch looks at, so that sequences that are not sorted, or hold NaN, give its results as
     well: of an open range of ``n`` elements at the one with ``n // 2`` before it, which leaves ``n // 2`` of them or,
     behind it, ``(n - 1) // 2``. ``shared`` says that all values are searched for in the same sequence; ``integer`` is
-    the type of places. Only reads of the sequence stand under conditions: the value is computed once, not at each step.
+    the type of positions. Only reads of the sequence stand under conditions: the value is computed once, not at each
+    step.
     """
     before = gt if right else ge
     if isinstance(size, Symbolic):
-        return _place_in_any(read, size, value, before, integer)
+        return _position_in_any(read, size, value, before, integer)
     preloaded = PRELOADED if shared and size >= PRELOADED_SIZE else 0
     low, rest = sc.const(0, integer), Range(size)
     ranges = [(0, size)]  # where each way down has come to
@@ -81,8 +82,8 @@ def insertion_place(
     return low
 
 
-def _place_in_any(read: Read, size: Symbolic, value: Scalar, before: Test, integer: DType) -> Scalar:
-    """Returns what `insertion_place` does, for a sequence whose length is known only when the kernel runs."""
+def _position_in_any(read: Read, size: Symbolic, value: Scalar, before: Test, integer: DType) -> Scalar:
+    """Returns what `insertion_position` does, for a sequence whose length is known only when the kernel runs."""
     most = bounds(size)[1]
     low, high = sc.const(0, integer), lifted(size, integer)
     for _ in range(MOST_HALVINGS if most is None else min(MOST_HALVINGS, most.bit_length())):
@@ -143,7 +144,7 @@ def _selected(turns: Sequence[Scalar], elements: Sequence[Scalar]) -> Scalar:
 
 
 def _searched(b: Builder, sequence: Tensor, values: Element, sorter: Tensor | None, *, right: bool) -> Tensor:
-    """Returns the place of each value in its row of the sequence, or in the one row that there is."""
+    """Returns the position of each value in its row of the sequence, or in the one row that there is."""
     fake = b.fake
     size = sequence.shape[-1]
     dtype = dtype_of(promoted_type([sequence, values])).compute
@@ -154,16 +155,16 @@ def _searched(b: Builder, sequence: Tensor, values: Element, sorter: Tensor | No
     def body(point: Point) -> Scalar:
         row = () if is_shared else point[:-1]
 
-        def read(place: Scalar) -> Scalar:
+        def read(position: Scalar) -> Scalar:
             if sorter is not None:
-                place = sc.cast(sorter.at((*row, ix.indirect(place, size))), I64)
-                place = required("sorter", inside(place, size, wraps=False), place)
-            return sc.cast(sequence.stored_at((*row, ix.indirect(place, size))), dtype)
+                position = sc.cast(sorter.at((*row, ix.indirect(position, size))), I64)
+                position = required("sorter", inside(position, size, wraps=False), position)
+            return sc.cast(sequence.stored_at((*row, ix.indirect(position, size))), dtype)
 
         value = element_at(values, shape, point, dtype, stored=True)
         integer = I32 if is_provably_at_most(size, MOST_NARROW - 1) else I64
-        place = insertion_place(read, size, value, right=right, shared=is_shared, integer=integer)
-        return sc.cast(place, dtype_of(fake.dtype))
+        position = insertion_position(read, size, value, right=right, shared=is_shared, integer=integer)
+        return sc.cast(position, dtype_of(fake.dtype))
 
     return b.loop(shape, dtype_of(fake.dtype), body)
 

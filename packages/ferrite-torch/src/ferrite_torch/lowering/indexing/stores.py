@@ -1,6 +1,6 @@
-"""Places that index tensors name, and elements stored at them or combined with what is there.
+"""Positions that index tensors name, and elements stored at them or combined with what is there.
 
-A place is an `indirect` index that carries the extent of the axis it goes into.
+A position is an `indirect` index that carries the extent of the axis it goes into.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ferrite_ir.language.sizes import is_provably_at_most
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import Element, refuse_opaque
 from ferrite_torch.lowering.expressions import call, larger
-from ferrite_torch.lowering.requirements import named_place
+from ferrite_torch.lowering.requirements import checked_index
 from ferrite_torch.lowering.tensors import Point, Tensor
 
 
-def place(b: Builder | None, index: Tensor, point: Point, size: int, *, wraps: bool = False) -> Index:
-    """Returns the place that an index tensor names at a point, in an axis of this size.
+def index_at(b: Builder | None, index: Tensor, point: Point, size: int, *, wraps: bool = False) -> Index:
+    """Returns the position that an index tensor names at a point, in an axis of this size.
 
-    It is checked that there is such a place; without a builder that is known.
+    It is checked that there is such a position; without a builder that is known.
     """
     named = sc.cast(index.at(point), I64)
-    return ix.indirect(named if b is None else named_place(b, named, size, wraps=wraps), size, wraps)
+    return ix.indirect(named if b is None else checked_index(b, named, size, wraps=wraps), size, wraps)
 
 
 def accumulated(
@@ -97,7 +97,7 @@ def overwritten(
     """Returns ``x`` with the body, which reads ``source``, stored at each point of ``shape``.
 
     Raises:
-        Unlowered: torch is to be deterministic, and two different elements may go to one place.
+        Unlowered: torch is to be deterministic, and two different elements may go to one position.
     """
     refuse_opaque(x.dtype)
     if isinstance(source, Tensor) and not is_provably_at_most(source.numel, 1):

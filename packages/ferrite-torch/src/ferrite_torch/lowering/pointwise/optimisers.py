@@ -143,13 +143,13 @@ def _stepped(b: Builder, lists: Sequence[Sequence[Tensor]], adam: Adam) -> list[
             rows = [(weight, step.weight), (grads[k], step.grad), (means[k], step.mean), (squares[k], step.square)]
             if state.largest is not None:
                 rows.append((state.largest, step.largest))
-            for place, (old, new) in enumerate(rows):
-                b.fake = fakes[place][k]
-                if place == 1 and adam.scale is None:
-                    results[place].append(old)
+            for position, (old, new) in enumerate(rows):
+                b.fake = fakes[position][k]
+                if position == 1 and adam.scale is None:
+                    results[position].append(old)
                     continue
-                body = step.unless_overflown(new, old) if place != 1 else new
-                results[place].append(b.loop(old.shape, old.dtype, body))
+                body = step.unless_overflown(new, old) if position != 1 else new
+                results[position].append(b.loop(old.shape, old.dtype, body))
     finally:
         b.fake = fakes
     return results

@@ -82,7 +82,7 @@ def _faked(
     """
     refuse_opaque(x.dtype)
 
-    def place(point: Point) -> Scalar:
+    def position(point: Point) -> Scalar:
         value, inverse = x.value_at(point), _inverse(scale(point))
         if not isinstance(inverse, Scalar):
             inverse = rounded(inverse, torch.float32)  # whatever the type of x; on a grid, every bit shows
@@ -90,12 +90,12 @@ def _faked(
         return choose(is_nan(value), float(low) - 1, found)
 
     def body(point: Point) -> Scalar:
-        held = smaller(larger(place(point), float(low)), float(high))
+        held = smaller(larger(position(point), float(low)), float(high))
         found = mul(sub(held, _like(held, zero(point))), _like(held, scale(point)))
         return found if by_channel else sc.cast(sc.cast(found, F32), found.dtype)
 
     def inside(point: Point) -> Scalar:
-        return both(ge(place(point), float(low)), le(place(point), float(high)))
+        return both(ge(position(point), float(low)), le(position(point), float(high)))
 
     return b.loop(x.shape, x.dtype, body), b.loop(x.shape, BOOL, inside)
 

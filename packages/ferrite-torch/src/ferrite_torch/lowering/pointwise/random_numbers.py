@@ -39,7 +39,7 @@ from ferrite_torch.lowering.expressions import (
     smaller,
     sub,
 )
-from ferrite_torch.lowering.indexing.searching import insertion_place
+from ferrite_torch.lowering.indexing.searching import insertion_position
 from ferrite_torch.lowering.reductions.sorting import sorted_along
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.requirements import required, within
@@ -56,7 +56,7 @@ def refuse_generator(generator: Any) -> None:
     """Checks that numbers are to come from the default generator.
 
     Raises:
-        Unlowered: a generator is given; only the library call draws from it.
+        Unlowered: a generator is given; only the extern call draws from it.
     """
     if generator is not None:
         raise Unlowered("random numbers from a generator of the user")
@@ -240,7 +240,7 @@ def _looked_up(b: Builder, weights: Tensor, seed: Scalar) -> Tensor:
         total = sums.at((*row, ix.constant(size - 1)))
         total = required("weights", gt(total, 0.0), total)
         number = mul(uniform_at(seed, flat_position(point, shape), F64), total)
-        found = insertion_place(lambda at: sums.at((*row, ix.indirect(at, size))), size, number, right=True)
+        found = insertion_position(lambda at: sums.at((*row, ix.indirect(at, size))), size, number, right=True)
         return smaller(found, size - 1)
 
     return b.loop(shape, I64, body)

@@ -256,9 +256,9 @@ def _empty(b: Builder, shape: tuple[int, int]) -> Tensor:
 def _multiply_into(b: Builder, out: Tensor, row: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
     operands = (left, right) if row is None else (row, left, right)
     target = "aten.mm.out" if row is None else "aten.addmm.out"
-    place = (len(operands),)
+    position = (len(operands),)
     fake = b.fake.new_empty(out.shape)
-    result: Tensor = b.extern(target, operands, {"out": out}, fake, aliases=place, mutates=place)
+    result: Tensor = b.extern(target, operands, {"out": out}, fake, aliases=position, mutates=position)
     return result
 
 

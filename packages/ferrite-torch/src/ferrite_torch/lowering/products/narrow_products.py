@@ -1,6 +1,6 @@
 """Products of matrices with few rows, as those of a model that makes one token at a time: bound by reading the weights.
 
-Such a product is a definition like others (`ferrite_ir.Contract`) rather than a library call, so it fuses with what
+Such a product is a definition like others (`ferrite_ir.Contract`) rather than an extern call, so it fuses with what
 reads its result, and with what makes the weights of fewer bits.
 """
 

@@ -64,10 +64,10 @@ def weight_norm_backward(b: Builder, grad: Tensor, v: Tensor, g: Tensor, norms: 
     along = reduced(b, "sum", axes, lambda point: mul(grad.value_at(point), v.value_at(point)))
 
     def direction(point: Point) -> Scalar:
-        place = tuple(index if size > 1 else index * 0 for index, size in zip(point, g.shape, strict=True))
-        norm = sc.cast(norms.at(place), v.dtype.compute)
+        position = tuple(index if size > 1 else index * 0 for index, size in zip(point, g.shape, strict=True))
+        norm = sc.cast(norms.at(position), v.dtype.compute)
         back = mul(v.value_at(point), div(along.at((point[kept],)), mul(norm, norm)))
-        return mul(div(g.value_at(place), norm), sub(grad.value_at(point), back))
+        return mul(div(g.value_at(position), norm), sub(grad.value_at(point), back))
 
     def length(point: Point) -> Scalar:
         return div(along.at((point[kept],)), sc.cast(norms.at(point), g.dtype.compute))

@@ -30,7 +30,7 @@ from ferrite_torch.lowering.expressions import (
     smaller,
     sub,
 )
-from ferrite_torch.lowering.indexing.searching import insertion_place
+from ferrite_torch.lowering.indexing.searching import insertion_position
 from ferrite_torch.lowering.reductions.reductions import axes_of, extreme
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.requirements import required
@@ -96,10 +96,10 @@ def repeat_interleave(b: Builder, repeats: Tensor, *, output_size: Any = None) -
     (total,) = sizes_of(b.fake.shape)
 
     def body(point: Point) -> Scalar:
-        place = insertion_place(
-            lambda place: ends.at((ix.indirect(place, size),)), size, number_of(point[0]), right=True
+        position = insertion_position(
+            lambda position: ends.at((ix.indirect(position, size),)), size, number_of(point[0]), right=True
         )
-        return required("total", eq(ends.at((ix.constant(size - 1),)), total), place)
+        return required("total", eq(ends.at((ix.constant(size - 1),)), total), position)
 
     return made(b, body)
 
@@ -123,9 +123,9 @@ def _position(b: Builder, rows: int, columns: int, offset: int, *, upper: bool) 
         return sub(mul(row, columns), lower) if upper else lower
 
     def body(point: Point) -> Scalar:
-        place = number_of(point[1])
-        row = insertion_place(lambda row: before(add(row, 1)), rows, place, right=True)
-        column = sub(place, before(row))
+        position = number_of(point[1])
+        row = insertion_position(lambda row: before(add(row, 1)), rows, position, right=True)
+        column = sub(position, before(row))
         if upper:
             column = add(column, larger(add(row, offset), 0))
         return choose(eq(number_of(point[0]), 0), row, column)

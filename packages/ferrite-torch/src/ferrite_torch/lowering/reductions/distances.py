@@ -149,11 +149,11 @@ def pair_distances(b: Builder, x: Tensor, p: float = 2.0) -> Tensor:
 
 def _pair_at(position: Index, rows: int) -> tuple[Index, Index]:
     """Returns the rows of the pair at a position: the root of the quadratic that counts the pairs before a row."""
-    place = number_of(position)
+    flat = number_of(position)
     half = rows - 0.5
-    root = sqrt(sub(half * half - 1, mul(sc.cast(place, F64), 2.0)))
+    root = sqrt(sub(half * half - 1, mul(sc.cast(flat, F64), 2.0)))
     first = sc.cast(sub(half, root), I64)
-    second = add(sub(place, mul(first, rows)), add(add(call("shr", mul(first, add(first, 1)), 1), first), 1))
+    second = add(sub(flat, mul(first, rows)), add(add(call("shr", mul(first, add(first, 1)), 1), first), 1))
     return ix.indirect(first, rows), ix.indirect(second, rows)
 
 

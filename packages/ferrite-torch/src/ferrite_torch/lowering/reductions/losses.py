@@ -94,7 +94,7 @@ class _Labels:
         def end(point: Point, reduced: Point) -> tuple[Scalar]:
             label = self._label((point[0], *reduced))
             if b.device == "cpu":  # where eager looks at all labels, those behind the end included
-                label = required("place", both(ge(label, -1), lt(label, classes)), label)
+                label = required("index", both(ge(label, -1), lt(label, classes)), label)
             return (choose(lt(label, 0), number_of(reduced[0]), classes),)
 
         def is_named(point: Point, reduced: Point) -> tuple[Scalar]:
@@ -104,16 +104,16 @@ class _Labels:
         (self._end,) = b.reduce("min", (rows,), (classes,), end)
         (self.named,) = b.reduce("any", (rows, classes), (classes,), is_named)
 
-    def _label(self, place: Point) -> Scalar:
-        return sc.cast(self.target.at(place), I64)
+    def _label(self, position: Point) -> Scalar:
+        return sc.cast(self.target.at(position), I64)
 
-    def counts(self, place: Point) -> Scalar:
+    def counts(self, position: Point) -> Scalar:
         """Returns whether a label is before the first negative one."""
-        return lt(number_of(place[1]), self._end.at(place[:1]))
+        return lt(number_of(position[1]), self._end.at(position[:1]))
 
-    def label(self, place: Point) -> Index:
+    def label(self, position: Point) -> Index:
         """Returns the class that a label names."""
-        return ix.indirect(self._label(place), self.classes)
+        return ix.indirect(self._label(position), self.classes)
 
     def excess(self, row: Index, label: Index, other: Index) -> Scalar:
         """Returns by how much a class comes closer than one to the class of a label."""

@@ -1,4 +1,4 @@
-"""Inclusive scans along one axis, where kernels can scan; else the library call."""
+"""Inclusive scans along one axis, where kernels can scan; else the extern call."""
 
 from __future__ import annotations
 

@@ -199,22 +199,22 @@ def diagonal_backward(b: Builder, grad: Tensor, sizes: Any, offset: int, dim1: i
 def _on_diagonal(point: Point, offset: int, dim1: int, dim2: int) -> tuple[Scalar, Point]:
     first, second = axis_of(dim1, len(point)), axis_of(dim2, len(point))
     rest = [index for axis, index in enumerate(point) if axis not in (first, second)]
-    place = point[first] if offset >= 0 else point[second]
-    return eq(number_of(point[second] - point[first]), offset), (*rest, place)
+    position = point[first] if offset >= 0 else point[second]
+    return eq(number_of(point[second] - point[first]), offset), (*rest, position)
 
 
 def _overwritten(
-    b: Builder, x: Tensor | None, source: Tensor, place: Callable[[Point], tuple[Scalar, Point]]
+    b: Builder, x: Tensor | None, source: Tensor, position: Callable[[Point], tuple[Scalar, Point]]
 ) -> Tensor:
     """Returns ``x`` (zeros for None) with elements of ``source`` in some places.
 
-    ``place`` gives for a point whether it is one of them, and the point of the source.
+    ``position`` gives for a point whether it is one of them, and the point of the source.
     """
     refuse_opaque(source.dtype, *([] if x is None else [x.dtype]))
     compute = dtype_of(b.fake.dtype).compute
 
     def body(point: Point) -> Scalar:
-        inside, at = place(point)
+        inside, at = position(point)
         if len(at) != source.ndim:
             raise Unlowered("a source of another rank than the place it is written to")
         value = sc.cast(source.at(_broadcast(source, at)), compute)

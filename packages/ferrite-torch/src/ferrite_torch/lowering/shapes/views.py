@@ -120,13 +120,13 @@ def from_front(index: Any, size: Size) -> Size:
     return _counted_from_front(size_of(index), size)
 
 
-def _counted_from_front(place: Size, size: Size) -> Size:
+def _counted_from_front(position: Size, size: Size) -> Size:
     """Returns ``place + size`` where a position is negative, else the position, also where data decide which."""
-    if is_provably_at_most(0, place):
-        return place
-    if is_provably_at_most(place, -1):
-        return place + size
-    return place + size * minimum(maximum(-place, 0), 1)
+    if is_provably_at_most(0, position):
+        return position
+    if is_provably_at_most(position, -1):
+        return position + size
+    return position + size * minimum(maximum(-position, 0), 1)
 
 
 def selected(x: Tensor, axis: int, index: Index | int) -> Tensor:

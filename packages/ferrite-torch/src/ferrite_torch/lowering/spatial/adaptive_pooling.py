@@ -30,7 +30,7 @@ from ferrite_torch.lowering.expressions import (
     smaller,
     sub,
 )
-from ferrite_torch.lowering.indexing.stores import accumulated, place
+from ferrite_torch.lowering.indexing.stores import accumulated, index_at
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.spatial.pooling import largest_of_places, per_axis
 from ferrite_torch.lowering.tensors import Point, Tensor
@@ -82,14 +82,14 @@ def _shared(
     shares: Sequence[Shares], window: Sequence[Index], reduced: Sequence[Index]
 ) -> tuple[tuple[Index, ...], Scalar]:
     """Returns the positions in windows and whether all belong to them."""
-    places: list[Index] = []
+    positions: list[Index] = []
     tests: list[Scalar] = []
     for share, output, step in zip(shares, window, reduced, strict=True):
-        place = share.start(output) + step
-        places.append(place)
+        position = share.start(output) + step
+        positions.append(position)
         if quotient(share.inputs, share.outputs) is None:
-            tests.append(is_between(share.end(output) - place, 1, None))
-    return tuple(places), both(*tests)
+            tests.append(is_between(share.end(output) - position, 1, None))
+    return tuple(positions), both(*tests)
 
 
 def _share_size(shares: Sequence[Shares], window: Sequence[Index], dtype: DType) -> Scalar:
@@ -113,8 +113,8 @@ def _mean(b: Builder, x: Tensor, rank: int) -> Tensor:
     shares = _shares(x.shape, shape, rank)
 
     def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
-        places, inside = _shared(shares, point[-rank:], reduced)
-        value = x.value_at((*point[:-rank], *places))
+        positions, inside = _shared(shares, point[-rank:], reduced)
+        value = x.value_at((*point[:-rank], *positions))
         return (guarded(inside, value, 0),)
 
     (total,) = b.reduce("sum", shape, tuple(share.longest for share in shares), bodies)
@@ -183,9 +183,9 @@ def _largest_backward(b: Builder, grad: Tensor, x: Tensor, indices: Tensor, rank
 
     def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
         window, inside = _shared(there, point[-rank:], reduced)
-        place = (*point[:-rank], *window)
-        mine = eq(indices.at(place), number_of(ix.linearize(point[-rank:], strides)))
-        value = choose(mine, grad.value_at(place), 0)
+        position = (*point[:-rank], *window)
+        mine = eq(indices.at(position), number_of(ix.linearize(point[-rank:], strides)))
+        value = choose(mine, grad.value_at(position), 0)
         return (guarded(inside, value, 0),)
 
     (total,) = b.reduce("sum", x.shape, tuple(share.longest for share in there), bodies)
@@ -222,10 +222,10 @@ def _fractional(b: Builder, x: Tensor, rank: int, kernel_size: Any, samples: Ten
             for axis, sizes in enumerate(zip(inputs, outputs, size, strict=True))
         )
 
-    def places(point: Point, step: Sequence[Index]) -> tuple[tuple[Index, ...], Scalar]:
+    def positions(point: Point, step: Sequence[Index]) -> tuple[tuple[Index, ...], Scalar]:
         return tuple(start + s for start, s in zip(pool(point), step, strict=True)), both()
 
-    return largest_of_places(b, x, size, places)
+    return largest_of_places(b, x, size, positions)
 
 
 @lowers("aten.fractional_max_pool2d.default")
@@ -249,6 +249,6 @@ def fractional_max_pool_backward(
     zeros = b.loop(x.shape, grad.dtype, lambda point: sc.const(0, grad.dtype.compute))
 
     def positions(point: Point) -> Point:
-        return (*point[:-rank], *ix.delinearize(place(b, indices, point, math.prod(pooled)), pooled))
+        return (*point[:-rank], *ix.delinearize(index_at(b, indices, point, math.prod(pooled)), pooled))
 
     return accumulated(b, zeros, "add", grad.shape, positions, grad.value_at)

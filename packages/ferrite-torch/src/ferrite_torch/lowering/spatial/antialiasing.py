@@ -127,8 +127,8 @@ def _weight_sums(b: Builder, blur: Blur) -> Tensor:
 
     def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
         first, end = blur.bounds(point[0])
-        place = add(first, number_of(reduced[0]))
-        return (choose(lt(place, end), blur.raw_weight(point[0], place), 0.0),)
+        position = add(first, number_of(reduced[0]))
+        return (choose(lt(position, end), blur.raw_weight(point[0], position), 0.0),)
 
     (sums,) = b.reduce("sum", (blur.axis.outputs,), (blur.length,), bodies)
     return sums
@@ -155,9 +155,9 @@ def _blurred_along(b: Builder, x: Tensor, axis: int, blur: Blur, dtype: DType) -
 
     def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
         first, end = blur.bounds(point[axis])
-        place = add(first, number_of(reduced[0]))
-        value = x.value_at(replaced(point, axis, ix.indirect(place, blur.axis.inputs)))
-        return (guarded(lt(place, end), mul(value, blur.raw_weight(point[axis], place)), 0.0),)
+        position = add(first, number_of(reduced[0]))
+        value = x.value_at(replaced(point, axis, ix.indirect(position, blur.axis.inputs)))
+        return (guarded(lt(position, end), mul(value, blur.raw_weight(point[axis], position)), 0.0),)
 
     (total,) = b.reduce("sum", replaced_size(x.shape, axis, blur.axis.outputs), (blur.length,), bodies)
     return b.loop(total.shape, dtype, lambda point: div(total.at(point), sums.at((point[axis],))))

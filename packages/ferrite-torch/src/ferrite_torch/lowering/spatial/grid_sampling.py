@@ -1,7 +1,7 @@
-"""Sampling at places that a grid of coordinates names: ``grid_sampler``, forward and backward.
+"""Sampling at positions that a grid of coordinates names: ``grid_sampler``, forward and backward.
 
-Coordinates from -1 to 1 span the input; the last component of the grid is that of the first sampled axis. A place that
-is no number counts as outside.
+Coordinates from -1 to 1 span the input; the last component of the grid is that of the first sampled axis. A position
+that is no number counts as outside.
 """
 
 from __future__ import annotations
@@ -142,12 +142,12 @@ class Sampler:
     def slopes(self, coordinate: Scalar, size: Size) -> list[Tap]:
         """Returns the positions that a sample reads along an axis, with the derivatives of their weights."""
         growth = self._growth(coordinate, size)
-        places = [place for place, _ in self.taps(coordinate, size)]
+        pixels = [pixel for pixel, _ in self.taps(coordinate, size)]
         if self.mode == BILINEAR:
-            return list(zip(places, (neg(growth), growth), strict=True))
+            return list(zip(pixels, (neg(growth), growth), strict=True))
         position = self._position(coordinate, size)
         share = sub(position, floor(position))
-        return [(place, mul(slope, growth)) for place, slope in zip(places, _cubic_slopes(share), strict=True)]
+        return [(pixel, mul(slope, growth)) for pixel, slope in zip(pixels, _cubic_slopes(share), strict=True)]
 
 
 def _clipped(position: Scalar, size: Size) -> Scalar:
@@ -156,7 +156,7 @@ def _clipped(position: Scalar, size: Size) -> Scalar:
 
 
 def _cubic_slopes(share: Scalar) -> list[Scalar]:
-    """Returns the derivatives of the cubic weights of the four positions around a place."""
+    """Returns the derivatives of the cubic weights of the four positions around a position."""
     rest = sub(1.0, share)
 
     def far(distance: Scalar) -> Scalar:
@@ -168,13 +168,13 @@ def _cubic_slopes(share: Scalar) -> list[Scalar]:
     return [far(add(share, 1.0)), near(share), neg(near(rest)), neg(far(add(rest, 1.0)))]
 
 
-def _is_inside(place: Scalar, size: Size) -> Scalar:
-    return both(ge(place, 0.0), le(place, amount(size - 1, place.dtype)))
+def _is_inside(pixel: Scalar, size: Size) -> Scalar:
+    return both(ge(pixel, 0.0), le(pixel, amount(size - 1, pixel.dtype)))
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The samples of an input at the places of a grid.
+    """The samples of an input at the positions of a grid.
 
     Attributes:
         x: the input, ``[N, C, *sizes]``.
@@ -191,14 +191,14 @@ class Samples:
         """Returns the sizes of the sampled axes."""
         return self.x.shape[2:]
 
-    def coordinate(self, axis: int, image: Index, place: Sequence[Index]) -> Scalar:
-        """Returns the coordinate of a place of the grid along a sampled axis."""
+    def coordinate(self, axis: int, image: Index, pixel: Sequence[Index]) -> Scalar:
+        """Returns the coordinate of a position of the grid along a sampled axis."""
         component = ix.constant(len(self.sizes) - 1 - axis)
-        return self.grid.value_at((image, *place, component))
+        return self.grid.value_at((image, *pixel, component))
 
-    def taps(self, image: Index, place: Sequence[Index], derived: int | None = None) -> list[list[Tap]]:
+    def taps(self, image: Index, pixel: Sequence[Index], derived: int | None = None) -> list[list[Tap]]:
         """Returns the taps of each axis; those of the axis ``derived`` have derivatives for weights."""
-        rows = [(self.coordinate(axis, image, place), size) for axis, size in enumerate(self.sizes)]
+        rows = [(self.coordinate(axis, image, pixel), size) for axis, size in enumerate(self.sizes)]
         return [
             self.sampler.slopes(*row) if axis == derived else self.sampler.taps(*row) for axis, row in enumerate(rows)
         ]
@@ -210,26 +210,26 @@ class Samples:
         terms = []
         for chosen in product(*taps):
             weight = reduce(mul, (weight for _, weight in reversed(chosen)))
-            terms.append(mul(self._element(image, channel, [place for place, _ in chosen]), weight))
+            terms.append(mul(self._element(image, channel, [pixel for pixel, _ in chosen]), weight))
         return reduce(add, terms)
 
     def _read_along(
-        self, image: Index, channel: Index, taps: Sequence[Sequence[Tap]], places: tuple[Scalar, ...]
+        self, image: Index, channel: Index, taps: Sequence[Sequence[Tap]], pixels: tuple[Scalar, ...]
     ) -> Scalar:
         """Returns the same, the last axis first: a weight of each element and one of each row."""
-        axis = len(places)
+        axis = len(pixels)
         if axis == len(taps):
-            return self._element(image, channel, places)
-        terms = [mul(self._read_along(image, channel, taps, (*places, place)), weight) for place, weight in taps[axis]]
+            return self._element(image, channel, pixels)
+        terms = [mul(self._read_along(image, channel, taps, (*pixels, pixel)), weight) for pixel, weight in taps[axis]]
         return reduce(add, terms)
 
-    def _element(self, image: Index, channel: Index, places: Sequence[Scalar]) -> Scalar:
-        inside = both(*(_is_inside(place, size) for place, size in zip(places, self.sizes, strict=True)))
-        return guarded(inside, self.x.value_at((image, channel, *self.indices(places))), 0.0)
+    def _element(self, image: Index, channel: Index, pixels: Sequence[Scalar]) -> Scalar:
+        inside = both(*(_is_inside(pixel, size) for pixel, size in zip(pixels, self.sizes, strict=True)))
+        return guarded(inside, self.x.value_at((image, channel, *self.indices(pixels))), 0.0)
 
-    def indices(self, places: Sequence[Scalar]) -> list[Index]:
+    def indices(self, pixels: Sequence[Scalar]) -> list[Index]:
         """Returns positions inside the input as indices."""
-        return [ix.indirect(sc.cast(place, I64), size) for place, size in zip(places, self.sizes, strict=True)]
+        return [ix.indirect(sc.cast(pixel, I64), size) for pixel, size in zip(pixels, self.sizes, strict=True)]
 
 
 def _samples(x: Tensor, grid: Tensor, mode: int, padding: int, aligns_corners: bool) -> Samples:
@@ -242,8 +242,8 @@ def grid_sampler(b: Builder, x: Tensor, grid: Tensor, mode: int, padding: int, a
     samples = _samples(x, grid, mode, padding, aligns_corners)
 
     def body(point: Point) -> Scalar:
-        image, channel, *place = point
-        return samples.read(image, channel, samples.taps(image, place))
+        image, channel, *pixel = point
+        return samples.read(image, channel, samples.taps(image, pixel))
 
     return b.loop(sizes_of(b.fake.shape), x.dtype, body)
 
@@ -287,7 +287,7 @@ def _input_gradient(b: Builder, grad: Tensor, samples: Samples) -> Tensor:
         zeros,
         "add",
         (*grad.shape, *[count] * rank),
-        lambda point: (*point[:2], *samples.indices([place for place, _ in taken(point)])),
+        lambda point: (*point[:2], *samples.indices([pixel for pixel, _ in taken(point)])),
         body,
         lambda point: both(*(_is_inside(tap[0], n) for tap, n in zip(taken(point), samples.sizes, strict=True))),
     )
@@ -295,11 +295,11 @@ def _input_gradient(b: Builder, grad: Tensor, samples: Samples) -> Tensor:
 
 def _chosen(taps: Sequence[Tap], number: Index) -> Tap:
     """Returns the tap of this number."""
-    place, weight = taps[-1]
+    pixel, weight = taps[-1]
     for k in reversed(range(len(taps) - 1)):
         is_it = eq(number_of(number), k)
-        place, weight = choose(is_it, taps[k][0], place), choose(is_it, taps[k][1], weight)
-    return place, weight
+        pixel, weight = choose(is_it, taps[k][0], pixel), choose(is_it, taps[k][1], weight)
+    return pixel, weight
 
 
 def _grid_gradient(b: Builder, grad: Tensor, samples: Samples) -> Tensor:
@@ -310,9 +310,9 @@ def _grid_gradient(b: Builder, grad: Tensor, samples: Samples) -> Tensor:
 
     def along(axis: int) -> Tensor:
         def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
-            image, *place = point
-            value = samples.read(image, reduced[0], samples.taps(image, place, axis))
-            return (mul(value, sc.cast(grad.at((image, reduced[0], *place)), value.dtype)),)
+            image, *pixel = point
+            value = samples.read(image, reduced[0], samples.taps(image, pixel, axis))
+            return (mul(value, sc.cast(grad.at((image, reduced[0], *pixel)), value.dtype)),)
 
         return b.reduce("sum", grid.shape[:-1], (channels,), bodies)[0]
 

@@ -1,6 +1,6 @@
 """Padding with a number, with what is nearest or with a reflection, and windows laid out as columns.
 
-A gradient sums what was read from each element: an element looks at the places that it was copied to.
+A gradient sums what was read from each element: an element looks at the positions that it was copied to.
 """
 
 from __future__ import annotations
@@ -107,18 +107,18 @@ def reflection_pad_backward(b: Builder, grad: Tensor, x: Tensor, padding: Sequen
     def copies(axis: int, index: Index) -> list[tuple[Index, Scalar]]:
         """Returns where an element along an axis was copied to, and whether it was."""
         size, outputs, start = x.shape[axis - rank], grad.shape[axis - rank], before[axis]
-        places = [(index + start, is_between(index + start, 0, outputs))]
+        found = [(index + start, is_between(index + start, 0, outputs))]
         if start > 0:
-            places.append((-index + start, both(is_between(index, 1, None), is_between(-index + start, 0, outputs))))
+            found.append((-index + start, both(is_between(index, 1, None), is_between(-index + start, 0, outputs))))
         if outputs > size + start:
             mirrored = -index + (start + 2 * (size - 1))
-            places.append((mirrored, both(is_between(index, None, size - 1), is_between(mirrored, 0, outputs))))
-        return places
+            found.append((mirrored, both(is_between(index, None, size - 1), is_between(mirrored, 0, outputs))))
+        return found
 
     def body(point: Point) -> Scalar:
         terms = []
         for copy in product(*(copies(axis, index) for axis, index in enumerate(point[-rank:]))):
-            value = grad.value_at((*point[:-rank], *(place for place, _ in copy)))
+            value = grad.value_at((*point[:-rank], *(at for at, _ in copy)))
             exists = both(*(test for _, test in copy))
             terms.append(guarded(exists, value, 0))
         return reduce(add, terms)
@@ -140,7 +140,7 @@ def replication_pad_backward(b: Builder, grad: Tensor, x: Tensor, padding: Seque
     after = [out - size - start for out, size, start in zip(outputs, sizes, before, strict=True)]
 
     def copies(axis: int, index: Index, step: Index) -> tuple[Index, Scalar]:
-        """Returns the ``step``-th place that an element along an axis was copied to, and whether it is one."""
+        """Returns the ``step``-th position that an element along an axis was copied to, and whether it is one."""
         start, position = before[axis], number_of(index)
         first = (
             choose(eq(position, 0), min(start, 0), number_of(index + start)) if start > 0 else number_of(index + start)
@@ -148,13 +148,13 @@ def replication_pad_backward(b: Builder, grad: Tensor, x: Tensor, padding: Seque
         last = number_of(index + start)
         if after[axis] > 0:
             last = choose(eq(position, sizes[axis] - 1), outputs[axis] - 1, last)
-        place = add(first, number_of(step))
-        exists = both(ge(place, 0), le(place, smaller(last, outputs[axis] - 1)))
-        return ix.indirect(place, outputs[axis]), exists
+        at = add(first, number_of(step))
+        exists = both(ge(at, 0), le(at, smaller(last, outputs[axis] - 1)))
+        return ix.indirect(at, outputs[axis]), exists
 
     def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
         found = [copies(axis, index, reduced[axis]) for axis, index in enumerate(point[-rank:])]
-        value = grad.value_at((*point[:-rank], *(place for place, _ in found)))
+        value = grad.value_at((*point[:-rank], *(at for at, _ in found)))
         return (guarded(both(*(exists for _, exists in found)), value, 0),)
 
     counts = [
@@ -177,15 +177,15 @@ def _blocks(size: Any, dilation: Any, padding: Any, stride: Any, image: Sequence
 
 @lowers("aten.im2col.default")
 def im2col(b: Builder, x: Tensor, size: Any, dilation: Any, padding: Any, stride: Any) -> Tensor:
-    """Returns each window as a column: the channels times the places in a window, by the windows."""
+    """Returns each window as a column: the channels times the positions in a window, by the windows."""
     refuse_opaque(x.dtype)
     w = _blocks(size, dilation, padding, stride, x.shape[-2:])
 
     def body(point: Point) -> Scalar:
         channel, *step = ix.delinearize(point[-2], (x.shape[-3], *w.size))
-        places = w.places(ix.delinearize(point[-1], w.outputs), step)
-        value = x.value_at((*point[:-2], channel, *places))
-        inside = w.is_inside(places)
+        found = w.positions(ix.delinearize(point[-1], w.outputs), step)
+        value = x.value_at((*point[:-2], channel, *found))
+        inside = w.is_inside(found)
         return guarded(inside, value, 0)
 
     return made(b, body)
@@ -193,7 +193,7 @@ def im2col(b: Builder, x: Tensor, size: Any, dilation: Any, padding: Any, stride
 
 @lowers("aten.col2im.default")
 def col2im(b: Builder, x: Tensor, output_size: Any, size: Any, dilation: Any, padding: Any, stride: Any) -> Tensor:
-    """Returns the image in which each place holds the sum of what the windows have there."""
+    """Returns the image in which each position holds the sum of what the windows have there."""
     refuse_opaque(x.dtype)
     shape = sizes_of(b.fake.shape)
     w = _blocks(size, dilation, padding, stride, sizes_of(output_size))
@@ -201,10 +201,10 @@ def col2im(b: Builder, x: Tensor, output_size: Any, size: Any, dilation: Any, pa
     steps = tuple(w.outputs[axis] if w.has_few(axis) else w.size[axis] for axis in range(w.rank))
 
     def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
-        windows, places, tests = zip(
+        windows, found, tests = zip(
             *(_met(w, axis, point[axis - 2], reduced[axis]) for axis in range(w.rank)), strict=True
         )
-        row = ix.linearize((point[-3], *places), row_major((shape[-3], *w.size)))
+        row = ix.linearize((point[-3], *found), row_major((shape[-3], *w.size)))
         column = ix.linearize(windows, row_major(w.outputs))
         value = x.value_at((*point[:-3], row, column))
         return (guarded(both(*tests), value, 0),)
@@ -214,9 +214,9 @@ def col2im(b: Builder, x: Tensor, output_size: Any, size: Any, dilation: Any, pa
 
 
 def _met(w: Windows, axis: int, position: Index, step: Index) -> tuple[Index, Index, Scalar]:
-    """Returns a window, the place in it where a position of the image is, and whether there is such a window.
+    """Returns a window, the position in it where a position of the image is, and whether there is such a window.
 
-    A step is a place in the window, or a window where there are fewer of these.
+    A step is a position in the window, or a window where there are fewer of these.
     """
     if w.has_few(axis):
         return step, w.away(axis, step, position) // w.dilation[axis], w.is_held(axis, step, position)

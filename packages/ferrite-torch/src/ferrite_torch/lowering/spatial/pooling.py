@@ -72,34 +72,34 @@ class Windows:
         """Returns the number of pooled axes."""
         return len(self.size)
 
-    def places(self, output: Sequence[Index], step: Sequence[Index]) -> tuple[Index, ...]:
-        """Returns the input position of a place in a window; it may lie in the padding."""
+    def positions(self, output: Sequence[Index], step: Sequence[Index]) -> tuple[Index, ...]:
+        """Returns the input position of a position in a window; it may lie in the padding."""
         rows = zip(output, self.stride, self.padding, step, self.dilation, strict=True)
         return tuple(o * stride - padding + s * dilation for o, stride, padding, s, dilation in rows)
 
     @property
     def steps(self) -> Sizes:
-        """Returns how many places are looked at for one window: its own, or all of an input that it is larger than.
+        """Returns how many positions are looked at for one window: its own, or all of an input that it is larger than.
 
         Which of the two changes nothing but how much is read, so the sizes at capture decide.
         """
         return tuple(self.inputs[axis] if self._is_larger(axis) else self.size[axis] for axis in range(self.rank))
 
     def _is_larger(self, axis: int) -> bool:
-        """Returns whether a window has more places than the input along an axis."""
+        """Returns whether a window has more positions than the input along an axis."""
         return hint(self.inputs[axis]) < hint(self.size[axis])
 
     def inside(self, output: Sequence[Index], step: Sequence[Index]) -> tuple[tuple[Index, ...], Scalar]:
         """Returns the input position that is looked at in a step, and whether the window holds it."""
-        places, conditions = [], []
-        for axis, place in enumerate(self.places(output, step)):
+        positions, conditions = [], []
+        for axis, position in enumerate(self.positions(output, step)):
             if self._is_larger(axis):
-                places.append(step[axis])
+                positions.append(step[axis])
                 conditions.append(self.is_held(axis, output[axis], step[axis]))
             else:
-                places.append(place)
-                conditions.append(is_between(place, 0, self.inputs[axis]))
-        return tuple(places), both(*conditions)
+                positions.append(position)
+                conditions.append(is_between(position, 0, self.inputs[axis]))
+        return tuple(positions), both(*conditions)
 
     @property
     def candidates(self) -> Sizes:
@@ -112,7 +112,7 @@ class Windows:
         return -(-span // self.stride[axis])
 
     def has_few(self, axis: int) -> bool:
-        """Returns whether there are fewer windows along an axis than places in a window."""
+        """Returns whether there are fewer windows along an axis than positions in a window."""
         return hint(self.outputs[axis]) < hint(self.size[axis])
 
     def are_few(self, axis: int) -> bool:
@@ -139,9 +139,9 @@ class Windows:
         """Returns whether a window holds an input position."""
         return both(*(self.is_held(axis, w, p) for axis, (w, p) in enumerate(zip(window, position, strict=True))))
 
-    def is_inside(self, places: Sequence[Index]) -> Scalar:
+    def is_inside(self, positions: Sequence[Index]) -> Scalar:
         """Returns whether input positions are not in the padding."""
-        return both(*(is_between(place, 0, size) for place, size in zip(places, self.inputs, strict=True)))
+        return both(*(is_between(position, 0, size) for position, size in zip(positions, self.inputs, strict=True)))
 
     def is_held(self, axis: int, window: Index, position: Index) -> Scalar:
         """Returns whether a window holds an input position along one axis."""
@@ -214,12 +214,12 @@ def largest_of_places(
     b: Builder,
     x: Tensor,
     steps: Sizes,
-    places: Callable[[Point, Point], tuple[tuple[Index, ...], Scalar]],
+    positions: Callable[[Point, Point], tuple[tuple[Index, ...], Scalar]],
 ) -> Lowered:
     """Returns the largest element of each window and its flat position in the pooled axes of the input.
 
-    ``places`` gives, for a point of the result and a step in its window, the position in the pooled axes of the input,
-    and whether it is one.
+    ``positions`` gives, for a point of the result and a step in its window, the position in the pooled axes of the
+    input, and whether it is one.
     """
     fake, position_fake = b.fake
     refuse_opaque(x.dtype)
@@ -227,12 +227,12 @@ def largest_of_places(
     strides = row_major(x.shape[-rank:])
 
     def bodies(point: Point, reduced: Point) -> tuple[Scalar, Scalar]:
-        found, inside = places(point, reduced)
+        found, inside = positions(point, reduced)
         flat = number_of(ix.linearize(found, strides))
         value = x.value_at((*point[:-rank], *found))
         if sc.is_constant(inside, True):
             return value, flat
-        # A place that is none loses every tie.
+        # A position that is none loses every tie.
         return guarded(inside, value, compute.lowest), choose(inside, flat, 1 << 62)
 
     value, position = b.reduce("argmax", sizes_of(fake.shape), steps, bodies)
@@ -323,8 +323,8 @@ def _mean(
     w = _windows(rank, x.shape, sizes_of(fake.shape), size, stride, padding)
 
     def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
-        places, inside = w.inside(point[-rank:], reduced)
-        value = sc.cast(x.at((*point[:-rank], *places)), x.dtype.accumulate)
+        positions, inside = w.inside(point[-rank:], reduced)
+        value = sc.cast(x.at((*point[:-rank], *positions)), x.dtype.accumulate)
         return (guarded(inside, value, 0),)
 
     (total,) = b.reduce("sum", sizes_of(fake.shape), w.steps, bodies)

@@ -69,8 +69,8 @@ class Axis:
 
     def source(self, output: Index) -> Scalar:
         """Returns the input position that an output is centred on; it may lie half an element outside."""
-        place = sc.cast(number_of(output), self.dtype)
-        return mul(place, self.step) if self.aligns_corners else sub(mul(add(place, 0.5), self.step), 0.5)
+        index = sc.cast(number_of(output), self.dtype)
+        return mul(index, self.step) if self.aligns_corners else sub(mul(add(index, 0.5), self.step), 0.5)
 
     def reader_count(self, reach: int) -> Size:
         """Returns how many consecutive outputs can have their centre nearer than ``reach`` to one input position."""
@@ -106,7 +106,7 @@ class Axis:
 
     @property
     def _margin(self) -> int:
-        """Returns by how many outputs the fraction may put the last output at the wrong place."""
+        """Returns by how many outputs the fraction may put the last output at the wrong position."""
         outputs = self.outputs if isinstance(self.outputs, int) else _LARGEST_AXIS
         drift = abs(Fraction(self.known_step) / self._fraction - 1) * outputs
         return 0 if drift < Fraction(1, 10**6) else math.ceil(drift)
@@ -170,12 +170,12 @@ def cubic_taps(axis: Axis, output: Index) -> list[Tap]:
     share = sub(centre, base)
     left = sc.cast(base, I64)
     weights = cubic_weights(share, _CUBIC)
-    places = [smaller(larger(add(left, step), 0), axis.inputs - 1) for step in (-1, 0, 1, 2)]
-    return list(zip(places, weights, strict=True))
+    indices = [smaller(larger(add(left, step), 0), axis.inputs - 1) for step in (-1, 0, 1, 2)]
+    return list(zip(indices, weights, strict=True))
 
 
 def cubic_weights(share: Scalar, slope: float) -> list[Scalar]:
-    """Returns the weights of the four positions around a place ``share`` behind the second of them."""
+    """Returns the weights of the four positions around a position ``share`` behind the second of them."""
     rest = sub(1.0, share)
     return [
         cubic_far(add(share, 1.0), slope),
@@ -213,8 +213,8 @@ class Interpolation:
         """Returns with which weight an output reads an input position."""
         wanted = number_of(position)
         shares = [
-            choose(eq(place, wanted), sc.const(1.0, axis.dtype) if weight is None else weight, 0.0)
-            for place, weight in self.taps(axis, output)
+            choose(eq(index, wanted), sc.const(1.0, axis.dtype) if weight is None else weight, 0.0)
+            for index, weight in self.taps(axis, output)
         ]
         return reduce(add, shares)
 
@@ -223,15 +223,17 @@ LINEAR = Interpolation(linear_taps, 1, copies=True)
 CUBIC = Interpolation(cubic_taps, 2, copies=False)
 
 
-def weighted(x: Tensor, lead: Sequence[Index], taps: Sequence[Sequence[Tap]], places: tuple[Index, ...] = ()) -> Scalar:
+def weighted(
+    x: Tensor, lead: Sequence[Index], taps: Sequence[Sequence[Tap]], indices: tuple[Index, ...] = ()
+) -> Scalar:
     """Returns the elements of ``x`` at all combinations of taps, weighted and added up, the last axis first."""
-    axis = len(places)
+    axis = len(indices)
     if axis == len(taps):
-        return x.value_at((*lead, *places))
+        return x.value_at((*lead, *indices))
     size = x.shape[len(lead) + axis]
     terms = []
-    for place, weight in taps[axis]:
-        value = weighted(x, lead, taps, (*places, ix.indirect(place, size)))
+    for index, weight in taps[axis]:
+        value = weighted(x, lead, taps, (*indices, ix.indirect(index, size)))
         terms.append(value if weight is None else mul(value, weight))
     return reduce(add, terms)
 
@@ -242,7 +244,7 @@ def _interpolated(b: Builder, x: Tensor, way: Interpolation, aligns_corners: boo
     axes = _axes(x.shape, outputs, scales, x.dtype.compute, way, aligns_corners)
 
     def body(point: Point) -> Scalar:
-        return weighted(x, point[:2], [way.taps(axis, place) for axis, place in zip(axes, point[2:], strict=True)])
+        return weighted(x, point[:2], [way.taps(axis, index) for axis, index in zip(axes, point[2:], strict=True)])
 
     return b.loop(outputs, x.dtype, body)
 
@@ -409,8 +411,8 @@ def _resampled(b: Builder, x: Tensor, scales: Sequence[float | None], *, exact: 
     rows = _nearest_rows(b, x.shape, outputs, scales, exact=exact)
 
     def body(point: Point) -> Scalar:
-        places = [nearest(place, *row, exact=exact) for place, row in zip(point[2:], rows, strict=True)]
-        return x.at((*point[:2], *places))
+        indices = [nearest(index, *row, exact=exact) for index, row in zip(point[2:], rows, strict=True)]
+        return x.at((*point[:2], *indices))
 
     return b.loop(outputs, x.dtype, body)
 
@@ -468,8 +470,8 @@ def _resampled_backward(
             return sc.cast(eq(shown, number_of(position)), grad.dtype.compute)
 
         axis = axis_between(inputs, outputs, scale, F32)
-        # Output ``o`` shows ``floor(o * step)``, or the place that its centre is nearest to; the product may be rounded
-        # down past an integer.
+        # Output ``o`` shows ``floor(o * step)``, or the position that its centre is nearest to; the product may be
+        # rounded down past an integer.
         return Readers(axis if exact else replace(axis, aligns_corners=True), 1, weight, slack=1)
 
     return gathered(b, grad, shape, [readers(*row) for row in rows])
@@ -477,8 +479,8 @@ def _resampled_backward(
 
 def _block_sums(b: Builder, grad: Tensor, shape: Sequence[int], factors: Sequence[int]) -> Tensor:
     def bodies(point: Point, reduced: Point) -> tuple[Scalar]:
-        places = [index * factor + step for index, factor, step in zip(point[2:], factors, reduced, strict=True)]
-        return (grad.value_at((*point[:2], *places)),)
+        indices = [index * factor + step for index, factor, step in zip(point[2:], factors, reduced, strict=True)]
+        return (grad.value_at((*point[:2], *indices)),)
 
     (total,) = b.reduce("sum", shape, factors, bodies)
     return b.loop(shape, grad.dtype, total.at)

@@ -40,7 +40,7 @@ from ferrite_triton.tile.language import (
     Variable,
 )
 
-PROGRAM, PLACE, ROUND, COPY = "program", "place", "round", "copy"
+PROGRAM, INDEX, ROUND, COPY = "program", "index", "round", "copy"
 """Names of the number of an instance, of that in its program's range, of the loop's counter, of the set of params."""
 
 
@@ -77,9 +77,12 @@ def join_programs(
     count = Literal(len(parts), dtype)
     statements: list[Statement] = [Do(AwaitPredecessor()), Let((Variable(PROGRAM, TileType(dtype)),), first)]
     if takes_turns:
-        turn, place = remainder(Name(PROGRAM), count), quotient(Name(PROGRAM), count)
-        statements += [Let((Variable("turn", TileType(dtype)),), turn), Let((Variable(PLACE, TileType(dtype)),), place)]
-        branches = [part.loop(Name(PLACE)) for part in written]
+        turn, position = remainder(Name(PROGRAM), count), quotient(Name(PROGRAM), count)
+        statements += [
+            Let((Variable("turn", TileType(dtype)),), turn),
+            Let((Variable(INDEX, TileType(dtype)),), position),
+        ]
+        branches = [part.loop(Name(INDEX)) for part in written]
         statements += _by_halves(branches, Name("turn"), [Literal(n, dtype) for n in range(len(parts))])
     else:
         ends: list[Expression] = [Literal(0, dtype)]
@@ -133,10 +136,10 @@ class _Part:
     def _own(self, name: str) -> str:
         return f"{name}_{self._number}"
 
-    def loop(self, place: Expression) -> tuple[Statement, ...]:
+    def loop(self, position: Expression) -> tuple[Statement, ...]:
         """Returns what the instance of a number does, in a loop of one round; of none where there are not so many."""
         dtype, kind = self._dtype, TileType(self._dtype)
-        mine, counter = Name(self._own(PLACE)), Variable(self._own(ROUND), kind)
+        mine, counter = Name(self._own(INDEX)), Variable(self._own(ROUND), kind)
         stop = apply("lesser", add(mine, Literal(1, dtype)), self.instances)
         # In the interpreter a loop counts in Python's integers: a tile of one element is of a type everywhere.
         tile = Name(self._own(f"{ROUND}_tile"))
@@ -148,7 +151,7 @@ class _Part:
             number = remainder(tile, self._each)
         body.append(Let((Variable(self._own(PROGRAM), TileType(I32)),), converted(number, dtype, I32)))
         body += self._block(self._program.body)
-        begin = Let((Variable(mine.name, kind),), place)
+        begin = Let((Variable(mine.name, kind),), position)
         return begin, For(counter, mine, stop, Literal(1, dtype), (), tuple(body), stages=1)
 
     def _block(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:

@@ -1,4 +1,4 @@
-"""Library calls.
+"""Extern calls.
 
 An aten (or custom) op as an ``Extern``, with its aliases, mutations and effects read from its schema.
 """
@@ -86,8 +86,8 @@ def call_of(node: torch.fx.Node) -> Call:
     return Call(op, node.args[2:], node.kwargs, tuple(results) if len(returns) > 1 else results[0] if returns else None)
 
 
-def call_library(builder: Builder, call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Returns the results of an op run as the library call that it is, nested as torch returns them.
+def call_extern(builder: Builder, call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Returns the results of an op run as the extern call that it is, nested as torch returns them.
 
     An op that writes an operand returns that operand; an op that returns views of one returns values that share its
     storage.
@@ -96,13 +96,13 @@ def call_library(builder: Builder, call: Call, args: Sequence[Any], kwargs: dict
     if traits.exact:
         args = [_with_layout(builder, arg, given) for arg, given in zip(args, call.args, strict=True)]
         kwargs = {name: _with_layout(builder, value, call.kwargs[name]) for name, value in kwargs.items()}
-    places = list(_operand_names(op, args, kwargs))
-    mutates = [place for place, name in enumerate(places) if name in traits.mutated]
+    positions = list(_operand_names(op, args, kwargs))
+    mutates = [position for position, name in enumerate(positions) if name in traits.mutated]
     if traits.mutated:
         fakes = call.fakes if _returns_anything_new(op) else None
         results = builder.extern(str(op), args, kwargs, fakes, mutates=mutates, effects=True)
         return _mutated_operands(op, args, kwargs, results)
-    aliases = [place for place, name in enumerate(places) if name in traits.aliased]
+    aliases = [position for position, name in enumerate(positions) if name in traits.aliased]
     return builder.extern(str(op), args, kwargs, call.fakes, aliases=aliases, effects=traits.effects)
 
 

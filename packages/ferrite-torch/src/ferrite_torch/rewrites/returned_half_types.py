@@ -19,7 +19,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 _COPIES = frozenset(("aten.clone.default", "aten.contiguous.default"))
 
 
-def mark_returned_halves(results: Sequence[Any]) -> None:
+def mark_returned_half_types(results: Sequence[Any]) -> None:
     """Marks the nodes of a joint graph whose half values, or views or copies of them, are results of the forward."""
     for result in results:
         node = result
