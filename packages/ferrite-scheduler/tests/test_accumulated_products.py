@@ -13,7 +13,7 @@ from ferrite_scheduler.memory.footprint import footprint
 from ferrite_scheduler.simulation.simulator import simulate
 
 POLICY = Policy(accumulated_bytes=0)
-NEVER = Policy(accumulated_bytes=1 << 40)
+NEVER = Policy(accumulated_bytes=1 << 40, ordered_bytes=1 << 40)
 
 
 def tensors(graph: Graph, given: list) -> list:

@@ -36,7 +36,7 @@ def test_thresholds_of_splits_are_the_policys() -> None:
     assert parts(Policy(stages_gain=1e6)) == parts(Policy(), replace(Target(), launch_seconds=1.0)) == 8
 
 
-@pytest.mark.parametrize("name", ["split_chunk", "column_block", "swapped_share", "norm_points"])
+@pytest.mark.parametrize("name", ["split_chunk", "column_block", "ordered_share", "norm_points"])
 def test_what_is_divided_by_is_not_zero(name: str) -> None:
     with pytest.raises(ValueError, match=f"'{name}' is 0; it takes a whole number from 1 on"):
         Policy.from_mapping({name: 0})

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from ferrite_ir.language.calls import called_first
 from ferrite_ir.language.graph import Contract, Graph, Module
-from ferrite_scheduler.analysis.clusters import Cluster, absorb, cluster_of, stored_names
+from ferrite_scheduler.analysis.clusters import Cluster, cluster_of, stored_names
 from ferrite_scheduler.analysis.dependences import Dependences, Node, Stage, dependences_of, make_node, nodes_of
 from ferrite_scheduler.analysis.kernel_forms import form_of
 from ferrite_scheduler.fusion.combo_kernels import separate_parts
-from ferrite_scheduler.fusion.execution_order import execution_order
+from ferrite_scheduler.fusion.execution_order import in_execution_order
 from ferrite_scheduler.fusion.greedy import fuse
-from ferrite_scheduler.fusion.proposal import propose
-from ferrite_scheduler.fusion.rules import judge
+from ferrite_scheduler.fusion.joining import clusters_of
 from ferrite_scheduler.kernels.loop_nests import Layouts, Misfit, build_kernel
 from ferrite_scheduler.memory.destinations import loop_bodies, with_destinations
 from ferrite_scheduler.memory.host_steps import Work, plan_memory
@@ -72,8 +71,9 @@ def schedule(
     Symbolic sizes stay symbolic: what is decided holds for all of their values; how well it does is judged by hints.
     """
     graph, rewritten = rewrite(graph, target, policy)
-    graph, plan, narrowed = _with_narrow_products(graph, _clustered(graph, target, policy), target, policy)
-    plan, single_passes = _with_versions(graph, plan, target, policy)
+    setting = _Setting(target, policy, frozenset(held))
+    graph, plan, narrowed = _with_narrow_products(graph, _clustered(graph, setting), setting)
+    plan, single_passes = _with_versions(graph, plan, setting)
     making = _Making(target, policy)
     work = _work(plan, making, single_passes)
     released = {value.name for value in plan.graph.inputs} - set(held)
@@ -119,6 +119,15 @@ def schedule_module(
 
 
 @dataclass(frozen=True, slots=True)
+class _Setting:
+    """What a graph is scheduled for: the device, the thresholds, and the inputs whose memory the caller holds."""
+
+    target: Target
+    policy: Policy
+    held: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class _Plan:
     """A graph cut into clusters, in execution order, with the decisions that led to them."""
 
@@ -139,9 +148,7 @@ class _Making:
     changes: list[Change] = field(default_factory=list)
 
 
-def _with_narrow_products(
-    graph: Graph, plan: _Plan, target: Target, policy: Policy
-) -> tuple[Graph, _Plan, tuple[Change, ...]]:
+def _with_narrow_products(graph: Graph, plan: _Plan, setting: _Setting) -> tuple[Graph, _Plan, tuple[Change, ...]]:
     """Returns a graph and its plan with products of tiles rounded where another kernel reads them, and what changed."""
     inside: dict[str, frozenset[str]] = {}
     for cluster in plan.clusters:
@@ -149,18 +156,16 @@ def _with_narrow_products(
             continue
         stored = stored_names(cluster, plan.dependences)
         definitions = (plan.dependences.nodes[number].definition for number in cluster.members)
-        products = [d.result.name for d in definitions if isinstance(d, Contract) and is_tiled(d, policy)]
+        products = [d.result.name for d in definitions if isinstance(d, Contract) and is_tiled(d, setting.policy)]
         inside |= dict.fromkeys(stored.intersection(products), frozenset(cluster.made))
     if not inside:
         return graph, plan, ()
     narrow = store_narrow(graph, inside)
     changes = tuple(changes_between("stored_products", graph, narrow, NARROW))
-    return narrow, _clustered(narrow, target, policy), changes
+    return narrow, _clustered(narrow, setting), changes
 
 
-def _with_versions(
-    graph: Graph, plan: _Plan, target: Target, policy: Policy
-) -> tuple[_Plan, list[tuple[SinglePass, _Plan]]]:
+def _with_versions(graph: Graph, plan: _Plan, setting: _Setting) -> tuple[_Plan, list[tuple[SinglePass, _Plan]]]:
     """Returns a plan with both forms of reductions that have two, and what does the work of both stages of some.
 
     ``plan`` has the form that the hint asks for. What shares a kernel with the reduction in it, or does not, still
@@ -168,19 +173,19 @@ def _with_versions(
     """
     definitions = [node.definition for node in plan.dependences.nodes]
     refused = frozenset(d.by_row.results[0].name for d in definitions if isinstance(d, ColumnReduction))
-    candidates_found, candidates = find_split_candidates(graph, target, policy, refused)
+    candidates_found, candidates = find_split_candidates(graph, setting.target, setting.policy, refused)
     unfit = sharing_reductions(candidates, graph, plan.clusters, plan.dependences)
     while True:
         if unfit:
             refused |= unfit
-            candidates_found, candidates = find_split_candidates(graph, target, policy, refused)
+            candidates_found, candidates = find_split_candidates(graph, setting.target, setting.policy, refused)
         if not candidates:
             return plan, []
-        whole = _clustered(graph, target, policy, {candidate.second for candidate in candidates})
+        whole = _clustered(graph, setting, {candidate.second for candidate in candidates})
         stages = group_stages(candidates, whole.clusters)
-        both = _clustered(candidates_found, target, policy, {candidate.first for candidate in candidates}, stages)
+        both = _clustered(candidates_found, setting, {candidate.first for candidate in candidates}, stages)
         single_passes, unfit = single_pass_versions(both.clusters, both.graph, both.dependences, candidates)
-        pairs = _made_alone(single_passes, whole, both, candidates, target, policy)
+        pairs = _made_alone(single_passes, whole, both, candidates, setting)
         unfit = unfit.union(*(form.reductions for form, single in pairs if len(single.clusters) != 1))
         if not unfit:
             return both, pairs
@@ -191,8 +196,7 @@ def _made_alone(
     whole: _Plan,
     both: _Plan,
     candidates: Sequence[SplitCandidate],
-    target: Target,
-    policy: Policy,
+    setting: _Setting,
 ) -> list[tuple[SinglePass, _Plan]]:
     """Returns what does the work of both stages, with loops beside them where one kernel does all of it, and its plan.
 
@@ -202,19 +206,18 @@ def _made_alone(
     taken: set[int] = set()
     for form in single_passes:
         wider = with_loops(form, whole.clusters, both.clusters, both.graph, both.dependences, candidates, taken)
-        plan = None if wider is None else _clustered(wider.graph, target, policy, form.reductions)
+        plan = None if wider is None else _clustered(wider.graph, setting, form.reductions)
         if wider is not None and plan is not None and len(plan.clusters) == 1:
             pairs.append((wider, plan))
             taken.update(wider.loops)
         else:
-            pairs.append((form, _clustered(form.graph, target, policy, form.reductions)))
+            pairs.append((form, _clustered(form.graph, setting, form.reductions)))
     return pairs
 
 
 def _clustered(
     graph: Graph,
-    target: Target,
-    policy: Policy,
+    setting: _Setting,
     settled: Collection[str] = (),
     stages: Mapping[str, Stage] | None = None,
 ) -> _Plan:
@@ -222,17 +225,18 @@ def _clustered(
 
     ``stages`` says, by result, which definitions are stages of reductions in two forms.
     """
+    target, policy = setting.target, setting.policy
     prepared = prepare_reductions(graph, target, policy, settled)
     changes = tuple(changes_between("split_reductions", graph, prepared, STAGES))
     graph = prepared
     nodes = nodes_of(graph)
     graph = unannotated(graph)
-    dependences = dependences_of(graph, nodes)
+    dependences = replace(dependences_of(graph, nodes), held=setting.held)
     if stages:
         numbers = {dependences.definer[name]: stage for name, stage in stages.items()}
         dependences = replace(dependences, stages=numbers)
     fusion = fuse(dependences, target, policy)
-    clusters = [fusion.clusters.get(number, nodes[number]) for number in execution_order(fusion, graph)]
+    clusters = in_execution_order(fusion, graph, target)
     clusters, dependences = _without_lonely_columns(clusters, graph, dependences, target, policy)
     return _Plan(graph, dependences, clusters, tuple(fusion.decisions), changes)
 
@@ -250,10 +254,7 @@ def _without_lonely_columns(
         if not isinstance(item, Cluster) or item.columns < len(item.members):
             found.append(item)
             continue
-        together: list[Cluster] = []
-        for number in sorted(item.members):
-            _join(together, cluster_of(dependences.nodes[number], dependences), dependences, target, policy)
-        found.extend(together)
+        found.extend(clusters_of(sorted(item.members), dependences, target, policy))
     return found, dependences
 
 
@@ -266,17 +267,6 @@ def _over_columns(dependences: Dependences, numbers: Iterable[int], graph: Graph
         if isinstance(definition, ColumnReduction):
             nodes[number] = make_node(number, as_reduction(definition), types, {})
     return replace(dependences, nodes=tuple(nodes))
-
-
-def _join(together: list[Cluster], single: Cluster, dependences: Dependences, target: Target, policy: Policy) -> None:
-    """Adds a cluster to the first that takes it, or to the list; nothing lies between them."""
-    for position, cluster in enumerate(together):
-        proposal = propose(cluster, single, dependences, target, policy)
-        if judge(proposal) is None and proposal.placement is not None:
-            absorb(proposal.owner, proposal.guest, proposal.placement)
-            together[position] = proposal.owner
-            return
-    together.append(single)
 
 
 def _work(plan: _Plan, making: _Making, single_passes: Sequence[tuple[SinglePass, _Plan]]) -> list[Work]:

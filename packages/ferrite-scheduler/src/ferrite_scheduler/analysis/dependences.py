@@ -401,6 +401,7 @@ class Dependences:
         storage: for each name the name of the oldest value that shares its storage.
         versions: for each storage that something writes in place, the names that share it.
         kept: names that outlive the graph.
+        held: names of inputs that the caller holds: their memory is not freed after their last use.
         stages: by node, of what group of reductions in two forms it is a stage, and which: such nodes share a kernel
             with their like, so that it can be left out for some sizes (see `multi_versioning`).
     """
@@ -413,6 +414,7 @@ class Dependences:
     storage: dict[str, str]
     versions: dict[str, list[str]]
     kept: frozenset[str]
+    held: frozenset[str] = frozenset()
     stages: Mapping[int, Stage] = field(default_factory=dict)
 
 

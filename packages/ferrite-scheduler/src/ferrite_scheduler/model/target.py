@@ -162,8 +162,15 @@ class Policy:
         fusion_retries: how often a pair that a path blocks is tried again. Set: the same.
         derived_placements: how many of the shared names, those with most bytes, placements are derived from. Set: the
             same.
-        swapped_share: neighbours in the order of execution are swapped where that lowers the peak of memory by one part
-            in so many, at least. Set.
+        ordered_bytes: peak of memory from which on an order of execution with a lower one is searched. Set: less than
+            what torch's allocator reserves at once.
+        ordered_share: such an order is taken where it lowers the peak by one part in so many, at least. Set.
+        ordered_exactly: kernels and calls around the peak that are put in the best order there is, at most. Set.
+        order_states: sets of kernels that one search for an order looks at, at most: about 10 microseconds each.
+        unfused_bytes: peak of memory from which on kernels are cut whose parts could run one after the other. Set: less
+            memory is not worth the time.
+        unfused_share: that is done where it lowers the peak by one part in so many, at least. Set.
+        unfused_kernels: kernels that are cut, at most. Set.
         look_back: scan few long lines in one pass, with programs that wait for each other, rather than in two passes.
         look_back_points: points of a line that one such program takes, a power of two.
         grid_reductions: have programs share rows that a looped kernel would read twice, and wait for each other, those
@@ -309,7 +316,13 @@ class Policy:
     reordered_share: int = 8
     fusion_retries: int = 8
     derived_placements: int = 4
-    swapped_share: int = 64
+    ordered_bytes: int = 16 << 20
+    ordered_share: int = 64
+    ordered_exactly: int = 16
+    order_states: int = 4000
+    unfused_bytes: int = 64 << 20
+    unfused_share: int = 8
+    unfused_kernels: int = 8
     look_back: bool = True
     look_back_points: int = 8192
     grid_reductions: bool = True
@@ -384,7 +397,8 @@ _LEAST = dict.fromkeys(
         "grid_reduction_rows", "segment_batch", "segment_prefetch", "run_least_programs", "run_tile", "split_chunk",
         "split_symbolic_chunk", "split_parts", "stages_gain", "column_block", "narrow_column_block", "scan_part",
         "scan_parts", "typical_size", "reckoned_length", "reckoned_growth", "combo_shared_share", "hoisted_points",
-        "row_minimum", "row_waste", "divided_share", "fusion_neighbours", "reordered_share", "swapped_share",
+        "row_minimum", "row_waste", "divided_share", "fusion_neighbours", "reordered_share", "ordered_share",
+        "ordered_exactly", "order_states", "unfused_share",
         "grid_reduction_share", "norm_points", "norm_least_points", "accumulated_products", "accumulated_share",
         "affine_operands", "last_use_share", "recomputed_points", "combo_least_parts",
     ),

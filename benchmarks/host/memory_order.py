@@ -1,0 +1,89 @@
+"""How close orders of execution come to the lowest peak of memory, on graphs where the order matters.
+
+    python benchmarks/host/memory_order.py [--graphs 40] [--seed 0]
+
+Graphs are drawn: 20 to 60 items, each of which reads the results of up to four before it, of sizes from 1 to 64. Each
+is ordered as the scheduler orders it, with the defaults of its policy, and by a long search: a beam of a hundred times
+as many sets of items, from the program's order and from random ones, and windows of 20 items. Printed are the peaks of
+the program's order, the scheduler's and the long search's, their ratio, and the time of the first search.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+
+from ferrite_scheduler import Policy
+from ferrite_scheduler.fusion.memory_order import Items, Trace, low_peak_order, peak_of
+
+SIZES = (1, 2, 4, 8, 16, 64)
+
+
+def drawn(rng: random.Random) -> Items:
+    """Returns items at random; what nobody reads stays."""
+    count, most = rng.randint(20, 60), rng.randint(1, 4)
+    before: dict[int, list[int]] = {item: [] for item in range(count)}
+    after: dict[int, list[int]] = {item: [] for item in range(count)}
+    for item in range(count):
+        near = range(max(0, item - 12), item)
+        before[item] = sorted(rng.sample(near, min(len(near), rng.randint(0, most))))
+        for other in before[item]:
+            after[other].append(item)
+    sizes = {str(item): rng.choice(SIZES) for item in range(count)} | {"x": 8}
+    traces = {
+        item: Trace(
+            frozenset({str(item)}),
+            frozenset({str(other) for other in before[item]} or {"x"}) | ({str(item)} if after[item] else frozenset()),
+        )
+        for item in range(count)
+    }
+    return Items(before, after, traces, sizes)
+
+
+def shuffled(items: Items, rng: random.Random) -> list[int]:
+    """Returns a topological order at random."""
+    waiting = {item: len(before) for item, before in items.before.items()}
+    ready, found = [item for item, count in waiting.items() if not count], []
+    while ready:
+        item = ready.pop(rng.randrange(len(ready)))
+        found.append(item)
+        for other in items.after[item]:
+            waiting[other] -= 1
+            ready += [other] if not waiting[other] else []
+    return found
+
+
+def long_search(items: Items, rng: random.Random) -> int:
+    """Returns the lowest peak that is found in much time."""
+    states = 100 * Policy().order_states
+    starts = [list(range(len(items.traces))), *(shuffled(items, rng) for _ in range(2))]
+    return min(peak_of(low_peak_order(start, items, 20, states), items) for start in starts)
+
+
+def main() -> None:
+    """Prints a line for each graph, and the ratios of all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graphs", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    policy, ratios = Policy(), []
+    print("graph  items  program  scheduler  long search  ratio     ms")
+    for number in range(arguments.graphs):
+        rng = random.Random(f"{arguments.seed}/{number}")
+        items = drawn(rng)
+        program = range(len(items.traces))
+        begun = time.perf_counter()
+        order = low_peak_order(program, items, policy.ordered_exactly, policy.order_states)
+        spent = (time.perf_counter() - begun) * 1e3
+        found = peak_of(order, items)
+        lowest = min(found, long_search(items, rng))
+        ratios.append(found / lowest)
+        row = f"{peak_of(program, items):8} {found:10} {lowest:12} {ratios[-1]:6.3f} {spent:6.1f}"
+        print(f"{number:5} {len(program):6} {row}", flush=True)
+    print(f"ratio: mean {statistics.mean(ratios):.3f}, worst {max(ratios):.3f}")
+
+
+if __name__ == "__main__":
+    main()
