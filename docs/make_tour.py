@@ -201,7 +201,7 @@ Ask why two definitions are together, or not:
 |---|---|
 | `pipeline.py` | calls the others in this order |
 | `rewrites/` | change algorithms before fusion, as `split_reductions` does; nothing here |
-| `analysis/dependences.py`, `analysis/mixed_radix.py` | find what each definition reads and writes |
+| `analysis/nodes.py`, `analysis/mixed_radix.py` | find what each definition reads and writes |
 | `fusion/greedy.py`, `fusion/rules.py` | try pairs of definitions, and allow or refuse each |
 | `fusion/execution_order.py` | orders kernels |
 | `analysis/kernel_forms.py` | chooses the kernel form: `persistent` |

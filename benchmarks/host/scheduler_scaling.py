@@ -18,7 +18,8 @@ from time import process_time
 sys.path.extend(map(str, Path(__file__).resolve().parents[2].glob("packages/*/src")))
 
 from ferrite_scheduler import Policy, Target, schedule
-from ferrite_scheduler.analysis.dependences import dependences_of, nodes_of
+from ferrite_scheduler.analysis.dependences import dependences_of
+from ferrite_scheduler.analysis.nodes import nodes_of
 from ferrite_scheduler.fusion.greedy import fuse
 from ferrite_scheduler.simulation.synthetic_graphs import layered_graph
 

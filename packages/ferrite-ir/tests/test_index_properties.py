@@ -12,6 +12,7 @@ from ferrite_ir.language import index as ix
 from ferrite_ir.language import sizes
 from ferrite_ir.language.graph import row_major
 from ferrite_ir.language.index import Atom, Dim, FloorDiv, Index, Indirect, Mod
+from ferrite_ir.language.index_substitution import substitute
 from ferrite_ir.text.parser import parse_index
 
 DIMS = (Dim("i", 4), Dim("j", 6), Dim("k", 3))
@@ -105,7 +106,7 @@ def test_substitution_commutes_with_evaluation(
     index, _ = drawn
     # The dims' extents were used to simplify, so what replaces them must stay inside them.
     inside = [(e % dim.size, [v % dim.size for v in vs]) for (e, vs), dim in zip(new, DIMS, strict=True)]
-    substituted = ix.substitute(index, dict(zip(DIMS, (e for e, _ in inside), strict=True)))
+    substituted = substitute(index, dict(zip(DIMS, (e for e, _ in inside), strict=True)))
     expected = [
         brute(index, dict(zip(DIMS, (vs[position] for _, vs in inside), strict=True)))
         for position in range(len(POINTS))

@@ -9,7 +9,7 @@ from ferrite_ir.language.graph import Graph, Loop, Origin, Reduction, TensorType
 from ferrite_ir.language.index import Dim, indirect
 from ferrite_ir.language.scalar import apply, cast, load
 from ferrite_ir.text.expression_parser import parse_scalar
-from ferrite_ir.text.parser import DefinitionReader, ParseError, parse_graph, parse_module
+from ferrite_ir.text.parser import GraphReader, ParseError, parse_graph, parse_module
 from ferrite_ir.text.printer import definition_text, graph_text, scalar_text
 from ferrite_ir.text.tokens import KEYWORDS, Words, spelled
 
@@ -143,7 +143,7 @@ def test_definitions_are_read_beside_graphs() -> None:
     words = Words(
         "graph @f(x: f32[n, 4]) -> (x) where n: size { } y: f32[n] = reduce max [i < n | j < 4] x[i, j] [2*n]"
     )
-    reader = DefinitionReader(words)
+    reader = GraphReader(words)
     graph = reader.read()
     assert reader.values == graph.values
     definition = reader.read_definition()
@@ -153,4 +153,4 @@ def test_definitions_are_read_beside_graphs() -> None:
     assert reader.read_size() == 2 * definition.dims[0].size
     words.expect("]")
     with pytest.raises(ParseError, match="expected a definition"):
-        DefinitionReader(Words("y: f32[3] = spin x")).read_definition()
+        GraphReader(Words("y: f32[3] = spin x")).read_definition()

@@ -6,7 +6,8 @@ import pytest
 
 from ferrite_ir import parse_graph
 from ferrite_scheduler import schedule
-from ferrite_scheduler.analysis.dependences import dependences_of, is_opaque, nodes_of, overwrites_all, readable_homes
+from ferrite_scheduler.analysis.dependences import dependences_of
+from ferrite_scheduler.analysis.nodes import is_opaque, nodes_of, overwrites_all, readable_homes
 from ferrite_scheduler.model.schedule import CallExtern, Launch
 
 

@@ -67,6 +67,8 @@ def test_few_kernels_of_a_large_program_stay_apart() -> None:
 def test_it_is_a_matter_of_policy() -> None:
     assert len(check(SUMS, policy=APART).kernels) == 3
     assert len(check(SUMS, policy=Policy(max_combo_parts=2)).kernels) == 2
+    assert len(check(SUMS, policy=Policy(combo_distance=0)).kernels) == 3
+    assert len(check(SUMS, policy=Policy(combo_distance=1)).kernels) == 2
 
 
 def test_a_kernel_alone_is_its_only_member() -> None:
@@ -263,6 +265,9 @@ def test_rows_of_unlike_length_take_turns_where_there_are_equally_many(rows: tup
     (kernel,) = schedule(parse_graph(text)).kernels
     assert kernel.form == MixedCombo(takes_turns=turns)
     assert ("mixed_combo(takes_turns=True)" in str(kernel)) is turns
+    for policy in (Policy(combo_single_row=2048), Policy(combo_unlike_rows=3)):
+        (kernel,) = schedule(parse_graph(text), policy=policy).kernels
+        assert kernel.form == MixedCombo(takes_turns=False)
 
 
 @pytest.mark.parametrize(

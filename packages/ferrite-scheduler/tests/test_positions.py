@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ferrite_ir import parse_graph
 from ferrite_ir.language.graph import Graph
-from ferrite_scheduler.analysis.dependences import dependences_of, nodes_of
+from ferrite_scheduler.analysis.dependences import dependences_of
+from ferrite_scheduler.analysis.nodes import nodes_of
 from ferrite_scheduler.memory.footprint import storage_bytes
 from ferrite_scheduler.memory.positions import Positions
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ferrite_scheduler import Policy, Target, schedule
-from ferrite_scheduler.analysis.dependences import dependences_of, nodes_of
+from ferrite_scheduler.analysis.dependences import dependences_of
+from ferrite_scheduler.analysis.nodes import nodes_of
 from ferrite_scheduler.fusion.greedy import fuse
 from ferrite_scheduler.simulation.synthetic_graphs import layered_graph
 

@@ -134,7 +134,7 @@ def test_parts_of_what_is_read_again_take_turns(cache, length, reads, turns):
     found = check(text, replace(EAGER_TO_SPLIT, l2_bytes=cache), POLICY)
     first = found.graph.definitions[0]
     (load,) = first.bodies[0].loads
-    assert load.indices[0].coefficient(first.reduction_dims[0]) == (first.dims[0].size if turns else 1)
+    assert dict(load.indices[0].terms)[first.reduction_dims[0]] == (first.dims[0].size if turns else 1)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_images_that_are_read_again_have_more_parts(cache, place, parts, turns):
     (load,) = first.bodies[0].loads
     (along,) = (index for index, letter in zip(load.indices, place.split(", "), strict=True) if letter == "r")
     assert first.dims[0].size == parts
-    assert along.coefficient(first.reduction_dims[0]) == (parts if turns else 1)
+    assert dict(along.terms)[first.reduction_dims[0]] == (parts if turns else 1)
 
 
 def test_reductions_over_one_domain_are_split_alike_and_share_kernels():

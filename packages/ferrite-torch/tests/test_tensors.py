@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ferrite_ir.language import index as ix
 from ferrite_ir.language.dtypes import BF16, F32
 from ferrite_ir.language.graph import TensorType, Value, View
+from ferrite_ir.language.index_substitution import substitute
 from ferrite_torch.lowering.tensors import Tensor, grid_dims, grid_point, is_dense, whole_tensor
 
 
@@ -114,5 +115,5 @@ def test_views_address_the_elements_that_torch_views_do(pair: tuple[Tensor, torc
     assert all(s == t for n, s, t in zip(view.shape, view.strides, theirs.stride(), strict=True) if n > 1)
     for point in itertools.product(*map(range, ours.shape)):
         mapping = {dim: ix.constant(i) for dim, i in zip(grid_dims(ours.shape), point, strict=True)}
-        at = ix.linearize(tuple(ix.substitute(i, mapping) for i in ours.indices), ours.value.type.strides)
+        at = ix.linearize(tuple(substitute(i, mapping) for i in ours.indices), ours.value.type.strides)
         assert at.const == theirs[point].item()

@@ -11,7 +11,7 @@ from ferrite_triton.analysis.size_params import SizeParams
 from ferrite_triton.host.spec import Emitted, KernelSpec
 from ferrite_triton.mixed_combos import combo_program, combo_ways, write_combo
 from ferrite_triton.single_kernels import tile_program, ways_of, with_params, write
-from ferrite_triton.tile.language import TileProgram
+from ferrite_triton.tile.statements import TileProgram
 
 
 def emit_kernel(kernel: Kernel) -> KernelSpec:

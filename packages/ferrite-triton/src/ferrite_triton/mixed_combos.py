@@ -11,6 +11,7 @@ from ferrite_scheduler.model.forms import MixedCombo
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_triton.analysis.accesses import Condition
 from ferrite_triton.analysis.flat import FlatKernel, name_params
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.size_params import SizeParams
 from ferrite_triton.facts.records import MixedComboFacts
 from ferrite_triton.forms.grid import program_count
@@ -34,11 +35,10 @@ from ferrite_triton.single_kernels import (
     ways_of,
     with_params,
 )
-from ferrite_triton.tile.language import TileProgram, TileType, Variable
+from ferrite_triton.tile.language import TileType, Variable
 from ferrite_triton.tile.passes.join import Joined, join_programs
+from ferrite_triton.tile.statements import TileProgram
 
-MOST_COPIES = 8
-"""Parts that are alike but for their params, and are written once: more have to choose among too many."""
 MOST_NOTES = 8
 """Parts whose axes are told in the text."""
 NAMED = 3
@@ -81,7 +81,7 @@ def _alike(kernel: Kernel) -> tuple[tuple[Kernel, ...], ...]:
     order: list[list[Kernel]] = []
     for member in kernel.members:
         known = groups.setdefault(without_names(member), [])
-        if not known or len(known[-1]) == MOST_COPIES:
+        if not known or len(known[-1]) == LOWERING.combo_copies:
             known.append([])
             order.append(known[-1])
         known[-1].append(member)

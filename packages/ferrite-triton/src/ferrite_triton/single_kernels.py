@@ -69,16 +69,12 @@ from ferrite_triton.forms.scans import (
 )
 from ferrite_triton.host.spec import Expr, KernelSpec
 from ferrite_triton.printing.kernel import print_kernel
-from ferrite_triton.tile.language import (
-    AwaitPredecessor,
-    TileProgram,
-    TileType,
-    Variable,
-)
+from ferrite_triton.tile.language import AwaitPredecessor, TileType, Variable
 from ferrite_triton.tile.passes.delayed_stores import delay_stores
 from ferrite_triton.tile.passes.last_block import peel_last_block
 from ferrite_triton.tile.passes.unused import drop_unused
 from ferrite_triton.tile.passes.vector_loads import load_vectors_in_one_dim
+from ferrite_triton.tile.statements import TileProgram
 
 ALIGNMENT = 16
 TILE_PASSES: tuple[Callable[[TileProgram], TileProgram], ...] = (

@@ -7,8 +7,9 @@ import pytest
 from ferrite_ir.language.dtypes import F32, I32, I64, DType
 from ferrite_triton.tile import parse_tile, require_valid, run_program
 from ferrite_triton.tile.build import add, block_size, quotient, sub
-from ferrite_triton.tile.language import Expression, Literal, TileProgram, TileType, Variable
+from ferrite_triton.tile.language import Expression, Literal, TileType, Variable
 from ferrite_triton.tile.passes.join import Joined, join_programs
+from ferrite_triton.tile.statements import TileProgram
 
 DOUBLE = """
 tile @double(a: *f32, b: *f32) [XBLOCK] {

@@ -12,12 +12,12 @@ points.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
 from math import gcd
 from typing import Any, TypeAlias
 
 from . import sizes
 from .sizes import Size
+from .text_hooks import printed
 
 Computed: TypeAlias = Any
 """A `scalar.Scalar`, of which indices need ``digest``, ``dims`` and ``with_dims`` only.
@@ -173,13 +173,6 @@ class Index:
             self._dims = frozenset().union(*(atom_dims(atom) for atom, _ in self.terms))
         return self._dims
 
-    def coefficient(self, atom: Atom) -> Size:
-        """Returns the coefficient of an atom, 0 if it does not occur at the top level."""
-        for other, coefficient in self.terms:
-            if other is atom:
-                return coefficient
-        return 0
-
     def __add__(self, other: Index | Size) -> Index:
         if isinstance(other, Index):
             if not other.terms:
@@ -230,7 +223,7 @@ class Index:
 
     def __str__(self) -> str:
         if self._text is None:
-            self._text = index_text(self)
+            self._text = printed("index", self)
         return self._text
 
     __repr__ = __str__
@@ -465,25 +458,6 @@ def _check_divisor(divisor: Size) -> None:
         raise ValueError(f"an index is divided by {divisor}; divisors are positive")
 
 
-def with_indirects(index: Index, change: Callable[[Indirect], Index]) -> Index:
-    """Returns the index with each of its indirect parts replaced by what ``change`` makes of it, simplified anew."""
-    if not index.is_indirect:
-        return index
-    total = constant(index.const)
-    for atom, coefficient in index.terms:
-        match atom:
-            case Indirect():
-                new = change(atom)
-            case FloorDiv():
-                new = floordiv(with_indirects(atom.numerator, change), atom.divisor)
-            case Mod():
-                new = mod(with_indirects(atom.numerator, change), atom.divisor)
-            case _:
-                new = atom.index
-        total = total + new * coefficient
-    return total
-
-
 def linearize(indices: tuple[Index, ...], strides: tuple[Size, ...]) -> Index:
     """Returns ``sum(index * stride)``: the element offset of a point in a strided array."""
     total = constant(0)
@@ -503,29 +477,6 @@ def delinearize(flat: Index, shape: tuple[Size, ...]) -> tuple[Index, ...]:
     return tuple(reversed(point))
 
 
-def substitute(index: Index, mapping: dict[Dim, Index]) -> Index:
-    """Returns the index with dims replaced, simplified anew. Dims that the mapping does not name stay."""
-    if not index.terms or not any(dim in mapping for dim in index.dims):
-        return index
-    total = constant(index.const)
-    for atom, coefficient in index.terms:
-        total = total + _substitute_atom(atom, mapping) * coefficient
-    return total
-
-
-def _substitute_atom(atom: Atom, mapping: dict[Dim, Index]) -> Index:
-    match atom:
-        case Dim():
-            return mapping.get(atom, atom.index)
-        case FloorDiv():
-            return floordiv(substitute(atom.numerator, mapping), atom.divisor)
-        case Mod():
-            return mod(substitute(atom.numerator, mapping), atom.divisor)
-        case Indirect():
-            return Indirect(atom.value.with_dims(mapping), atom.size, atom.wraps).index
-    raise TypeError(f"not an atom: {atom!r}")
-
-
 def order_text(index: Index) -> str:
     """Returns text that identifies an index; indirect values are not spelled out, since that could be very long."""
     parts = [sizes.text(index.const)]
@@ -542,70 +493,3 @@ def order_text(index: Index) -> str:
                 raise TypeError(f"not an atom: {atom!r}")
         parts.append(f"{sizes.text(coefficient)}*{body}")
     return "+".join(parts)
-
-
-def index_text(index: Index, spell: Callable[[Computed], str] = str) -> str:
-    """Returns the text form of an index; ``spell`` writes the scalars inside indirect atoms."""
-    if _is_division(index):
-        return atom_text(index.terms[0][0], spell)[1:-1]
-    parts = [_render_term(atom, coefficient, spell) for atom, coefficient in index.terms]
-    if index.const != 0 or not parts:
-        parts.append(sizes.text(index.const))
-    first, *rest = parts
-    return first + "".join(f" - {part[1:]}" if part.startswith("-") else f" + {part}" for part in rest)
-
-
-def _is_division(index: Index) -> bool:
-    """Returns whether an index is just one quotient or remainder, which needs no parentheses of its own."""
-    return (
-        len(index.terms) == 1
-        and index.terms[0][1] == 1
-        and index.const == 0
-        and type(index.terms[0][0]) in (FloorDiv, Mod)
-    )
-
-
-def _render_term(atom: Atom, coefficient: Size, spell: Callable[[Computed], str]) -> str:
-    body = atom_text(atom, spell)
-    if coefficient == 1:
-        return body
-    if type(coefficient) is int and coefficient < 0:
-        return f"-{body}" if coefficient == -1 else f"-{body}*{-coefficient}"
-    factor = sizes.text(coefficient)
-    return f"{body}*{factor}" if type(coefficient) is int or factor.isidentifier() else f"{body}*({factor})"
-
-
-def atom_text(atom: Atom, spell: Callable[[Computed], str] = str) -> str:
-    """Returns the text form of an atom; ``spell`` writes the scalars inside indirect atoms."""
-    match atom:
-        case Dim():
-            return atom.name
-        case FloorDiv():
-            return f"({_numerator_text(atom.numerator, spell)} // {_divisor_text(atom.divisor)})"
-        case Mod():
-            return f"({_numerator_text(atom.numerator, spell)} % {_divisor_text(atom.divisor)})"
-        case Indirect():
-            return f"{'wrap' if atom.wraps else 'at'}({spell(atom.value)}, {sizes.text(atom.size)})"
-    raise TypeError(f"not an atom: {atom!r}")
-
-
-def _numerator_text(index: Index, spell: Callable[[Computed], str]) -> str:
-    text = index_text(index, spell)
-    is_sum = len(index.terms) + (index.const != 0) > 1
-    return f"({text})" if is_sum or text.startswith("-") or _is_division(index) else text
-
-
-def _divisor_text(divisor: Size) -> str:
-    rendered = sizes.text(divisor)
-    return rendered if rendered.isalnum() else f"({rendered})"
-
-
-def indirect_parts(indices: Iterable[Index]) -> Iterator[Indirect]:
-    """Yields the indirect atoms of indices, those inside of quotients and remainders included."""
-    pending = [index for index in indices if index.is_indirect]
-    while pending:
-        for atom, _ in pending.pop().terms:
-            if isinstance(atom, Indirect):
-                yield atom
-            elif isinstance(atom, (FloorDiv, Mod)):
-                pending.append(atom.numerator)

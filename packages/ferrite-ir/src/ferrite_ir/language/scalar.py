@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from . import index as ix
 from .dtypes import BOOL, DType
 from .index import Dim, Index
+from .index_substitution import substitute, with_indirects
 from .ops import OPS
 from .sizes import Size
 from .text_hooks import printed
@@ -323,8 +324,8 @@ def substitute_dims(root: Scalar, mapping: dict[Dim, Index], memo: dict[Scalar, 
 
     def step(node: Scalar) -> Scalar:
         if node.op == "load":
-            return load(node.source, [ix.substitute(i, mapping) for i in node.indices], node.dtype)
-        return index_value(ix.substitute(node.args[0], mapping), node.dtype) if node.op == "index" else node
+            return load(node.source, [substitute(i, mapping) for i in node.indices], node.dtype)
+        return index_value(substitute(node.args[0], mapping), node.dtype) if node.op == "index" else node
 
     return rewrite(root, step, memo)
 
@@ -352,7 +353,7 @@ def replace_loads(
 
 def replace_in_index(index: Index, replace: Callable[[Scalar], Scalar | None], memo: dict[Scalar, Scalar]) -> Index:
     """Returns the index with the loads inside its indirect parts replaced; see `replace_loads`."""
-    return ix.with_indirects(
+    return with_indirects(
         index, lambda part: ix.indirect(replace_loads(part.value, replace, memo), part.size, part.wraps)
     )
 

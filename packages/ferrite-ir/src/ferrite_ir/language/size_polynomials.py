@@ -1,8 +1,7 @@
-"""Symbolic sizes: interned polynomials with integer coefficients over generators.
+"""Symbolic sizes: interned polynomials with integer coefficients over generators (see `size_generators`).
 
-A *generator* is a symbol with what is known of it, or a floor quotient, minimum or maximum of sizes. A `Symbolic` is a
-sum of integer multiples of products of generators, with no zero coefficient, in lexicographic order; it always has a
-generator, so whatever turns out to be a number is an ``int``. Equal polynomials are the same object.
+A `Symbolic` is a sum of integer multiples of products of generators, with no zero coefficient, in lexicographic order;
+it always has a generator, so whatever turns out to be a number is an ``int``. Equal polynomials are the same object.
 
 Comparison operators answer what holds for every value of the symbols and raise `Undecided` where values differ;
 ``==`` compares polynomials. Nothing here looks at a hint.
@@ -10,9 +9,22 @@ Comparison operators answer what holds for every value of the symbols and raise 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
+from math import gcd
 from typing import Any, TypeAlias
+
+from .size_generators import (
+    GENERATORS,
+    Floor,
+    Generator,
+    Monomial,
+    Symbol,
+    Terms,
+    generators_in,
+    monomial_order,
+    monomial_product,
+    monomial_quotient,
+    terms_text,
+)
 
 Size: TypeAlias = "int | Symbolic"
 
@@ -26,64 +38,12 @@ class Undecided(Exception):
         self.sizes = tuple(size for size in involved if isinstance(size, Symbolic))
 
 
-class Generator:
-    """What polynomials are made of; interned, ordered by ``order``.
-
-    Attributes:
-        low, high: least and greatest value, None where there is no bound.
-        order: its text, which identifies it.
-    """
-
-    __slots__ = ("high", "low", "order", "size")
-
-    low: int | None
-    high: int | None
-    order: str
-    size: Symbolic
-
-
-class Symbol(Generator):
-    """A named integer, with the value that it had when the program was captured, for heuristics alone."""
-
-    __slots__ = ("hint", "name")
-
-    name: str
-    hint: int | None
-
-
-class Floor(Generator):
-    """``floor(numerator / divisor)``, the divisor at least 1."""
-
-    __slots__ = ("divisor", "numerator")
-
-    numerator: Symbolic
-    divisor: Size
-
-
-class Extreme(Generator):
-    """The least (``min``) or greatest (``max``) of some sizes."""
-
-    __slots__ = ("function", "operands")
-
-    function: str
-    operands: tuple[Size, ...]
-
-
-Monomial: TypeAlias = tuple[tuple[Generator, int], ...]
-Terms: TypeAlias = dict[Monomial, int]
-
-_GENERATORS: dict[Any, Generator] = {}
 _POLYNOMIALS: dict[Any, Symbolic] = {}
-_LAST = ("\U0010ffff", 0)
 
 
 def exist() -> bool:
     """Returns whether this process has made a symbolic size yet."""
     return bool(_POLYNOMIALS)
-
-
-def _order(monomial: Monomial) -> tuple[Any, ...]:
-    return (*((generator.order, -power) for generator, power in monomial), _LAST)
 
 
 class Symbolic:
@@ -101,7 +61,7 @@ class Symbolic:
         if other == 0:
             return self
         merged = dict(self.terms)
-        for monomial, coefficient in _terms_of(other):
+        for monomial, coefficient in terms_of(other):
             merged[monomial] = merged.get(monomial, 0) + coefficient
         return polynomial(merged)
 
@@ -175,7 +135,7 @@ class Symbolic:
 
     def __str__(self) -> str:
         if self._text is None:
-            self._text = _spelled(self)
+            self._text = terms_text(self.terms)
         return self._text
 
     __repr__ = __str__
@@ -194,7 +154,8 @@ _MEMO: dict[Any, Any] = {}
 """What products, quotients and comparisons have given."""
 
 
-def _terms_of(size: Size) -> tuple[tuple[Monomial, int], ...]:
+def terms_of(size: Size) -> tuple[tuple[Monomial, int], ...]:
+    """Returns the terms of a size, of a number one without generators."""
     return size.terms if isinstance(size, Symbolic) else (((), size),)
 
 
@@ -206,7 +167,7 @@ def polynomial(terms: Terms) -> Size:
     if len(kept) == 1 and kept[0][0] == ():
         return kept[0][1]
     if len(kept) > 1:
-        kept.sort(key=lambda term: _order(term[0]))
+        kept.sort(key=lambda term: monomial_order(term[0]))
     return polynomial_of(tuple(kept))
 
 
@@ -222,25 +183,17 @@ def polynomial_of(terms: tuple[tuple[Monomial, int], ...]) -> Symbolic:
 def _product(a: Symbolic, b: Size) -> Size:
     total: Terms = {}
     for left, x in a.terms:
-        for right, y in _terms_of(b):
-            monomial = _joined(left, right)
+        for right, y in terms_of(b):
+            monomial = monomial_product(left, right)
             total[monomial] = total.get(monomial, 0) + x * y
     return polynomial(total)
-
-
-def _joined(a: Monomial, b: Monomial) -> Monomial:
-    if not a or not b:
-        return a or b
-    powers = dict(a)
-    for generator, power in b:
-        powers[generator] = powers.get(generator, 0) + power
-    return tuple(sorted(powers.items(), key=lambda item: item[0].order))
 
 
 # --- generators -----------------------------------------------------------------------------------------------------
 
 
-def _settle(generator: Generator, low: int | None, high: int | None, order: str) -> None:
+def settle(generator: Generator, low: int | None, high: int | None, order: str) -> None:
+    """Gives a new generator its bounds and its text, and makes the polynomial that it is."""
     generator.low, generator.high, generator.order = low, high, order
     generator.size = polynomial_of(((((generator, 1),), 1),))
 
@@ -251,15 +204,16 @@ def symbol(name: str, low: int | None = 1, high: int | None = None, hint: int | 
     ``hint`` is a value that it had once. Symbols that differ in any of these are different.
     """
     key = (Symbol, name, low, high, hint)
-    found = _GENERATORS.get(key)
+    found = GENERATORS.get(key)
     if found is None:
-        made = _GENERATORS[key] = found = object.__new__(Symbol)
+        made = GENERATORS[key] = found = object.__new__(Symbol)
         made.name, made.hint = name, hint
-        _settle(made, low, high, name)
-    return found.size
+        settle(made, low, high, name)
+    size: Symbolic = found.size
+    return size
 
 
-def _value(generator: Generator) -> Size:
+def value_of(generator: Generator) -> Size:
     """Returns a generator as a size: a number where its bounds leave it no other."""
     is_number = generator.low is not None and generator.low == generator.high
     return generator.low if is_number else generator.size  # type: ignore[return-value]
@@ -267,12 +221,12 @@ def _value(generator: Generator) -> Size:
 
 def _floor(numerator: Symbolic, divisor: Size) -> Size:
     key = (Floor, numerator, divisor)
-    found = _GENERATORS.get(key)
+    found = GENERATORS.get(key)
     if found is None:
-        made = _GENERATORS[key] = found = object.__new__(Floor)
+        made = GENERATORS[key] = found = object.__new__(Floor)
         made.numerator, made.divisor = numerator, divisor
-        _settle(made, *_floor_bounds(numerator, divisor), f"({_enclosed(numerator)}//{_enclosed(divisor)})")
-    return _value(found)
+        settle(made, *_floor_bounds(numerator, divisor), f"({_enclosed(numerator)}//{_enclosed(divisor)})")
+    return value_of(found)
 
 
 def _floor_bounds(numerator: Symbolic, divisor: Size) -> tuple[int | None, int | None]:
@@ -286,51 +240,6 @@ def _floor_bounds(numerator: Symbolic, divisor: Size) -> tuple[int | None, int |
     if high is not None:
         high = high // least if high >= 0 else -1 if most is None else high // most
     return low, high
-
-
-def extreme(function: str, *operands: Size) -> Size:
-    """Returns the least (``min``) or greatest (``max``) of sizes, those left out that another provably beats."""
-    kept: list[Size] = []
-    for operand in operands:
-        parts = operand_list(operand, function)
-        kept.extend(part for part in parts if part not in kept)
-    for operand in list(kept):
-        others = [other for other in kept if other is not operand and other != operand]
-        if function == "max":
-            beaten = any(is_at_most(operand, other) for other in others)
-        else:
-            beaten = any(is_at_most(other, operand) for other in others)
-        if beaten:
-            kept.remove(operand)
-    if len(kept) == 1:
-        return kept[0]
-    kept.sort(key=str)
-    key = (Extreme, function, *kept)
-    found = _GENERATORS.get(key)
-    if found is None:
-        made = _GENERATORS[key] = found = object.__new__(Extreme)
-        made.function, made.operands = function, tuple(kept)
-        _settle(made, *_extreme_bounds(function, kept), f"{function}({', '.join(map(str, kept))})")
-    return _value(found)
-
-
-def operand_list(size: Size, function: str) -> tuple[Size, ...]:
-    """Returns the operands of a size that is such an extreme, else the size alone."""
-    if isinstance(size, Symbolic) and len(size.terms) == 1:
-        monomial, coefficient = size.terms[0]
-        if coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1:
-            generator = monomial[0][0]
-            if isinstance(generator, Extreme) and generator.function == function:
-                return generator.operands
-    return (size,)
-
-
-def _extreme_bounds(function: str, operands: list[Size]) -> tuple[int | None, int | None]:
-    lows, highs = zip(*map(bounds, operands), strict=True)
-    known_lows, known_highs = [x for x in lows if x is not None], [x for x in highs if x is not None]
-    if function == "max":
-        return max(known_lows, default=None), (max(known_highs) if len(known_highs) == len(highs) else None)
-    return (min(known_lows) if len(known_lows) == len(lows) else None), min(known_highs, default=None)
 
 
 # --- bounds and proofs ----------------------------------------------------------------------------------------------
@@ -413,7 +322,7 @@ def _is_nonnegative(size: Size) -> bool:
 
 
 def _has_no_negative(size: Size) -> bool:
-    return all(coefficient >= 0 for _, coefficient in _terms_of(size))
+    return all(coefficient >= 0 for _, coefficient in terms_of(size))
 
 
 def _shifted(size: Symbolic) -> Size:
@@ -435,7 +344,7 @@ def _without_floor(size: Symbolic) -> Size | None:
     ``a//b`` lies between ``(a - b + 1)/b`` and ``a/b``, for a positive ``b``. It must occur to the first power, with
     one sign, beside nonnegative generators.
     """
-    for generator in _generators(size):
+    for generator in generators_in(size):
         if not isinstance(generator, Floor) or not is_at_most(1, generator.divisor):
             continue
         within, others, signs = _parts_with(size, generator)
@@ -443,7 +352,8 @@ def _without_floor(size: Symbolic) -> Size | None:
             continue
         divisor = generator.divisor
         bound = generator.numerator if signs == {-1} else generator.numerator - divisor + 1
-        return others * divisor + within * bound
+        multiple: Size = others * divisor + within * bound
+        return multiple
     return None
 
 
@@ -465,25 +375,6 @@ def _parts_with(size: Symbolic, generator: Generator) -> tuple[Size | None, Size
     return polynomial(within), polynomial(others), signs
 
 
-def _generators(size: Size) -> dict[Generator, None]:
-    return {generator: None for monomial, _ in _terms_of(size) for generator, _ in monomial}
-
-
-def symbols_in(size: Size) -> dict[Symbol, None]:
-    """Returns the symbols that a size depends on, in order."""
-    found: dict[Symbol, None] = {}
-    pending = list(reversed(_generators(size)))
-    while pending:
-        match pending.pop():
-            case Symbol() as generator:
-                found[generator] = None
-            case Floor(numerator=numerator, divisor=divisor):
-                pending.extend(reversed([*_generators(numerator), *_generators(divisor)]))
-            case Extreme(operands=operands):
-                pending.extend(reversed([generator for operand in operands for generator in _generators(operand)]))
-    return found
-
-
 # --- division -------------------------------------------------------------------------------------------------------
 
 
@@ -501,64 +392,17 @@ def _divided(a: Size, b: Size) -> Size | None:
     """Returns the exact quotient by long division: the leading term of what is left, by that of the divisor."""
     if b == 0:
         return None
-    (lead, factor), *_ = _terms_of(b)
+    (lead, factor), *_ = terms_of(b)
     total: Terms = {}
     rest = a
     while rest != 0:
-        (monomial, coefficient), *_ = _terms_of(rest)
-        part = _monomial_quotient(monomial, lead)
+        (monomial, coefficient), *_ = terms_of(rest)
+        part = monomial_quotient(monomial, lead)
         if part is None or coefficient % factor:
             return None
         total[part] = coefficient // factor
         rest = rest - b * polynomial({part: coefficient // factor})
     return polynomial(total)
-
-
-def _monomial_quotient(a: Monomial, b: Monomial) -> Monomial | None:
-    powers = dict(a)
-    for generator, power in b:
-        left = powers.get(generator, 0) - power
-        if left < 0:
-            return None
-        powers[generator] = left
-    return tuple((generator, power) for generator, power in powers.items() if power)
-
-
-def greatest_product(size: Size, known: AbstractSet[str]) -> tuple[Monomial, int] | None:
-    """Returns the greatest term that has several symbols, with its coefficient; None if there is none.
-
-    A term is greater than another if more of its factors have symbols that are not ``known``, then if it is of a higher
-    degree. What multiplies both does not change that: it is a monomial order, of the kind that eliminates symbols.
-    """
-    terms = [(monomial, factor) for monomial, factor in _terms_of(size) if sum(power for _, power in monomial) > 1]
-    return max(terms, key=lambda term: _rank(term[0], known), default=None)
-
-
-def _rank(monomial: Monomial, known: AbstractSet[str]) -> tuple[int, int, tuple[Any, ...]]:
-    unknown = [power for factor, power in monomial if any(found.name not in known for found in symbols_in(factor.size))]
-    return sum(unknown), sum(power for _, power in monomial), _order(monomial)
-
-
-def reduced(size: Size, rules: Mapping[Monomial, Size]) -> Size:
-    """Returns a size with products replaced by what they equal, whose terms are all less, until none of them is left.
-
-    A term gives way to lesser ones each time, so it ends. It is a multivariate division: Cox, Little, O'Shea, "Ideals,
-    Varieties, and Algorithms", chapter 2.
-    """
-    while True:
-        found = next(
-            (
-                (monomial, factor, rest, by)
-                for monomial, factor in _terms_of(size)
-                for product, by in rules.items()
-                if (rest := _monomial_quotient(monomial, product)) is not None
-            ),
-            None,
-        )
-        if found is None:
-            return size
-        monomial, factor, rest, by = found
-        size = size - polynomial({monomial: factor}) + polynomial({rest: factor}) * by
 
 
 def floor_quotient(a: Size, b: Size) -> Size:
@@ -580,7 +424,7 @@ def floor_quotient(a: Size, b: Size) -> Size:
 def _floor_quotient(a: Size, b: Size) -> Size:
     whole: Size = 0
     rest: Size = 0
-    for monomial, coefficient in _terms_of(a):
+    for monomial, coefficient in terms_of(a):
         term = polynomial({monomial: coefficient})
         exact = exact_quotient(term, b)
         if exact is not None:
@@ -600,7 +444,7 @@ def _floor_quotient(a: Size, b: Size) -> Size:
 
 
 def _floor_of_rest(rest: Size, divisor: Size) -> Size:
-    common = _gcd(_content(rest), _content(divisor))
+    common = gcd(_content(rest), _content(divisor))
     if common > 1:
         reduced, smaller = exact_quotient(rest, common), exact_quotient(divisor, common)
         assert reduced is not None
@@ -621,45 +465,21 @@ def _floor_of_number(number: int, divisor: Size) -> Size:
     assert isinstance(divisor, Symbolic)
     # Written over a numerator that has a generator, as all floor quotients are.
     key = (Floor, number, divisor)
-    found = _GENERATORS.get(key)
+    found = GENERATORS.get(key)
     if found is None:
-        made = _GENERATORS[key] = found = object.__new__(Floor)
-        made.numerator, made.divisor = number, divisor  # type: ignore[assignment]
+        made = GENERATORS[key] = found = object.__new__(Floor)
+        made.numerator, made.divisor = number, divisor
         low, high = (0, number) if number >= 0 else (number, -1)
         if not is_at_most(1, divisor):
             low, high = -abs(number), abs(number)
-        _settle(made, low, high, f"({_enclosed(number)}//{_enclosed(divisor)})")
-    return found.size
+        settle(made, low, high, f"({_enclosed(number)}//{_enclosed(divisor)})")
+    size: Symbolic = found.size
+    return size
 
 
 def _content(size: Size) -> int:
-    common = 0
-    for _, coefficient in _terms_of(size):
-        common = _gcd(common, abs(coefficient))
-    return common
-
-
-def _gcd(a: int, b: int) -> int:
-    while b:
-        a, b = b, a % b
-    return a
-
-
-# --- text -----------------------------------------------------------------------------------------------------------
-
-
-def _spelled(size: Symbolic) -> str:
-    parts = [_term_text(monomial, coefficient) for monomial, coefficient in size.terms]
-    return parts[0] + "".join(part if part.startswith("-") else f"+{part}" for part in parts[1:])
-
-
-def _term_text(monomial: Monomial, coefficient: int) -> str:
-    if not monomial:
-        return str(coefficient)
-    factors = [generator.order if power == 1 else f"{generator.order}**{power}" for generator, power in monomial]
-    if abs(coefficient) != 1:
-        factors.insert(0, str(abs(coefficient)))
-    return f"{'-' if coefficient < 0 else ''}{'*'.join(factors)}"
+    """Returns the greatest number that divides all coefficients."""
+    return gcd(*(coefficient for _, coefficient in terms_of(size)))
 
 
 def _enclosed(size: Size) -> str:

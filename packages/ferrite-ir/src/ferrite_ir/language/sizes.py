@@ -19,7 +19,10 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from . import size_polynomials
-from .size_polynomials import Extreme, Floor, Generator, Monomial, Symbol, Symbolic, Undecided
+from .size_extremes import extreme
+from .size_generators import Extreme, Floor, Generator, Monomial, Symbol, symbols_in
+from .size_polynomials import Symbolic, Undecided
+from .size_reduction import greatest_product, reduced
 
 __all__ = [
     "ASSUMED",
@@ -94,7 +97,7 @@ def _from_ast(node: Any, text: str) -> Size:  # noqa: PLR0911 - one line for eac
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_from_ast(operand, text)
         case ast.Call(func=ast.Name(id="min" | "max" as function), args=args):
-            return size_polynomials.extreme(function, *(_from_ast(argument, text) for argument in args))
+            return extreme(function, *(_from_ast(argument, text) for argument in args))
     raise ValueError(f"not a size expression: {text!r}; write integers, names, + - * // % ** min max")
 
 
@@ -138,12 +141,12 @@ def quotient(a: Size, b: Size) -> Size | None:
 
 def maximum(*sizes: Size) -> Size:
     """Returns the greatest of the sizes."""
-    return size_polynomials.extreme("max", *sizes)
+    return extreme("max", *sizes)
 
 
 def minimum(*sizes: Size) -> Size:
     """Returns the least of the sizes."""
-    return size_polynomials.extreme("min", *sizes)
+    return extreme("min", *sizes)
 
 
 def is_provably_at_most(a: Size, b: Size) -> bool:
@@ -153,7 +156,7 @@ def is_provably_at_most(a: Size, b: Size) -> bool:
 
 def symbols_of(size: Size) -> frozenset[str]:
     """Returns the names of the symbols in a size."""
-    return frozenset() if type(size) is int else frozenset(found.name for found in size_polynomials.symbols_in(size))
+    return frozenset() if type(size) is int else frozenset(found.name for found in symbols_in(size))
 
 
 def evaluate(size: Size, values: Mapping[str, int]) -> int:
@@ -217,7 +220,7 @@ def known_product(difference: Size, known: AbstractSet[str]) -> tuple[Monomial, 
 
     ``a*b - c*d`` tells that ``c*d`` is ``a*b``, wherever both are numbers of rows. None if nothing of the kind is told.
     """
-    greatest = size_polynomials.greatest_product(difference, known)
+    greatest = greatest_product(difference, known)
     if greatest is None or greatest[1] not in (1, -1):
         return None
     monomial, factor = greatest
@@ -229,7 +232,7 @@ def with_products(size: Size, products: Mapping[Monomial, Size]) -> Size:
     """Returns a size in which some products are what they are known to equal, or itself where that has more terms."""
     if type(size) is int or not products:
         return size
-    found = size_polynomials.reduced(size, products)
+    found = reduced(size, products)
     return found if isinstance(found, int) or len(found.terms) <= len(size.terms) else size
 
 
@@ -257,7 +260,7 @@ def _generator_value(generator: Generator, value_of: Any, numbers: Mapping[Gener
         case Floor(numerator=numerator, divisor=divisor):
             return floordiv(inner(numerator), inner(divisor))
         case Extreme(function=function, operands=operands):
-            return size_polynomials.extreme(function, *map(inner, operands))
+            return extreme(function, *map(inner, operands))
     raise TypeError(f"not a generator: {generator!r}")
 
 
@@ -311,7 +314,7 @@ def _is_oriented(size: Symbolic) -> bool:
     low, high = bounds(size)
     if (low is not None and low >= 0) or (high is not None and high <= 0):
         return True
-    return all(symbol.hint is not None for symbol in size_polynomials.symbols_in(size))
+    return all(symbol.hint is not None for symbol in symbols_in(size))
 
 
 def _is_mostly_negative(size: Symbolic) -> bool:
@@ -329,7 +332,7 @@ def _is_mostly_negative(size: Symbolic) -> bool:
     least = int(_replaced(size, _least))
     if least:
         return least < 0
-    ranks = {symbol: position for position, symbol in enumerate(sorted(size_polynomials.symbols_in(size), key=_age))}
+    ranks = {symbol: position for position, symbol in enumerate(sorted(symbols_in(size), key=_age))}
     return int(_replaced(size, lambda symbol: _least(symbol) + len(ranks) - ranks[symbol])) < 0
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 PRINTERS: dict[str, Callable[[Any], str]] = {}
-"""Functions that write things, by the kind of thing; `printer` enters them when the package imports it."""
+"""Functions that write things, by the kind of thing; `ferrite_ir.text` enters them when the package imports it."""
 
 
 def printed(kind: str, thing: Any) -> str:
-    """Returns the text of a thing of this kind (``scalar``, ``graph`` or ``module``)."""
+    """Returns the text of a thing of this kind (``index``, ``scalar``, ``graph`` or ``module``)."""
     return PRINTERS[kind](thing)

@@ -10,6 +10,7 @@ from ferrite_ir.language import index as ix
 from ferrite_ir.language.dtypes import BOOL, I32, I64, DType
 from ferrite_ir.language.graph import Graph
 from ferrite_ir.language.index import Index
+from ferrite_ir.language.index_substitution import with_indirects
 from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, load, rebuilt, unsettled
 
 from .rewriting import map_scalars, with_definitions
@@ -59,7 +60,7 @@ class _Narrower:
 
     def index(self, index: Index) -> Index:
         """Returns an index with narrower arithmetic in its indirect parts."""
-        return ix.with_indirects(index, self._indirect)
+        return with_indirects(index, self._indirect)
 
     def _indirect(self, part: ix.Indirect) -> Index:
         value = self.scalar(part.value)

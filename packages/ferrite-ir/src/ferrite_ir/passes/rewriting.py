@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ferrite_ir.language import index as ix
 from ferrite_ir.language.combine_functions import CombineFunction
 from ferrite_ir.language.graph import Attend, Contract, Definition, Graph, Loop, Reduction, Scan, Sort, Update
 from ferrite_ir.language.index import Index
+from ferrite_ir.language.index_substitution import with_indirects
 from ferrite_ir.language.scalar import Scalar, index_value, load, rebuilt, unsettled
 from ferrite_ir.passes.rules.indices import settled_indirect
 from ferrite_ir.passes.rules.rule import Rewrite, Rule, index_rules
@@ -45,7 +45,7 @@ class Rewriter:
 
     def index(self, index: Index) -> Index:
         """Returns an index whose indirect parts are in simplest form."""
-        return ix.with_indirects(index, lambda part: settled_indirect(self(part.value), part.size, wraps=part.wraps))
+        return with_indirects(index, lambda part: settled_indirect(self(part.value), part.size, wraps=part.wraps))
 
     def _settle_leaf(self, node: Scalar) -> Scalar:
         indices = [self.index(index) for index in node.indices]

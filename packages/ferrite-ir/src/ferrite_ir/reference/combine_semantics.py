@@ -1,10 +1,13 @@
-"""What every named combine means: how one operand tuple becomes a state, and how two states become one."""
+"""What every named combine means: how one operand tuple becomes a state, and how two states become one.
+
+Updates combine what they store with what lies there; `stored` says how.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ferrite_ir.language.combine_functions import LEFT, RIGHT, AnyCombine, CombineFunction, combine_row
 from ferrite_ir.language.dtypes import DType
@@ -144,3 +147,25 @@ _MERGES: dict[str, Callable[[State, State], State]] = {
     "welford": _welford,
     "online_softmax": _online_softmax,
 }
+
+
+def _stored_maximum(old: Number, new: Number) -> Number:
+    return old if _is_nan(old) or old > new else new
+
+
+def _stored_minimum(old: Number, new: Number) -> Number:
+    return old if _is_nan(old) or old < new else new
+
+
+_STORES: dict[str, Callable[[Any, Number], Number]] = {
+    "set": lambda old, new: new,
+    "add": lambda old, new: old + new,
+    "mul": lambda old, new: old * new,
+    "min": _stored_minimum,
+    "max": _stored_maximum,
+}
+
+
+def stored(mode: str, old: Any, new: Number) -> Any:
+    """Returns what an update of a mode makes of an element."""
+    return _STORES[mode](old, new)

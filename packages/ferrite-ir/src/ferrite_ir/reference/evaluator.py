@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ferrite_ir.language import sizes
 from ferrite_ir.language.bindings import CHECK, STEPS
-from ferrite_ir.language.dtypes import DType, dtype_named
+from ferrite_ir.language.dtypes import DType
 from ferrite_ir.language.graph import (
     Attend,
     Call,
@@ -37,16 +37,13 @@ from ferrite_ir.language.scalar import Number
 from ferrite_ir.language.sizes import Size
 
 from .attention import AttendedRow
-from .combine_semantics import State, lift, merge, neutral
+from .combine_semantics import State, lift, merge, neutral, stored
+from .extern_calls import EXTERNS, ExternFunction
 from .points import EvaluationError, Point
 from .rounding import round_to
 from .tensors import Nested, Tensor, empty, filled, shape_of
 
-__all__ = ["EXTERNS", "EvaluationError", "Evaluator", "Tensor", "evaluate", "filled"]
-
-ExternFunction = Callable[..., Any]
-"""An extern call: gets a `Tensor` for each view and the other arguments as they are; returns what each result is, a
-`Tensor` (which may share storage with an operand) or nested lists; a tuple for several results, None for none."""
+__all__ = ["EvaluationError", "Evaluator", "Tensor", "evaluate", "filled"]
 
 MAX_ITERATIONS = 10_000
 """A ``while`` that runs longer is taken for endless."""
@@ -260,7 +257,7 @@ class Evaluator:
                 raise EvaluationError(f"stores to element {position} of shape {list(target.shape)}")
             stores.append((position, point.scalar(update.body)))
         for position, value in stores:
-            target.write(position, round_to(_STORES[update.mode](target.read(position), value), target.dtype))
+            target.write(position, round_to(stored(update.mode, target.read(position), value), target.dtype))
         self.memory[update.result.name] = target
         if update.result.name != update.target:
             del self.memory[update.target]
@@ -426,22 +423,6 @@ def _sort_key(value: Number) -> tuple[bool, Number]:
     return (True, 0) if value != value else (False, value)  # noqa: PLR0124 - a number that is not itself is NaN
 
 
-def _maximum(old: Number, new: Number) -> Number:
-    return old if old != old or old > new else new  # noqa: PLR0124
-
-
-def _minimum(old: Number, new: Number) -> Number:
-    return old if old != old or old < new else new  # noqa: PLR0124
-
-
-_STORES: dict[str, Callable[[Any, Number], Number]] = {
-    "set": lambda old, new: new,
-    "add": lambda old, new: old + new,
-    "mul": lambda old, new: old * new,
-    "min": _minimum,
-    "max": _maximum,
-}
-
 _RUN: dict[type, Callable[[Evaluator, Any], None]] = {
     Loop: Evaluator.run_loop,
     Reduction: Evaluator.run_reduction,
@@ -456,61 +437,3 @@ _RUN: dict[type, Callable[[Evaluator, Any], None]] = {
     While: Evaluator.run_while,
     For: Evaluator.run_for,
 }
-
-
-def _mm(left: Tensor, right: Tensor) -> Nested:
-    rows, columns = left.shape[-2:], right.shape[-2:]
-    if rows[1] != columns[0]:
-        raise EvaluationError(f"mm of {list(left.shape)} and {list(right.shape)}")
-    a, b = left.nested(), right.nested()
-    return [[math.fsum(row[k] * b[k][j] for k in range(rows[1])) for j in range(columns[1])] for row in a]
-
-
-def _addmm(summand: Tensor, left: Tensor, right: Tensor) -> Nested:
-    """Returns a matrix (no row to be repeated) plus a product."""
-    pairs = zip(summand.nested(), _mm(left, right), strict=True)
-    return [[a + b for a, b in zip(row, other, strict=True)] for row, other in pairs]
-
-
-def _copy(target: Tensor, source: Tensor) -> Tensor:
-    for point in target.points():
-        target.write(point, round_to(source.read(point) or 0, target.dtype))
-    return target
-
-
-def _sort(x: Tensor, *, stable: bool, dim: int, descending: bool) -> tuple[Nested, Nested]:
-    """Returns the numbers of a vector in ascending order, and where they were."""
-    if len(x.shape) != 1 or dim != 0 or not stable or descending:
-        raise EvaluationError("only a vector is sorted, stably and upwards")
-    values: Any = x.nested()
-    order = sorted(range(len(values)), key=values.__getitem__)
-    return [values[position] for position in order], order
-
-
-def _reduce_segments(
-    positions: Tensor, source: Tensor, base: Tensor | Number, *, rows: int, mode: str, wraps: bool, **_: int
-) -> Nested:
-    """Returns rows with those of another matrix combined into them; a place that is no row's is none."""
-    width = source.shape[1]
-    start = base.nested() if isinstance(base, Tensor) else [[base] * width for _ in range(rows)]
-    found: list[list[Any]] = [list(row) for row in start]
-    for number, position in enumerate(positions.nested()):
-        row = position + rows if wraps and position < 0 else position
-        if 0 <= row < rows:
-            new = source.nested()[number]
-            found[row] = [_STORES[mode](old, value) for old, value in zip(found[row], new, strict=True)]
-    return found
-
-
-EXTERNS: dict[str, ExternFunction] = {
-    "ferrite.alias": lambda x: x,
-    "ferrite.seed": lambda count, *_: list(range(count)),
-    "aten.clone.default": lambda x, **_: x.nested(),
-    "aten.mm.default": _mm,
-    "aten.addmm.default": _addmm,
-    "aten.sort.stable": _sort,
-    "ferrite.reduce_segments": _reduce_segments,
-    "aten.copy_.default": lambda target, source, *_: _copy(target, source),
-    "aten.empty_strided.default": lambda shape, strides, dtype, **_: empty(dtype_named(dtype.value), shape, strides),
-}
-"""Extern calls that the evaluator knows: enough for tests. Seeds are 0, 1, 2, …"""

@@ -39,12 +39,14 @@ from ferrite_ir.language.graph import (
     row_major,
     whole,
 )
-from ferrite_ir.language.index import Dim, Index, index_text
+from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.scalar import Number, Scalar, indirects_of, postorder
-from ferrite_ir.language.size_polynomials import Symbol, Symbolic
+from ferrite_ir.language.size_generators import Symbol, symbols_in
+from ferrite_ir.language.size_polynomials import Symbolic
 from ferrite_ir.language.sizes import Size
 from ferrite_ir.language.text_hooks import PRINTERS
 
+from .index_text import index_text
 from .tokens import spelled
 
 MAX_DEPTH = 12
@@ -134,7 +136,7 @@ def graph_symbols(graph: Graph) -> tuple[Symbol, ...]:
         return ()
     found: dict[Symbol, None] = {}
     for size in dict.fromkeys(size for size in _sizes_in(graph) if type(size) is not int):
-        found.update(size_polynomials.symbols_in(size))
+        found.update(symbols_in(size))
     return tuple(sorted(found, key=lambda symbol: symbol.name))
 
 

@@ -4,6 +4,19 @@ Everything here is a ``@triton.jit`` function over float32 and float64 tiles (in
 """
 
 from ferrite_runtime.fmath.atomics import atomic_max_nan, atomic_min_nan, atomic_mul
+from ferrite_runtime.fmath.combines import (
+    all_,
+    any_,
+    argmax_nan,
+    argmin_nan,
+    logaddexp,
+    maximum_nan,
+    minimum_nan,
+    online_softmax,
+    prod,
+    welford,
+    xor,
+)
 from ferrite_runtime.fmath.dependent_launch import pdl_wait
 from ferrite_runtime.fmath.elementary import *
 from ferrite_runtime.fmath.grid_sync import (
@@ -22,6 +35,7 @@ from ferrite_runtime.fmath.group_moments import (
     whole_groups,
 )
 from ferrite_runtime.fmath.incomplete_gamma import igamma, igammac
+from ferrite_runtime.fmath.integers import floordiv, floormod, gcd, magnitude_short, negative_short, truncdiv
 from ferrite_runtime.fmath.look_back import (
     part_epoch,
     publish_part,
@@ -30,7 +44,6 @@ from ferrite_runtime.fmath.look_back import (
     take_ticket,
     ticket_in_order,
 )
-from ferrite_runtime.fmath.number_theory import gcd
 from ferrite_runtime.fmath.polynomials import (
     chebyshev_t,
     chebyshev_u,
@@ -48,4 +61,4 @@ from ferrite_runtime.fmath.row_per_thread import load_rows, opaque_indices
 from ferrite_runtime.fmath.segmented_reductions import reduce_segments
 from ferrite_runtime.fmath.segments import add_segments, maximum_segments, minimum_segments
 from ferrite_runtime.fmath.sorting import sort_first, sort_stable
-from ferrite_runtime.fmath.special import airy_ai, j0, j1, k0, k0e, k1, k1e, ndtri, y0, y1, zeta
+from ferrite_runtime.fmath.special import airy_ai, digamma, i0e, i1e, j0, j1, k0, k0e, k1, k1e, ndtri, y0, y1, zeta

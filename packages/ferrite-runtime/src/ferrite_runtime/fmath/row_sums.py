@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ferrite_runtime.fmath.elementary import maximum_nan, minimum_nan
+from ferrite_runtime.fmath.combines import maximum_nan, minimum_nan
 
 
 @triton.jit

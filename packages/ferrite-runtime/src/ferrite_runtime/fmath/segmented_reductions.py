@@ -264,12 +264,10 @@ def _combine_chunk(
     number = tl.load(queue + slots + task // blocks)
     size = tl.load(counts + counter_of(destination, rows))
     first = number * chunk
-    shares = (count + tile - 1) // tile
-    row = _rows_of_chunk(segments, ordered, destination, first, shares, chunk, tile, spread)
+    row = _rows_of_chunk(segments, ordered, destination, first, (count + tile - 1) // tile, chunk, tile, spread)
     own = tl.minimum(size - first, chunk) + tl.arange(0, 1)
     coming = _rows_at(row[None, :], own, 0, source, column, mode, width, stride, batch)
-    total = _reduce_rows(coming, row[None, :], own, source, column, mode, width, stride, compute)
-    total = tl.reshape(total, [block])
+    total = tl.reshape(_reduce_rows(coming, row[None, :], own, source, column, mode, width, stride, compute), [block])
     offset = destination.to(tl.int64) * width + column
     chunks = (size + chunk - 1) // chunk
     if chunks == 1:

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from ferrite_runtime.fmath.atomics import atomic_max_nan, atomic_min_nan
-from ferrite_runtime.fmath.elementary import maximum_nan, minimum_nan
+from ferrite_runtime.fmath.combines import maximum_nan, minimum_nan
 
 
 @triton.jit

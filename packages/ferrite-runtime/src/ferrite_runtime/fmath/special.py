@@ -1,8 +1,8 @@
-"""Special functions from our own fits: Bessel, Airy, the normal quantile, Hurwitz's zeta function.
+"""Special functions from our own fits and from series: Bessel, Airy, the normal quantile, zeta, digamma.
 
-All of them compute in float64, also for float32 numbers: one table is then right to the last bit of either type, over
-the whole domain, where float32 arithmetic would lose the phase of a large argument. GPUs for data centres have half as
-many units for float64 as for float32.
+What is fitted computes in float64, also for float32 numbers: one table is then right to the last bit of either type,
+over the whole domain, where float32 arithmetic would lose the phase of a large argument. GPUs for data centres have
+half as many units for float64 as for float32.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ferrite_runtime.fmath import tables
-from ferrite_runtime.fmath.elementary import cos, exp, floor, log, pow, sin
+from ferrite_runtime.fmath.elementary import cos, exp, floor, i0, i1, log, pow, sin, tan, trunc
 
 _INF = tl.constexpr(float("inf"))
 
@@ -265,3 +265,59 @@ def zeta(x, q):
     value = tl.where((s != s) | (a != a), float("nan"), value)
     value = tl.where((s == 1.0) | ((a <= 0.0) & (a == floor(a))), _INF, value)
     return tl.where(s < 1.0, float("nan"), value).to((x + q).dtype)
+
+
+@triton.jit
+def _bessel_tail(x, four_nu_squared: tl.constexpr):
+    # Hankel's expansion of exp(-x) I_nu(x) for large x (DLMF 10.40.1); at x >= 30 its smallest term is below 1e-20.
+    term = 1.0
+    total = 1.0
+    for k in tl.static_range(1, 26):
+        term = term * (((2 * k - 1) * (2 * k - 1) - four_nu_squared) / (8.0 * k)) / x
+        total += term
+    return total * tl.rsqrt(6.283185307179586 * x)
+
+
+@triton.jit
+def i0e(x):
+    a = tl.abs(x)
+    near = tl.minimum(a, 30.0)
+    small = i0(near) * exp(-near)
+    return tl.where(a <= 30.0, small, _bessel_tail(tl.maximum(a, 30.0, propagate_nan=tl.PropagateNan.ALL), 0))
+
+
+@triton.jit
+def i1e(x):
+    a = tl.abs(x)
+    near = tl.minimum(a, 30.0)
+    small = i1(near) * exp(-near)
+    magnitude = tl.where(a <= 30.0, small, _bessel_tail(tl.maximum(a, 30.0, propagate_nan=tl.PropagateNan.ALL), 4))
+    return tl.where(x < 0, -magnitude, magnitude)
+
+
+@triton.jit
+def digamma(x):
+    # In float64 whatever the type of x: near a pole, and near the zeros between them, terms cancel.
+    return _digamma(x.to(tl.float64)).to(x.dtype)
+
+
+@triton.jit
+def _digamma(x):
+    # Reflection for negative arguments, recurrence up to 10, then the asymptotic series (DLMF 5.5.4, 5.5.2, 5.11.2).
+    fraction = x - trunc(x)
+    negative = x < 0
+    reflected = tl.where(negative, 3.141592653589793 / tan(3.141592653589793 * fraction), 0.0)
+    y = tl.where(negative, 1.0 - x, x)
+    shift = 0.0
+    for _ in tl.static_range(10):
+        small = y < 10.0
+        shift += tl.where(small, 1.0 / y, 0.0)
+        y = tl.where(small, y + 1.0, y)
+    w = 1.0 / (y * y)
+    tail = 1.0 / 240 - w * (1.0 / 132 - w * (691.0 / 32760 - w / 12))
+    series = w * (1.0 / 12 - w * (1.0 / 120 - w * (1.0 / 252 - w * tail)))
+    value = log(y) - 0.5 / y - series - shift - reflected
+    value = tl.where(y == _INF, y, value)
+    # The pole at zero has a sign; those at the negative integers, and minus infinity, have none.
+    value = tl.where(x == 0, -1.0 / x, value)
+    return tl.where(negative & ((fraction == 0) | (y == _INF)), float("nan"), value)

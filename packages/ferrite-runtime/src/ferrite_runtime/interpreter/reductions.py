@@ -9,7 +9,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
-from ferrite_runtime import fmath
+from ferrite_runtime.fmath.combines import maximum_nan, minimum_nan
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -33,8 +33,8 @@ _DIRECT: dict[int, Callable[[Array, int], Array]] = {
     id(tl.standard._sum_combine): _wide_sum,
     id(tl.standard._elementwise_max): lambda data, axis: np.fmax.reduce(data, axis=axis),
     id(tl.standard._elementwise_min): lambda data, axis: np.fmin.reduce(data, axis=axis),
-    id(fmath.maximum_nan): lambda data, axis: np.maximum.reduce(data, axis=axis),
-    id(fmath.minimum_nan): lambda data, axis: np.minimum.reduce(data, axis=axis),
+    id(maximum_nan): lambda data, axis: np.maximum.reduce(data, axis=axis),
+    id(minimum_nan): lambda data, axis: np.minimum.reduce(data, axis=axis),
 }
 
 

@@ -16,11 +16,9 @@ from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import AttentionFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import Axis, KernelSpec
-from ferrite_runtime.policies.blocks import next_power_of_two
+from ferrite_runtime.policies.blocks import LEAST_EXTENT, next_power_of_two
 from ferrite_runtime.policies.shape import Shape
 
-LEAST = 16
-"""Fewest rows, columns and points that tensor cores multiply."""
 MAX_ACCUMULATED, COPIES = 220, 1.25
 """Registers of a thread that hold sums and scores, of which there are so many in the making; more leave too few for
 addresses, and are kept in memory: so the compiler does for sm_90 from about 224 on."""
@@ -119,7 +117,7 @@ LAST = Tile(16, 16, 4, 1, 0.10)
 def attention_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a kernel of attention, best guess first."""
     facts = facts_as(shape.spec.facts, AttentionFacts)
-    lanes = max(facts.depth // max(1, facts.products), shape.spec.blocks.get("XBLOCK", LEAST))
+    lanes = max(facts.depth // max(1, facts.products), shape.spec.blocks.get("XBLOCK", LEAST_EXTENT))
     tables = WIDE if facts.factor_bytes > NARROW else SOFTMAX if facts.softmax else SUMS
     known = next((table for limit, table in tables.items() if lanes <= limit), ())
     tiles = known if facts.factor_bytes > NARROW else (*known, *FEW_ROWS)
@@ -151,7 +149,7 @@ def _config(shape: Shape, tile: Tile, stages: int) -> Config:
 def _block(shape: Shape, axis: Axis, tile: Tile) -> int:
     """Returns the block of an axis in a tile: no larger than the axis has or allows, but one for tensor cores."""
     wanted = {"y": tile.y, "r": tile.r}.get(axis.name, 1)
-    block = min(wanted, max(LEAST, next_power_of_two(shape.sizes[axis.name])))
+    block = min(wanted, max(LEAST_EXTENT, next_power_of_two(shape.sizes[axis.name])))
     return block if axis.max_block is None else min(block, axis.max_block)
 
 

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.kernel_spec import HOLD_ROWS, Axis, KernelSpec
 
+LEAST_EXTENT = 16
+"""Fewest rows, columns and points that tensor cores multiply."""
+
 
 def next_power_of_two(value: int) -> int:
     """Returns the least power of two that is not less than ``value``; 1 for everything below 1."""

@@ -9,11 +9,7 @@ from dataclasses import dataclass, replace
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.kernel_spec import KernelSpec, name_in_whole
 from ferrite_runtime.policies.shape import MAX_PER_THREAD, Shape
-
-COUNTS = 8
-"""A part counts for the number of warps if it moves one byte in so many of the kernel's, at least."""
-ROUNDS = 2
-"""Programs per multiprocessor that are left where those of a part take more rows each, because they have more warps."""
+from ferrite_runtime.policies.thresholds import MIXED_COMBOS
 
 OfPart = Callable[[Shape], tuple[Config, ...]]
 
@@ -46,7 +42,7 @@ class _Part:
     def widened(self, warps: int) -> Config:
         """Returns its config for so many warps: more rows, or points, to a program while there are programs enough."""
         spec, blocks = self.shape.spec, dict(self.first.blocks)
-        enough = ROUNDS * self.shape.device.multiprocessors
+        enough = MIXED_COMBOS.programs * self.shape.device.multiprocessors
         for axis in self.shape.axes("grid"):
             if axis.block not in blocks:
                 continue
@@ -72,7 +68,7 @@ def mixed_combo_configs(shape: Shape, of_part: OfPart) -> tuple[Config, ...]:
     sized = [replace(own, parts=share) for own, share in zip(sized, shares, strict=True)]
     parts = [_Part(own, of_part(own)[0], n) for own, n in zip(sized, copies, strict=True)]
     total = sum(part.bytes for part in parts)
-    counting = [part.first.num_warps for part in parts if part.bytes * COUNTS >= total]
+    counting = [part.first.num_warps for part in parts if part.bytes * MIXED_COMBOS.counting_share >= total]
     warps = max(*counting, *(part.least_warps(part.first) for part in parts), 1)
     return tuple(_candidates(parts, warps, shape.device.max_warps))
 

@@ -241,6 +241,21 @@ class OccupancyThresholds:
     busy_flops: float = 32.0
 
 
+@dataclass(frozen=True, slots=True)
+class MixedComboThresholds:
+    """Kernels of any forms that share a launch, whose programs have one number of warps.
+
+    Attributes:
+        counting_share: a part counts for the number of warps if it moves one byte in so many of the kernel's, at least.
+            Set.
+        programs: programs per multiprocessor that are left where those of a part take more rows each, because they
+            have more warps. Set.
+    """
+
+    counting_share: int = 8
+    programs: int = 2
+
+
 POINTWISE, ROWS, COLUMNS, TILES = PointwiseThresholds(), RowThresholds(), ColumnThresholds(), TileThresholds()
-OCCUPANCY = OccupancyThresholds()
+OCCUPANCY, MIXED_COMBOS = OccupancyThresholds(), MixedComboThresholds()
 """What config policies go by."""

@@ -16,11 +16,9 @@ from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import TiledContractionFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import Axis, KernelSpec
-from ferrite_runtime.policies.blocks import next_power_of_two
+from ferrite_runtime.policies.blocks import LEAST_EXTENT, next_power_of_two
 from ferrite_runtime.policies.shape import Shape
 
-LEAST = 16
-"""Fewest rows, columns and points that tensor cores multiply."""
 EPILOGUE_SECONDS, FEW_WARPS = 4.5e-12, 24
 """What a simple instruction for each element takes a multiprocessor, and warps that have as many cycles idle as busy
 while nothing is multiplied: fitted to epilogues on an H200 (`benchmarks/kernels/products.py`; GELU with 8 warps 140
@@ -92,7 +90,7 @@ def _fitted(shape: Shape, tile: Tile) -> Iterator[tuple[Config, Tile]]:
 def _block(shape: Shape, axis: Axis, tile: Tile) -> int:
     """Returns the block of an axis in a tile: no larger than the axis has or allows, but one for tensor cores."""
     wanted = {"y": tile.y, "x": tile.x, "r": tile.r}.get(axis.name, 1)
-    block = min(wanted, max(LEAST, next_power_of_two(shape.sizes[axis.name])))
+    block = min(wanted, max(LEAST_EXTENT, next_power_of_two(shape.sizes[axis.name])))
     return block if axis.max_block is None else min(block, axis.max_block)
 
 

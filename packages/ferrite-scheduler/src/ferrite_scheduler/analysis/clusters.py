@@ -17,9 +17,10 @@ from dataclasses import dataclass, field, replace
 from ferrite_ir.language.graph import Attend, Computed, Contract, Reduction, Scan, Sort
 from ferrite_scheduler.model.annotations import ColumnReduction, LookBackScan
 
-from .dependences import Access, Dependences, Node, Stage, count_elements, is_opaque, readable_homes
+from .dependences import Dependences, Stage
 from .generic_sizes import hinted
 from .mixed_radix import Digits, compose, grid_part, inverse, lifted
+from .nodes import Access, Node, count_elements, is_opaque, readable_homes
 
 
 @dataclass(frozen=True, slots=True)

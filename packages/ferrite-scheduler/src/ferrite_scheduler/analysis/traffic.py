@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from .clusters import Cluster
-from .dependences import Access, Dependences, count_elements
+from .dependences import Dependences
+from .nodes import Access, count_elements
 
 
 def live_tiles(cluster: Cluster) -> int:

@@ -13,7 +13,8 @@ from dataclasses import replace
 from ferrite_ir.language.graph import Computed, Update, names_read
 from ferrite_ir.language.sizes import hint, product
 from ferrite_scheduler.analysis.clusters import Cluster
-from ferrite_scheduler.analysis.dependences import Dependences, count_elements
+from ferrite_scheduler.analysis.dependences import Dependences
+from ferrite_scheduler.analysis.nodes import count_elements
 from ferrite_scheduler.kernels.shared_launches import combined
 from ferrite_scheduler.model.forms import Combo, LoopedReduction, MixedCombo, PersistentReduction, Pointwise, Scan
 from ferrite_scheduler.model.schedule import ComboPart, Kernel
@@ -62,7 +63,7 @@ def separate_parts(kernel: Kernel, dependences: Dependences, policy: Policy) -> 
         return replace(kernel, body=body, form=Combo(tuple(map(len, groups))))
     parts = tuple(ComboPart(kernel.name, kernel.form, kernel.axes, len(group)) for group in groups)
     whole = replace(kernel, body=body, form=MixedCombo(), axes=(), combined=parts)
-    return combined([whole])
+    return combined([whole], policy)
 
 
 def _groups(kernel: Kernel, dependences: Dependences, policy: Policy) -> Iterator[list[Computed]]:

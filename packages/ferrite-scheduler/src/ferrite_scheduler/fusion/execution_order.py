@@ -14,7 +14,8 @@ from heapq import heapify, heappop, heappush
 
 from ferrite_ir.language.graph import Graph, Reduction
 from ferrite_scheduler.analysis.clusters import Cluster
-from ferrite_scheduler.analysis.dependences import Dependences, Node, count_elements
+from ferrite_scheduler.analysis.dependences import Dependences
+from ferrite_scheduler.analysis.nodes import Node, count_elements
 from ferrite_scheduler.model.target import Policy, Target
 
 from .greedy import Fusion

@@ -15,8 +15,9 @@ from heapq import heapify, heappop, heappush
 
 from ferrite_ir.language.graph import Loop
 from ferrite_scheduler.analysis.clusters import Cluster, absorb, cluster_of
-from ferrite_scheduler.analysis.dependences import Access, Dependences, Node, Stage, Touch
+from ferrite_scheduler.analysis.dependences import Dependences, Stage
 from ferrite_scheduler.analysis.generic_sizes import hinted
+from ferrite_scheduler.analysis.nodes import Access, Node, Touch
 from ferrite_scheduler.model.schedule import Decision
 from ferrite_scheduler.model.target import Policy, Target
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ferrite_scheduler.analysis.clusters import Cluster, Placement, placed_members
-from ferrite_scheduler.analysis.dependences import Access, is_opaque
 from ferrite_scheduler.analysis.mixed_radix import (
     Digit,
     Digits,
@@ -18,6 +17,7 @@ from ferrite_scheduler.analysis.mixed_radix import (
     normalized,
     separates,
 )
+from ferrite_scheduler.analysis.nodes import Access, is_opaque
 from ferrite_scheduler.model.target import Policy
 
 from .row_blocks import agree_on_blocks, are_nested, block_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ferrite_scheduler.analysis.clusters import Cluster, Placement
-from ferrite_scheduler.analysis.dependences import Access, Dependences
+from ferrite_scheduler.analysis.dependences import Dependences
+from ferrite_scheduler.analysis.nodes import Access
 from ferrite_scheduler.model.target import Policy, Target
 
 from .placement import levels, placements, space_owner

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from ferrite_ir.language.graph import Contract, Loop, Update
 from ferrite_ir.language.sizes import text
 from ferrite_scheduler.analysis.clusters import Cluster, block_length
-from ferrite_scheduler.analysis.dependences import Access, is_opaque, stores_each_once
 from ferrite_scheduler.analysis.generic_sizes import hinted, is_symbolic, size_of
 from ferrite_scheduler.analysis.kernel_forms import ACCUMULATOR_BYTES, holds_columns, is_persistent, is_persistent_alone
+from ferrite_scheduler.analysis.nodes import Access, is_opaque, stores_each_once
 from ferrite_scheduler.analysis.traffic import live_tiles, loads_again, pass_traffic, unit_step
 from ferrite_scheduler.model.annotations import RowResult
 from ferrite_scheduler.model.schedule import Numbers, with_numbers

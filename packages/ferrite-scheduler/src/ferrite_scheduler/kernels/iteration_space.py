@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ferrite_scheduler.analysis.clusters import Member
-from ferrite_scheduler.analysis.dependences import Node
 from ferrite_scheduler.analysis.generic_sizes import generic
 from ferrite_scheduler.analysis.mixed_radix import Digits, compose, inverse, lifted
+from ferrite_scheduler.analysis.nodes import Node
 
 
 @dataclass(frozen=True, slots=True)

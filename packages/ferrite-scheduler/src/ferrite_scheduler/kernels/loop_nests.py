@@ -20,13 +20,15 @@ from ferrite_ir.language.graph import (
     loads_of,
     row_major,
 )
-from ferrite_ir.language.index import Dim, Index, constant, delinearize, floordiv, linearize, mod, substitute
+from ferrite_ir.language.index import Dim, Index, constant, delinearize, floordiv, linearize, mod
+from ferrite_ir.language.index_substitution import substitute
 from ferrite_ir.language.scalar import Scalar, index_value, load, rewrite
 from ferrite_ir.language.sizes import product
 from ferrite_scheduler.analysis.clusters import Cluster, Member
-from ferrite_scheduler.analysis.dependences import Dependences, Node
+from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.analysis.generic_sizes import size_of
 from ferrite_scheduler.analysis.mixed_radix import Digits, compose, inverse, lifted
+from ferrite_scheduler.analysis.nodes import Node
 from ferrite_scheduler.model.annotations import ColumnReduction, LookBackScan
 from ferrite_scheduler.model.contractions import fits_axes, row_dims
 from ferrite_scheduler.model.forms import Form, RowColumnReduction

@@ -16,16 +16,13 @@ from ferrite_scheduler.model.forms import (
     Scan,
 )
 from ferrite_scheduler.model.schedule import ComboPart, Kernel, Param
+from ferrite_scheduler.model.target import Policy
 
 JOINING = (Pointwise, Combo, PersistentReduction, RowColumnReduction, LoopedReduction, Scan)
 """Forms whose programs wait for no others, and take the time of their memory traffic."""
-ONE_ROW = 1024
-"""Elements from which on a row has a program of its own."""
-UNLIKE = 2
-"""Rows so many times as long as others make programs of unlike length."""
 
 
-def combined(kernels: Sequence[Kernel]) -> Kernel:
+def combined(kernels: Sequence[Kernel], policy: Policy) -> Kernel:
     """Returns the kernel that holds others, or their members, those first whose programs take longest.
 
     The launch has the skip guard that each of them has.
@@ -40,7 +37,7 @@ def combined(kernels: Sequence[Kernel]) -> Kernel:
     return replace(
         first,
         name=f"{first.name}_and_{len(ordered) - 1}_more",
-        form=MixedCombo(takes_turns(ordered)),
+        form=MixedCombo(takes_turns(ordered, policy)),
         axes=(),
         body=tuple(definition for kernel in ordered for definition in kernel.body),
         homes={name: home for kernel in ordered for name, home in kernel.homes.items()},
@@ -58,7 +55,7 @@ def program_bytes(kernel: Kernel) -> int:
     return 0 if kernel.reduction is None else moved_bytes(kernel) // programs
 
 
-def takes_turns(kernels: Sequence[Kernel]) -> bool:
+def takes_turns(kernels: Sequence[Kernel], policy: Policy) -> bool:
     """Returns whether programs of parts alternate: each has a row; parts have equally many, of unlike length."""
     if not all(isinstance(kernel.form, PersistentReduction) for kernel in kernels):
         return False
@@ -66,7 +63,8 @@ def takes_turns(kernels: Sequence[Kernel]) -> bool:
         return False
     rows = {hint(product(axis.size for axis in kernel.grid)) for kernel in kernels}
     lengths = list(map(row_length, kernels))
-    return len(rows) == 1 and min(lengths) >= ONE_ROW and max(lengths) >= UNLIKE * min(lengths)
+    shortest, longest = min(lengths), max(lengths)
+    return len(rows) == 1 and shortest >= policy.combo_single_row and longest >= policy.combo_unlike_rows * shortest
 
 
 def moved_bytes(kernel: Kernel) -> int:

@@ -18,7 +18,8 @@ from ferrite_ir.language.bindings import results_that_bind
 from ferrite_ir.language.graph import Extern, Graph, If, Loop, Reduction, TensorType, Update, View, loads_of
 from ferrite_ir.language.index import Index, linearize
 from ferrite_ir.language.sizes import Size
-from ferrite_scheduler.analysis.dependences import Dependences, Node
+from ferrite_scheduler.analysis.dependences import Dependences
+from ferrite_scheduler.analysis.nodes import Node
 from ferrite_scheduler.model.forms import (
     Contraction,
     GridReduction,

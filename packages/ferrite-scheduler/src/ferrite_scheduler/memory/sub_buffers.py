@@ -18,7 +18,8 @@ from typing import TypeAlias
 from ferrite_ir.language.graph import Extern, Graph, TensorType, Update, View, loads_of, views_in
 from ferrite_ir.language.index import Index, linearize
 from ferrite_ir.language.sizes import is_static
-from ferrite_scheduler.analysis.dependences import Dependences, Node
+from ferrite_scheduler.analysis.dependences import Dependences
+from ferrite_scheduler.analysis.nodes import Node
 from ferrite_scheduler.model.schedule import Kernel
 
 Work: TypeAlias = Kernel | Node

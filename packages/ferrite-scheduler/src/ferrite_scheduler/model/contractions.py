@@ -19,8 +19,8 @@ from ferrite_ir.language.sizes import is_static, product
 from .schedule import Axis
 from .target import Policy
 
-FEWEST_COLUMNS = 16
-"""Columns and reduction points that the narrowest tile of a product has: what tensor cores multiply at once."""
+LEAST_EXTENT = 16
+"""Fewest rows, columns and reduction points of a tile that tensor cores multiply."""
 HALVES = (BF16, F16)
 """Types that tensor cores multiply exactly and add in f32."""
 FACTORS = (*HALVES, F32)
@@ -51,8 +51,8 @@ def is_narrow(contract: Contract, policy: Policy) -> bool:
     count = product(_sizes(rows))
     return bool(
         1 < count <= most
-        and product(_sizes(columns)) >= FEWEST_COLUMNS
-        and product(_sizes(contract.reduction_dims)) >= FEWEST_COLUMNS
+        and product(_sizes(columns)) >= LEAST_EXTENT
+        and product(_sizes(contract.reduction_dims)) >= LEAST_EXTENT
     )
 
 

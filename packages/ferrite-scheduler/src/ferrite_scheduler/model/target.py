@@ -244,6 +244,13 @@ class Policy:
         combo_least_parts: fewest kernels of one launch in a program of more than ``combo_small_program`` kernels: what
             they become is one more to compile in each place, where they themselves are those of all layers. Set.
         combo_small_program: see there. Set: steps of optimizers and heads of models have fewer, layers have more.
+        combo_launches: how many launches, the last ones that are not full, a kernel may join. Set: bounds the work.
+        combo_distance: positions in the order of execution that a kernel is moved at most to join one. Set: what lies
+            there has to be looked at.
+        combo_refusals: refusals that are kept of a kernel that joins none, the nearest ones. Set.
+        combo_single_row: elements from which on a row has a program of its own. Set: neighbouring programs then belong
+            to different kernels where all have equally many.
+        combo_unlike_rows: rows so many times as long as others make programs of unlike length. Set: the same.
         reuse: let a dead buffer's storage serve a new one of the same size.
         inplace: let a pointwise result take the storage of an operand that dies there.
     """
@@ -370,6 +377,11 @@ class Policy:
     max_combo_parts: int = 64
     combo_least_parts: int = 8
     combo_small_program: int = 16
+    combo_launches: int = 16
+    combo_distance: int = 512
+    combo_refusals: int = 2
+    combo_single_row: int = 1024
+    combo_unlike_rows: int = 2
     reuse: bool = True
     inplace: bool = True
 
@@ -401,6 +413,7 @@ _LEAST = dict.fromkeys(
         "ordered_exactly", "order_states", "unfused_share",
         "grid_reduction_share", "norm_points", "norm_least_points", "accumulated_products", "accumulated_share",
         "affine_operands", "last_use_share", "recomputed_points", "combo_least_parts",
+        "combo_launches", "combo_refusals",
     ),
     1,
 )  # fmt: skip

@@ -23,7 +23,8 @@ from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import postorder
 from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.analysis.clusters import Cluster
-from ferrite_scheduler.analysis.dependences import Dependences, make_node
+from ferrite_scheduler.analysis.dependences import Dependences
+from ferrite_scheduler.analysis.nodes import make_node
 from ferrite_scheduler.analysis.traffic import live_tiles
 from ferrite_scheduler.kernels.kernel_names import kernel_name
 from ferrite_scheduler.memory.host_steps import Work

@@ -31,13 +31,6 @@ from ferrite_scheduler.model.launch_rules import CACHE, FEW, PATH, PEAK
 from ferrite_scheduler.model.schedule import Decision, Kernel
 from ferrite_scheduler.model.target import Policy
 
-OPEN = 16
-"""How many launches, the last ones that are not full, a kernel may join."""
-FARTHEST = 512
-"""Positions in the order of execution that a kernel is moved at most: what lies there has to be looked at."""
-TOLD = 2
-"""Refusals that are kept of a kernel that joins none, the nearest ones."""
-
 
 @dataclass(slots=True)
 class Launch:
@@ -225,8 +218,9 @@ class _Walk:
         mine = Launch.of(kernel, position, is_free=self._leaves_lifetimes(kernel))
         earliest = self._positions.earliest(position)
         refused: list[Decision] = []
-        self._open = [launch for launch in self._open if position - launch.position <= FARTHEST]
-        for launch in self._open[-OPEN:]:  # the earliest first: its dependences are the fewest
+        farthest = position - self._policy.combo_distance
+        self._open = [launch for launch in self._open if launch.position >= farthest]
+        for launch in self._open[-self._policy.combo_launches :]:  # the earliest first: its dependences are the fewest
             found = self._join(launch, mine, earliest)
             if found is None:
                 self.decisions.append(Decision(launch.name, mine.name, True, "", "saves a launch"))
@@ -237,7 +231,7 @@ class _Walk:
             rule, refusal = found
             if rule != PATH:  # fusion rules tell of kernels that need each other
                 refused.append(Decision(launch.name, mine.name, False, rule, refusal.reason, refusal.numbers))
-        self.decisions += refused[-TOLD:]
+        self.decisions += refused[-self._policy.combo_refusals :]
         if not mine.form and not mine.is_guarded:
             self.launches.append(mine)
             self._open.append(mine)
@@ -284,5 +278,5 @@ class _Walk:
         """Returns the work in order, with the kernels of each launch as one."""
         for launch in self.launches:
             if len(launch.kernels) > 1:
-                self._work[launch.position] = combined(launch.kernels)
+                self._work[launch.position] = combined(launch.kernels, self._policy)
         return [item for item in self._work if item is not None]

@@ -31,8 +31,9 @@ from ferrite_ir.language.graph import (
 from ferrite_ir.language.powers_of_two import previous_power_of_two
 from ferrite_ir.language.sizes import Size, ceildiv, is_static, product
 from ferrite_scheduler.analysis.clusters import Cluster, stored_names
-from ferrite_scheduler.analysis.dependences import Dependences, Node, Stage, make_node
+from ferrite_scheduler.analysis.dependences import Dependences, Stage
 from ferrite_scheduler.analysis.generic_sizes import hinted, typical
+from ferrite_scheduler.analysis.nodes import Node, make_node
 from ferrite_scheduler.model.schedule import Conditions
 from ferrite_scheduler.model.target import Policy, Target
 from ferrite_scheduler.rewrites.split_reductions import (

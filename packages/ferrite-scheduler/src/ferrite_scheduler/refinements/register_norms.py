@@ -20,6 +20,7 @@ from ferrite_ir.language import index as ix
 from ferrite_ir.language.dtypes import F32
 from ferrite_ir.language.graph import Computed, Loop, Reduction, bodies_of
 from ferrite_ir.language.index import Dim, FloorDiv, Index, Mod
+from ferrite_ir.language.index_substitution import substitute
 from ferrite_ir.language.ops import RANDOM, REQUIREMENTS
 from ferrite_ir.language.scalar import Scalar, postorder, substitute_dims
 from ferrite_ir.language.sizes import is_static
@@ -241,7 +242,7 @@ def _with_joined_factors(loops: Sequence[Loop], position: Dim, policy: Policy) -
 
 
 def _placed(home: Sequence[Index], positions: Positions) -> tuple[Index, ...]:
-    return tuple(ix.substitute(index, positions) for index in home)
+    return tuple(substitute(index, positions) for index in home)
 
 
 # --- the dims of one kernel for those of three ------------------------------------------------------------------------
@@ -270,8 +271,8 @@ def _common_dims(norm: _Norm) -> tuple[Positions, Positions, Positions, tuple[Ax
     positions = _cut(position.index, (*parts_dims, *own))
     new: Positions = {dim: Dim(f"y{number}", dim.size).index for number, dim in enumerate(images)}
     new |= {group: x0.index, member: x1.index} | {dim: positions[dim] for dim in parts_dims}
-    groups = {dim: ix.substitute(index, new) for dim, index in split.items()}
-    parts = {dim: ix.substitute(index, new) for dim, index in of_parts.items()} | {dim: positions[dim] for dim in own}
+    groups = {dim: substitute(index, new) for dim, index in split.items()}
+    parts = {dim: substitute(index, new) for dim, index in of_parts.items()} | {dim: positions[dim] for dim in own}
     if not {dim for axis in norm.parts.axes for dim in axis.dims if dim.size != 1} <= parts.keys():
         return None
     points = _dims_of_points(norm, groups, parts, position)
@@ -318,7 +319,7 @@ def _split(dims: Sequence[Dim], indices: Sequence[Index]) -> Positions:
         inner = fresh_dim("s", divisor, (*taken, outer))
         taken += [outer, inner]
         change = {dim: outer.index * divisor + inner.index}
-        positions = {old: ix.substitute(index, change) for old, index in positions.items()}
+        positions = {old: substitute(index, change) for old, index in positions.items()}
 
 
 def _counted(index: Index) -> list[Dim] | None:
@@ -396,7 +397,7 @@ def _form_of(
     (images,) = {load for load in body.loads if any(position in index.dims for index in load.indices)}
     strides = next(param.type.strides for param in params if param.name == images.source)
     offset = ix.linearize(images.indices, strides)
-    channel = ix.substitute(offset, {position: ix.constant(0)})
+    channel = substitute(offset, {position: ix.constant(0)})
     lies_beside = [atom for atom, step in channel.terms if step == 1] == [x.dims[1]]
     element = images.dtype.bytes
     if not lies_beside or element not in (2, 4) or body.dtype.compute is not F32:

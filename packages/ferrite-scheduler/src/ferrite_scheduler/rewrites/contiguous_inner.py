@@ -14,7 +14,7 @@ from ferrite_ir.language.graph import Definition, Graph, Reduction, TensorType
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import load
 from ferrite_ir.language.sizes import is_static, product
-from ferrite_scheduler.analysis.dependences import Node, make_node
+from ferrite_scheduler.analysis.nodes import Node, make_node
 from ferrite_scheduler.model.intermediates import partial_value
 from ferrite_scheduler.model.target import Policy
 

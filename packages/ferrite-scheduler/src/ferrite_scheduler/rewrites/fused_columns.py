@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction, TensorType, names_read
 from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import hint, is_static, product
-from ferrite_scheduler.analysis.dependences import Node, Touch, make_node
+from ferrite_scheduler.analysis.nodes import Node, Touch, make_node
 from ferrite_scheduler.model.target import Policy, Target
 
 

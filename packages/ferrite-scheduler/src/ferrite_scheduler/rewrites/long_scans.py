@@ -23,8 +23,8 @@ from ferrite_ir.language.index import Dim, Index, constant, floordiv, mod
 from ferrite_ir.language.powers_of_two import previous_power_of_two
 from ferrite_ir.language.scalar import Scalar, apply, const, index_value, load, substitute_dims
 from ferrite_ir.language.sizes import is_static
-from ferrite_scheduler.analysis.dependences import Node, make_node
 from ferrite_scheduler.analysis.neutral_elements import neutral_state
+from ferrite_scheduler.analysis.nodes import Node, make_node
 from ferrite_scheduler.model.intermediates import fresh_dim, partial_value
 from ferrite_scheduler.model.scan_positions import positions_rise
 from ferrite_scheduler.model.target import Policy, Target

@@ -12,7 +12,7 @@ from ferrite_ir.language.dtypes import BOOL, F32, F64, I32, I64
 from ferrite_ir.language.graph import Definition, Scan, TensorType
 from ferrite_ir.language.index import constant
 from ferrite_ir.language.scalar import apply, cast, const, load
-from ferrite_scheduler.analysis.dependences import make_node
+from ferrite_scheduler.analysis.nodes import make_node
 from ferrite_scheduler.model.annotations import LookBackScan, sums_16_bit
 from ferrite_scheduler.model.intermediates import workspace_of
 from ferrite_scheduler.model.target import Policy

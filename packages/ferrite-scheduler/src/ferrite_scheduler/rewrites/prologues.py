@@ -18,7 +18,7 @@ from ferrite_ir.language.ops import OPS
 from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.scalar import Scalar, indirects, load, postorder, rewrite, substitute_dims
 from ferrite_ir.language.sizes import is_static, product
-from ferrite_scheduler.analysis.dependences import make_node
+from ferrite_scheduler.analysis.nodes import make_node
 from ferrite_scheduler.model.intermediates import partial_value
 from ferrite_scheduler.model.target import Policy, Target
 

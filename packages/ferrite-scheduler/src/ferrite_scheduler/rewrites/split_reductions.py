@@ -17,9 +17,9 @@ from ferrite_ir.language.index import Dim, Index, constant, delinearize
 from ferrite_ir.language.powers_of_two import previous_power_of_two
 from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, load, substitute_dims
 from ferrite_ir.language.sizes import Size, ceildiv, hint, is_static, product
-from ferrite_scheduler.analysis.dependences import Node, Touch, is_opaque, make_node
 from ferrite_scheduler.analysis.generic_sizes import hinted, is_symbolic, reckoned
 from ferrite_scheduler.analysis.neutral_elements import neutral_state
+from ferrite_scheduler.analysis.nodes import Node, Touch, is_opaque, make_node
 from ferrite_scheduler.model.annotations import as_column_reduction
 from ferrite_scheduler.model.intermediates import fresh_dim, partial_value
 from ferrite_scheduler.model.target import Policy, Target

@@ -12,7 +12,8 @@ from ferrite_ir.language.graph import Definition, Graph, Loop, TensorType, Updat
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import load
 from ferrite_ir.passes.renaming import Renaming
-from ferrite_scheduler.analysis.dependences import is_opaque, make_node, storages_of, stores_each_once
+from ferrite_scheduler.analysis.dependences import storages_of
+from ferrite_scheduler.analysis.nodes import is_opaque, make_node, stores_each_once
 from ferrite_scheduler.model.intermediates import new_value
 
 

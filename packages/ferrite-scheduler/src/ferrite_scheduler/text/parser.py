@@ -25,7 +25,7 @@ from ferrite_ir.language.graph import (
 )
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.text.expression_parser import read_indices, read_integer, read_listed, read_number
-from ferrite_ir.text.parser import DefinitionReader
+from ferrite_ir.text.parser import GraphReader
 from ferrite_ir.text.tokens import ParseError, Words
 from ferrite_scheduler.model.annotations import ColumnReduction, LookBackScan, RowResult, SortedScatter
 from ferrite_scheduler.model.forms import Form, MixedCombo, parse_form
@@ -85,7 +85,7 @@ class _ScheduleReader(RecordReader):
 
     def __init__(self, words: Words) -> None:
         super().__init__(words)
-        self.reader = DefinitionReader(words)
+        self.reader = GraphReader(words)
 
     def read(self) -> Schedule:
         words = self.words

@@ -143,9 +143,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     builder.product_rows, builder.wide_product_rows = product_rows, wide_product_rows
     builder.products = products
     builder.tunes_kernels = tunes_kernels
-    given = iter(inputs or ())
-    for node in module.graph.find_nodes(op="placeholder"):
-        node.meta.setdefault("val", next(given, None))
+    _describe_placeholders(module, inputs or ())
     walk = _Walk(module, builder, strict=strict)
     walk.inputs = GraphInputs(module, builder, walk.lifetimes, layouts or {})
     walk.outputs = GraphOutputs(
@@ -153,6 +151,13 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     )
     walk.run()
     return walk.finish(name)
+
+
+def _describe_placeholders(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """Gives placeholders whose ``meta`` holds no fake inputs these, from the first one on."""
+    given = iter(inputs)
+    for node in module.graph.find_nodes(op="placeholder"):
+        node.meta.setdefault("val", next(given, None))
 
 
 def _fakes(module: torch.fx.GraphModule) -> list[Any]:

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from ferrite_ir.language import size_polynomials, sizes
+from ferrite_ir.language import size_generators, sizes
 from ferrite_ir.language.bindings import CHECK, LET, READ, SIZE, bindings_of, definition_symbols, given_symbols
 from ferrite_ir.language.dtypes import BOOL
 from ferrite_ir.language.graph import Definition, Extern, Graph
 from ferrite_ir.language.scalar import Scalar
-from ferrite_ir.language.size_polynomials import Symbol
+from ferrite_ir.language.size_generators import Symbol
 from ferrite_ir.language.sizes import Size, Symbolic, bounds, ceildiv, is_provably_at_most, maximum
 from ferrite_ir.text.printer import graph_symbols
 from ferrite_torch.diagnostics.origins import origins_of, unsupported
@@ -357,7 +357,7 @@ def _symbols_of(condition: Condition) -> tuple[Symbolic, ...]:
         if isinstance(item, tuple):
             pending.extend(reversed(item))
         elif isinstance(item, Symbolic):
-            found.update((symbol.size, None) for symbol in size_polynomials.symbols_in(item))
+            found.update((symbol.size, None) for symbol in size_generators.symbols_in(item))
     return tuple(found)
 
 

@@ -6,7 +6,6 @@ node being lowered, so a graph reads like the program it came from and the same 
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -39,13 +38,13 @@ from ferrite_ir.language.graph import (
     index_loads,
 )
 from ferrite_ir.language.index import Index
-from ferrite_ir.language.ops import CONVERSIONS
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, Symbolic
 from ferrite_ir.passes.round_stored import without_excess
 from ferrite_ir.reference.rounding import wrap
 from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.lowering.extern_arguments import argument_of
+from ferrite_torch.lowering.extern_results import flatten
 from ferrite_torch.lowering.tensors import (
     Point,
     Shape,
@@ -56,7 +55,7 @@ from ferrite_torch.lowering.tensors import (
     reduction_dims,
     whole_tensor,
 )
-from ferrite_torch.sizes.symbolic_sizes import size_of, sizes_of, steps_of
+from ferrite_torch.sizes.symbolic_sizes import sizes_of, steps_of
 
 Lowered: TypeAlias = "Tensor | Sequence[Tensor | None] | None"
 
@@ -292,33 +291,6 @@ class Builder:
         owned = target if self.owns(target) and target.value.name not in read else self.fresh_copy(target)
         return self.store(owned, mode, shape, where, stored, wanted)
 
-    def uniform(self, tensor: Tensor) -> Scalar | None:
-        """Returns the scalar that every element of a tensor is, where that is plain from how it was made."""
-        made = {d.results[0].name: d for d in self.definitions if isinstance(d, Loop)}
-        name = tensor.value.name
-        casts: list[DType] = []
-        while name in made:
-            body = made[name].bodies[0]
-            while body.op in CONVERSIONS:
-                casts.append(body.dtype)
-                body = body.args[0]
-            if not body.loads and not body.dims:
-                return functools.reduce(sc.cast, reversed(casts), body)
-            if body.op != "load":
-                return None
-            name = body.source
-        return None
-
-    def ramp(self, tensor: Tensor) -> Index | None:
-        """Returns the index expression that the elements of a tensor are, where that is plain from how it was made."""
-        made = {d.results[0].name: d for d in self.definitions if isinstance(d, Loop)}.get(tensor.value.name)
-        if made is None or not tensor.is_whole:
-            return None
-        body = made.bodies[0]
-        while body.op == "cast" and body.dtype.is_integer:
-            body = body.args[0]
-        return body.args[0] if body.op == "index" and made.dims == grid_dims(tensor.shape) else None
-
     def owns(self, target: Tensor) -> bool:
         """Returns whether `update` would store into ``target`` where it lies.
 
@@ -369,7 +341,7 @@ class Builder:
         given = tuple(argument_of(argument, view) for argument in args)
         named = tuple((name, argument_of(argument, view)) for name, argument in (kwargs or {}).items())
         flat: list[Any] = []
-        rebuild = _flatten(fakes, flat)
+        rebuild = flatten(fakes, flat)
         several = isinstance(fakes, (tuple, list))
         results = tuple(self._extern_result(fake, position if several else None) for position, fake in enumerate(flat))
         mutated = tuple(dict.fromkeys(operands[position].value.name for position in mutates))
@@ -522,26 +494,3 @@ class Builder:
             name = f"{stem}_{count}" if not stem[-1].isdigit() else f"{stem}b{count}"
         self._names.add(name)
         return name
-
-
-def _flatten(fakes: Any, flat: list[Any]) -> Callable[[list[Any]], Any]:
-    """Appends the leaves of nested results to a list; returns the function that nests as many leaves the same way."""
-    if fakes is None and not flat:
-        return lambda leaves: None
-    start = len(flat)
-    if not isinstance(fakes, (tuple, list)):
-        flat.append(size_of(fakes) if isinstance(fakes, torch.SymInt) else fakes)
-        return lambda leaves: leaves[start]
-    return _flatten_sequence(fakes, flat)
-
-
-def _flatten_sequence(fakes: Sequence[Any], flat: list[Any]) -> Callable[[list[Any]], Any]:
-    parts: list[Callable[[list[Any]], Any]] = []
-    for fake in fakes:
-        if isinstance(fake, (tuple, list)):
-            parts.append(_flatten_sequence(fake, flat))
-        else:
-            position = len(flat)
-            flat.append(size_of(fake) if isinstance(fake, torch.SymInt) else fake)
-            parts.append(lambda leaves, position=position: leaves[position])  # type: ignore[misc]
-    return lambda leaves: tuple(part(leaves) for part in parts)

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.dtypes import I64
-from ferrite_ir.language.index import Index, Indirect, indirect_parts
+from ferrite_ir.language.index import Index, Indirect
+from ferrite_ir.language.index_substitution import indirect_parts
 from ferrite_ir.language.ops import REQUIREMENTS
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, is_provably_at_most

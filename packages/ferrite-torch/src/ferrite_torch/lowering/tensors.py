@@ -15,6 +15,7 @@ from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.dtypes import DType
 from ferrite_ir.language.graph import TensorType, Value, View
 from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.index_substitution import substitute
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, hint
 
@@ -114,7 +115,7 @@ class Tensor:
         if all(dim.index is index for dim, index in zip(own, point, strict=True)):
             return self.indices
         mapping = dict(zip(own, point, strict=True))
-        return tuple(ix.substitute(index, mapping) for index in self.indices)
+        return tuple(substitute(index, mapping) for index in self.indices)
 
     def strided(self) -> View | None:
         """Returns the tensor as a strided view of the value's storage, or None if its map is not one.

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ferrite_ir.language.size_polynomials import Floor
+from ferrite_ir.language.size_generators import Floor
 from ferrite_ir.language.sizes import Size, Symbolic, maximum, minimum
 from ferrite_torch.sizes.size_names import named
 from ferrite_torch.sizes.symbolic_sizes import COMPARISONS, NeedsNumber, size_of_expression

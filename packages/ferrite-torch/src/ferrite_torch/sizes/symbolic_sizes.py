@@ -19,10 +19,10 @@ import torch
 
 from ferrite_ir.language import index as ix
 from ferrite_ir.language import scalar as sc
-from ferrite_ir.language import size_polynomials, sizes
+from ferrite_ir.language import sizes
 from ferrite_ir.language.dtypes import F64, I64
 from ferrite_ir.language.scalar import Scalar
-from ferrite_ir.language.size_polynomials import Generator, Monomial
+from ferrite_ir.language.size_generators import Generator, Monomial, symbols_in
 from ferrite_ir.language.sizes import Size, Symbolic, Undecided
 from ferrite_torch.diagnostics.statistics import record_specialisation
 from ferrite_torch.errors import Unsupported
@@ -192,7 +192,7 @@ def input_names(environment: Any) -> dict[str, str]:
 def depends_on_data(involved: Iterable[Size], environment: Any) -> bool:
     """Returns whether some of these sizes depend on data."""
     known = _symbols.get(environment, {}) if environment is not None else {}
-    names = {symbol.name for size in involved for symbol in size_polynomials.symbols_in(size)}
+    names = {symbol.name for size in involved for symbol in symbols_in(size)}
     return any(is_unbacked(known[name], environment) for name in names if name in known)
 
 
@@ -438,7 +438,7 @@ def settled(make: Callable[[], Made], fakes: Callable[[], Iterable[Any]]) -> Mad
 
 def _specialise(need: NeedsNumber, fakes: Iterable[Any]) -> None:
     environment = next(environments(fakes), None)
-    symbols = dict.fromkeys(symbol for size in need.sizes for symbol in size_polynomials.symbols_in(size))
+    symbols = dict.fromkeys(symbol for size in need.sizes for symbol in symbols_in(size))
     known = _symbols.get(environment, {}) if environment is not None else {}
     relax_dynamic_marks()
     fixed = 0

@@ -17,12 +17,11 @@ from ferrite_ir.language.index import Dim, Index, constant
 from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.scalar import Scalar, substitute_dims
 from ferrite_ir.language.sizes import Size, is_static
+from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_triton.analysis.space import KernelAxis, Space, dim_mapping, flat_dim
 from ferrite_triton.errors import UnsupportedDefinition
 
-LEAST = 16
-"""Fewest rows, columns and points that tensor cores multiply: shorter axes have a mask."""
 LARGEST = 256
 """Largest block of rows, or of columns of scores."""
 SURE = 64
@@ -105,7 +104,7 @@ def _whole(name: str, size: Size) -> KernelAxis:
         raise UnsupportedDefinition(
             f"attention over heads of symbolic length {size}; lengths of heads have to be numbers"
         )
-    block = max(LEAST, next_power_of_two(int(size)))
+    block = max(LEAST_EXTENT, next_power_of_two(int(size)))
     return KernelAxis(name, size, tiled=True, masked=size != block, block=block, max_block=block)
 
 
@@ -117,16 +116,19 @@ def _rows(size: Size, multiple: int | None) -> KernelAxis:
     """Returns the axis of rows, all of them in a tile where they are few; ``multiple`` is what a block divides."""
     if multiple is not None and is_static(size) and size <= multiple:
         multiple = None  # all rows are in one block
-    if is_static(size) and size <= LEAST and multiple is None:
-        return KernelAxis("y", size, tiled=True, masked=size != LEAST, block=LEAST, max_block=LEAST)
+    if is_static(size) and size <= LEAST_EXTENT and multiple is None:
+        least = LEAST_EXTENT
+        return KernelAxis("y", size, tiled=True, masked=size != least, block=least, max_block=least)
     return _cut("y", size, multiple)
 
 
 def _cut(name: str, size: Size, multiple: int | None) -> KernelAxis:
     """Returns an axis whose block the config chooses, without a mask where all that it may choose divide it."""
     largest = LARGEST if multiple is None else min(LARGEST, multiple & -multiple)
-    if largest < LEAST:
-        raise UnsupportedDefinition(f"attention in sparse blocks of {multiple}; they have to be multiples of {LEAST}")
+    if largest < LEAST_EXTENT:
+        raise UnsupportedDefinition(
+            f"attention in sparse blocks of {multiple}; they have to be multiples of {LEAST_EXTENT}"
+        )
     known = int(size) if is_static(size) else 0
     divisor = known & -known
     if multiple is None and divisor >= SURE:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_scheduler.model.schedule import Axis, Kernel
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.space import KernelAxis, Space, dim_mapping, free_axis
 
 RESULT, LEFT, RIGHT = ("y", "x"), ("y", "r"), ("r", "x")
 """The axes of tiles of the result and of the factors."""
-LEAST = 16
-"""Fewest rows, columns and points that tensor cores multiply: shorter axes have a mask."""
 
 
 def contraction_space(kernel: Kernel) -> Space:
@@ -35,6 +34,6 @@ def _axis(name: str, axis: Axis) -> KernelAxis:
     sure = LOWERING.tile_points if axis.is_reduction else LOWERING.tile_rows
     largest = LOWERING.largest_points if axis.is_reduction else LOWERING.largest_tile
     found = free_axis(name, axis.size, sure, largest)
-    if found.max_block is None or found.max_block < LEAST:
+    if found.max_block is None or found.max_block < LEAST_EXTENT:
         return replace(found, masked=True, max_block=largest)
     return found

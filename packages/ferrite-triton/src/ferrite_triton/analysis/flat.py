@@ -9,6 +9,7 @@ from ferrite_ir.language import index as ix
 from ferrite_ir.language.dtypes import DType
 from ferrite_ir.language.graph import Attend, Computed, Contract, Loop, Reduction, Scan, Sort, Update, bodies_of
 from ferrite_ir.language.index import Index
+from ferrite_ir.language.index_substitution import substitute
 from ferrite_ir.language.scalar import Scalar, postorder, substitute_dims
 from ferrite_ir.language.sizes import Size, hint
 from ferrite_scheduler.model.schedule import Kernel, Param
@@ -131,7 +132,7 @@ def flatten(kernel: Kernel, space: Space) -> FlatKernel:
         return substitute_dims(root, space.mapping, memo)
 
     def index(value: Index) -> Index:
-        return ix.substitute(value, space.mapping)
+        return substitute(value, space.mapping)
 
     definitions: list[Computed] = []
     for definition in kernel.body:

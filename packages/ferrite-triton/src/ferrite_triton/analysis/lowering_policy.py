@@ -57,6 +57,8 @@ class LoweringPolicy:
             Set.
         shortest_draw: fewest points of an axis whose blocks are surely whole quartets of random numbers. Set.
         quartet_share: share of its cost that a random number has where four of them come from one draw. Set.
+        combo_copies: most parts of a mixed combo that are alike but for their params, and are written once. Set: more
+            have to choose among too many.
     """
 
     largest_block: int = 4096
@@ -88,6 +90,7 @@ class LoweringPolicy:
     repeated_share: int = 16
     shortest_draw: int = 64
     quartet_share: float = 0.5
+    combo_copies: int = 8
 
 
 LOWERING = LoweringPolicy()

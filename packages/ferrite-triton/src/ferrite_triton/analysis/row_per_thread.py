@@ -14,9 +14,9 @@ from it (`fmath.opaque_indices`), and ``position``, by which results are stored,
 
 from __future__ import annotations
 
-from ferrite_ir.language import index as ix
 from ferrite_ir.language.graph import Loop, Reduction
 from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.index_substitution import substitute
 from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import hint, is_static
 from ferrite_scheduler.model.forms import PersistentReduction
@@ -60,4 +60,4 @@ def in_order(space: Space, position: Index) -> Index:
     reduction = space.reduction
     if not space.row_per_thread or reduction is None:
         return position
-    return ix.substitute(position, {flat_dim(reduction): Dim(POSITION, reduction.size).index})
+    return substitute(position, {flat_dim(reduction): Dim(POSITION, reduction.size).index})

@@ -8,7 +8,7 @@ from typing import Any
 
 from ferrite_ir.language import sizes
 from ferrite_ir.language.dtypes import DType
-from ferrite_ir.language.size_polynomials import Extreme, Floor, Generator, Symbol
+from ferrite_ir.language.size_generators import Extreme, Floor, Generator, Symbol
 from ferrite_ir.language.sizes import Size, Symbolic
 from ferrite_triton.tile.build import add, apply, mul, quotient
 from ferrite_triton.tile.language import Expression, Literal, Name, TileType

@@ -48,12 +48,8 @@ from ferrite_triton.facts.records import (
     SplitFacts,
     TiledContractionFacts,
 )
-from ferrite_triton.tile.language import (
-    Call,
-    For,
-    TileProgram,
-    expressions_of,
-)
+from ferrite_triton.tile.language import Call
+from ferrite_triton.tile.statements import For, TileProgram, expressions_of
 
 
 def collect_facts(

@@ -11,20 +11,15 @@ from ferrite_triton.tile.language import (
     Block,
     Broadcast,
     Call,
-    Do,
     Elementwise,
     Expression,
-    For,
-    If,
-    Let,
     Load,
-    Statement,
-    TileProgram,
     TileType,
     Variable,
     names_in,
     parts_of,
 )
+from ferrite_triton.tile.statements import Do, For, If, Let, Statement, TileProgram
 
 
 def live_tiles(space: Space, program: TileProgram) -> int:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from ferrite_ir.language.dtypes import BOOL, DType
 from ferrite_ir.language.graph import Loop, Reduction, Scan
-from ferrite_ir.language.index import Index, indirect_parts
+from ferrite_ir.language.index import Index
+from ferrite_ir.language.index_substitution import indirect_parts
 from ferrite_ir.language.ops import REQUIREMENTS
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import is_static

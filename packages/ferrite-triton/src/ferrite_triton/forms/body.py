@@ -36,6 +36,7 @@ from ferrite_triton.forms.builder import AxisPosition, Builder, Tile
 from ferrite_triton.forms.contractions import open_product
 from ferrite_triton.forms.grid_reductions import GridReductions
 from ferrite_triton.forms.indices import chunk_atom, index_dtype
+from ferrite_triton.forms.loop_reductions import LoopReductions
 from ferrite_triton.forms.positions import (
     QUARTET,
     block_of_line,
@@ -44,7 +45,7 @@ from ferrite_triton.forms.positions import (
     write_axis_positions,
     write_misaligned_positions,
 )
-from ferrite_triton.forms.reductions import R, Reductions
+from ferrite_triton.forms.reductions import R
 from ferrite_triton.forms.register_norms import RegisterNorms
 from ferrite_triton.forms.scalar_values import ScalarValues
 from ferrite_triton.forms.scans import Scans, look_back_scans, waiting_16_bit_values
@@ -53,7 +54,8 @@ from ferrite_triton.forms.stores import Stores, value_of
 from ferrite_triton.forms.tiled_contractions import TiledContractions
 from ferrite_triton.forms.updates import Updates
 from ferrite_triton.tile.build import add, apply, block_size, converted, lanes, mul, quotient, sub
-from ferrite_triton.tile.language import Barrier, Expression, For, If, Literal, Name, TileType, Variable
+from ferrite_triton.tile.language import Barrier, Expression, Literal, Name, TileType, Variable
+from ferrite_triton.tile.statements import For, If
 
 WIDE = 64
 """Bits of addresses that do not fit in 32."""
@@ -69,7 +71,7 @@ class KernelBody:
         self._builder = builder
         self._evaluator = ScalarValues(flat, builder, width)
         self._stores = Stores(flat, builder, self._evaluator)
-        self._reductions = Reductions(flat, builder, self._evaluator)
+        self._reductions = LoopReductions(flat, builder, self._evaluator)
         self._scans = Scans(flat, builder, self._evaluator, self._reductions, wide=width == WIDE)
         self._sorts = Sorts(flat.space, builder, self._evaluator, self._reductions)
         self._updates = Updates(flat, builder, self._evaluator, self._stores)

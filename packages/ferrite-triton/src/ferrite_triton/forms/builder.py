@@ -9,21 +9,8 @@ from dataclasses import dataclass, field, replace
 from ferrite_ir.language.dtypes import DType
 from ferrite_ir.language.scalar import Number
 from ferrite_triton.analysis.space import Axes
-from ferrite_triton.tile.language import (
-    Call,
-    Carried,
-    Do,
-    Expression,
-    For,
-    Function,
-    If,
-    Let,
-    Literal,
-    Name,
-    Statement,
-    TileType,
-    Variable,
-)
+from ferrite_triton.tile.language import Call, Expression, Literal, Name, TileType, Variable
+from ferrite_triton.tile.statements import Carried, Do, For, Function, If, Let, Statement
 from ferrite_triton.tile.types import types_of
 
 

@@ -13,18 +13,8 @@ from ferrite_ir.language.combine_functions import LEFT, RIGHT, CombineFunction
 from ferrite_ir.language.dtypes import BOOL, I32, DType
 from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_triton.tile.build import apply, converted, literal, where
-from ferrite_triton.tile.language import (
-    Bitcast,
-    Cast,
-    Expression,
-    Full,
-    Function,
-    Let,
-    Literal,
-    Name,
-    TileType,
-    Variable,
-)
+from ferrite_triton.tile.language import Bitcast, Cast, Expression, Full, Literal, Name, TileType, Variable
+from ferrite_triton.tile.statements import Function, Let
 from ferrite_triton.tile.types import types_of
 
 CHOICES = frozenset(("where", "masked"))

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ferrite_ir.language.dtypes import BF16, F16, F32, F64, DType
 from ferrite_ir.language.graph import Computed, Loop, bodies_of
-from ferrite_ir.language.index import Index, floordiv
+from ferrite_ir.language.index import Index
 from ferrite_ir.language.ops import POLYNOMIALS, REQUIREMENTS
-from ferrite_ir.language.scalar import Number, Scalar, cast, indirects, indirects_of, postorder
-from ferrite_ir.language.sizes import hint, is_provably_at_most, is_static
-from ferrite_scheduler.model.contractions import uses_tensor_cores
+from ferrite_ir.language.scalar import Scalar, cast, indirects, indirects_of, postorder
 from ferrite_scheduler.model.forms import RegisterNorm
 from ferrite_triton.analysis.approximations import rounded_quotients, shares, weights
-from ferrite_triton.analysis.flat import FlatKernel, KernelParam, memory_loads, reads_along_reduction
-from ferrite_triton.analysis.lowering_policy import LOWERING
+from ferrite_triton.analysis.flat import FlatKernel, KernelParam
 from ferrite_triton.analysis.neutral_padding import padded_sums
 from ferrite_triton.analysis.packed_residency import held_16_bit_values
-from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_reduction
+from ferrite_triton.analysis.scalar_analysis import ScalarAnalysis, bytes_beside, reads_one_along_the_reduction_axis
 from ferrite_triton.analysis.shared_products import shared_products
 from ferrite_triton.analysis.space import NO_AXES, REDUCTION_AXES, Axes
 from ferrite_triton.errors import ScheduleMismatch
@@ -67,7 +63,7 @@ class ScalarValues:
         self.results: dict[str, Tile] = {}
         self._index = Indices(builder, flat.space, width, lambda node: self._known(node, None))
         self._index_dtype = index_dtype(width)
-        has_column = flat.space.loops and width == 32 and _reads_one_along_the_reduction_axis(flat)
+        has_column = flat.space.loops and width == 32 and reads_one_along_the_reduction_axis(flat)
         self._waiting = held_16_bit_values(flat)
         self.addresses = Addresses(
             builder,
@@ -78,12 +74,10 @@ class ScalarValues:
             has_rows=bool(self._waiting),
             in_tiles=isinstance(flat.kernel.form, RegisterNorm),
         )
-        self._inside: dict[Scalar, bool] = {}
-        self._demanding: set[Scalar] | None = None
-        self._whole: set[Scalar] | None = None
+        self._analysis = ScalarAnalysis(flat)
         nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
         self._pads = any(node.op in LOOPING for node in nodes)
-        self._pieces = _bytes_beside(flat)
+        self._pieces = bytes_beside(flat)
         self._zeroed = zeroed.union(*padded_sums(flat).values())
         self._weights, exponentials = weights(flat)
         # Elements that stay packed in registers have no terms to take shares of.
@@ -153,7 +147,7 @@ class ScalarValues:
     def renew_elements(self, held: Mapping[Scalar, Tile]) -> None:
         """Has everything be made again of elements that were loaded before, and waited as they came."""
         for load, tile in held.items():
-            if load.dtype is BF16 and self._is_only_widened(load):
+            if load.dtype is BF16 and self._analysis.is_only_widened(load):
                 widened = self._renewed("cast", "opaque_floats", tile, F32)
                 self._builder.remember((cast(load, F32), None), widened)
                 continue
@@ -162,11 +156,6 @@ class ScalarValues:
     def _renewed(self, prefix: str, function: str, tile: Tile, dtype: DType) -> Tile:
         kind = replace(self._builder.type_of(tile.expression), dtype=dtype)
         return self._builder.call(prefix, function, (tile.expression,), kind, tile.axes)
-
-    def _is_only_widened(self, load: Scalar) -> bool:
-        """Returns whether all that is made of an element is a float."""
-        wide, bodies = cast(load, F32), [body for d in self._flat.definitions for body in bodies_of(d)]
-        return not any(load in node.args and node is not wide for node in postorder(bodies)) and load not in bodies
 
     def offset(self, index: Index) -> Tile:
         """Returns the value of an index whose indirect parts are written first."""
@@ -190,7 +179,7 @@ class ScalarValues:
         """Returns the key under which a value is known: a guard matters only to loads from memory."""
         node, guard = key
         while True:
-            if guard is not None and not self._reads_memory(node) and not self._requires(node):
+            if guard is not None and not self._analysis.reads_memory(node) and not self._analysis.requires(node):
                 guard = None
             if node.op == "load":
                 produced = self._flat.producer(node)
@@ -201,87 +190,13 @@ class ScalarValues:
                     break
                 node = produced[0].bodies[produced[1]]
                 continue
-            through = self._unrounded(node)
+            through = self._analysis.unrounded(node)
             if through is None:
                 break
             node = through
         if guard is not None and self._builder.find((node, None)) is not None:
             guard = None
         return node, guard
-
-    def _reads_memory(self, node: Scalar) -> bool:
-        """Returns whether a guard around a value matters."""
-        return any(load.source not in self._flat.producers and not self._is_always_inside(load) for load in node.loads)
-
-    def _requires(self, root: Scalar) -> bool:
-        """Returns whether a value is made with an operation that asks something of its operands."""
-        if self._demanding is None:
-            self._demanding = set()
-            for node in postorder(body for definition in self._flat.definitions for body in bodies_of(definition)):
-                if node.op in REQUIREMENTS or any(part in self._demanding for part in node.below):
-                    self._demanding.add(node)
-        return root in self._demanding
-
-    def _is_made_of_integers(self, root: Scalar) -> bool:
-        """Returns whether integers were converted to floats on the way to a value."""
-        if self._whole is None:
-            self._whole = set()
-            for node in postorder(body for definition in self._flat.definitions for body in bodies_of(definition)):
-                if self._is_whole(node, self._whole):
-                    self._whole.add(node)
-        return root in self._whole
-
-    def _is_whole(self, node: Scalar, known: set[Scalar]) -> bool:
-        if not node.dtype.is_float:
-            return False
-        if node.op == "index" or (node.op == "cast" and node.args[0].dtype.is_integer):
-            return True
-        produced = self._flat.producer(node) if node.op == "load" else None
-        if produced is not None and isinstance(produced[0], Loop):
-            return produced[0].bodies[produced[1]] in known
-        return any(part in known for part in node.below)
-
-    def _is_always_inside(self, load: Scalar) -> bool:
-        """Returns whether a load stays inside its tensor at every point, and is cheap where nobody needs it.
-
-        Cheap is a tensor that the kernel reads many times over (a norm's weights at the windows of a pooling): it is
-        in the cache, and one load for all guards replaces one for each.
-        """
-        found = self._inside.get(load)
-        if found is None:
-            param = self._flat.param_of(load.source)
-            offset = self._flat.offset(load.source, load.indices)
-            points = math.prod(hint(axis.size) for axis in self._space.axes)
-            found = self._inside[load] = (
-                not offset.is_indirect
-                and param.elements * LOWERING.repeated_share <= points
-                and offset.lo is not None
-                and offset.hi is not None
-                and is_provably_at_most(0, offset.lo)
-                and is_provably_at_most(offset.hi + 1, param.param.type.storage_size)
-            )
-        return found
-
-    def _unrounded(self, node: Scalar) -> Scalar | None:
-        """Returns ``e`` for ``cast.f32(cast.bf16(e))``, else None: values of half types have excess precision.
-
-        The inner cast may be the body of a value that lies in a register alone; one that the kernel stores is seen as
-        it is stored. Rounding to 8 bits is never left out: who writes it wants to see its effect.
-        """
-        if node.op != "cast" or node.dtype is not F32:
-            return None
-        inner = self._through_registers(node.args[0])
-        if inner.op == "cast" and inner.dtype in (F16, BF16) and inner.args[0].dtype is F32:
-            return inner.args[0]  # type: ignore[no-any-return]
-        return None
-
-    def _through_registers(self, node: Scalar) -> Scalar:
-        while node.op == "load" and node.source not in self._flat.kernel.stored:
-            produced = self._flat.producer(node)
-            if produced is None or not isinstance(produced[0], Loop):
-                break
-            node = produced[0].bodies[produced[1]]
-        return node
 
     def _needs(self, key: Key) -> list[Key]:  # noqa: PLR0911  # a case for each form
         node, guard = key
@@ -293,7 +208,7 @@ class ScalarValues:
                 return [*((value, guard) for value in indirects(node)), *conditions]
             case "masked":
                 condition, value, other = node.args
-                load = self._guarded_load(node)
+                load = self._analysis.guarded_load(node)
                 if load is not None:
                     return [(condition, guard), *((index, Guard(condition, guard)) for index in indirects(load))]
                 return [(condition, guard), (value, Guard(condition, guard)), (other, guard)]
@@ -303,7 +218,7 @@ class ScalarValues:
                 return [(value, guard) for operand in node.args for value in indirects(operand)]
             case "cast" | "rounded" if self._rough_quotient(node) is not None:
                 return [(operand, guard) for operand in node.args[0].args]
-            case "rand" if self._quarters(node) is not None:
+            case "rand" if self._analysis.quarters(node) is not None:
                 return [(node.args[0], guard)]
         return [(operand, guard) for operand in node.args]
 
@@ -327,20 +242,6 @@ class ScalarValues:
         rounds = node.dtype.is_narrow_float and operand.op == "div" and operand.dtype is F32
         return operand if rounds else None
 
-    def _quarters(self, node: Scalar) -> Index | None:
-        """Returns what is added to quarters of the fastest axis in a ``rand`` of neighbours, or None elsewhere."""
-        seed, offset = node.args
-        axis = self._space.axis(self._space.order[-1]) if self._space.order else None
-        if (
-            axis is None
-            or not is_provably_at_most(LOWERING.shortest_draw, axis.size)
-            or seed.dims
-            or offset.op != "index"
-        ):
-            return None
-        rest = behind(offset.args[0], axis.name)
-        return None if rest is None or not is_aligned_row(offset.args[0], 4, axis.name) else floordiv(rest, 4)
-
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def _write(self, key: Key) -> Tile:  # noqa: PLR0911  # a case for each form
@@ -357,7 +258,7 @@ class ScalarValues:
             case "bitcast":
                 tile = self._known(node.args[0], guard)
                 return self._hold("bits", Bitcast(tile.expression, node.dtype), tile.axes)
-            case "masked" if (load := self._guarded_load(node)) is not None:
+            case "masked" if (load := self._analysis.guarded_load(node)) is not None:
                 return self._write_guarded_load(node, load, guard)
             case op if op in REQUIREMENTS:
                 return self._write_requirement(node, guard)
@@ -366,7 +267,7 @@ class ScalarValues:
         return self._write_computed(node, guard)
 
     def _write_computed(self, node: Scalar, guard: Guard | None) -> Tile:
-        rest = self._quarters(node) if node.op == "rand" else None
+        rest = self._analysis.quarters(node) if node.op == "rand" else None
         if rest is not None:
             return self._write_quartets(node, rest, guard)
         inner = Guard(node.args[0], guard) if node.op == "masked" else guard
@@ -383,7 +284,7 @@ class ScalarValues:
         is_narrow = _computes_wider(node, tiles)
         operands = [converted(t.expression, t.dtype, t.dtype.compute) if is_narrow else t.expression for t in tiles]
         op = self._forms.get(node, node.op)
-        if op == "erf" and tiles[0].dtype.compute is F32 and self._reads_narrow(node.args[0]):
+        if op == "erf" and tiles[0].dtype.compute is F32 and self._analysis.reads_narrow(node.args[0]):
             op = "erf_narrow"
         made: Expression = apply(op, *operands)
         if is_narrow and node.dtype.is_narrow_float:
@@ -424,30 +325,14 @@ class ScalarValues:
         four = self._builder.call("draws", "rand4", (seed.expression, quartet), drawn, axes)
         return self._hold("rand", Reshape(four.expression, self._space.shape(axes)), axes)
 
-    def _reads_narrow(self, root: Scalar) -> bool:
-        """Returns whether all floats that a value is computed from are of narrow types, and there are some."""
-        pending, found = [root], False
-        while pending:
-            for load in pending.pop().loads:
-                if not load.dtype.is_float:
-                    continue
-                produced = self._flat.producer(load)
-                if load.dtype.is_narrow_float:
-                    found = True
-                elif produced is not None and isinstance(produced[0], Loop):
-                    pending.append(produced[0].bodies[produced[1]])
-                else:
-                    return False
-        return found
-
     def _write_cast(self, node: Scalar, guard: Guard | None) -> Tile:
         quotient = self._rough_quotient(node)
         if quotient is not None:
             return self._write_rough_quotient(node, quotient, guard)
         tile = self._known(node.args[0], guard)
-        if self._is_wide_scalar(node.args[0]) and node.dtype is F32:
+        if self._analysis.is_wide_scalar(node.args[0]) and node.dtype is F32:
             return tile
-        if node.dtype is F16 and tile.dtype in (F32, F64) and self._is_made_of_integers(node.args[0]):
+        if node.dtype is F16 and tile.dtype in (F32, F64) and self._analysis.is_made_of_integers(node.args[0]):
             whole = converted(tile.expression, tile.dtype, F32)
             kind = replace(self._builder.type_of(tile.expression), dtype=F16)
             return self._builder.call("cast", "whole_to_half", (whole,), kind, tile.axes)
@@ -471,13 +356,6 @@ class ScalarValues:
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
-    def _is_wide_scalar(self, node: Scalar) -> bool:
-        """Returns whether the node reads a half-precision number that is passed by value, which travels as f32."""
-        if node.op != "load" or node.source in self._flat.producers:
-            return False
-        param = self._flat.param_of(node.source)
-        return param.param.host_scalar and node.dtype.is_narrow_float
-
     def _write_load(self, node: Scalar, guard: Guard | None) -> Tile:
         if self._flat.producer(node) is not None:
             found = self.results.get(node.source)
@@ -491,21 +369,6 @@ class ScalarValues:
         if param.param.host_scalar:
             return Tile(Name(param.text), NO_AXES, F32 if node.dtype.is_narrow_float else node.dtype)
         return self._loaded(node, guard, None)
-
-    def _guarded_load(self, node: Scalar) -> Scalar | None:
-        """Returns the load of a ``masked`` that is one masked load, else None.
-
-        These are ``masked(c, x[i], constant)`` and ``masked(c, cast(x[i]), 0)``.
-        """
-        _, value, other = node.args
-        if other.op != "const" or _is_negative_zero(other.value) or node.dtype.bits == 8:
-            return None
-        load = value.args[0] if value.op == "cast" and other.value == 0 else value
-        if load.op != "load" or load.dtype.bits == 8 or self._flat.producer(load) is not None:
-            return None
-        if not self._flat.param_of(load.source).param.host_scalar and self._is_always_inside(load):
-            return None
-        return None if self._flat.param_of(load.source).param.host_scalar else load
 
     def _write_guarded_load(self, node: Scalar, load: Scalar, guard: Guard | None) -> Tile:
         other = literal(node.args[2].value, load.dtype)
@@ -547,30 +410,6 @@ class ScalarValues:
         return self.addresses.address(param, index)
 
 
-def _reads_one_along_the_reduction_axis(flat: FlatKernel) -> bool:
-    """Returns whether a kernel reads a single tensor along the reduction axis and writes none."""
-    roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
-    read = {load.source for load in memory_loads(flat, roots) if reads_along_reduction(flat, load)}
-    return len(read) == 1 and not any(varies_along_reduction(flat.homes[name]) for name in flat.kernel.stored)
-
-
-def _bytes_beside(flat: FlatKernel) -> dict[Scalar, int]:
-    """Returns the loads of bytes along rows beside wider ones, and how many elements of the widest are one access.
-
-    A thread that reads 16 bytes at once has 16 elements of all tensors, and accesses to wide ones, which take several,
-    are not next to those of its neighbours: a multiprocessor needs that many turns for each.
-    """
-    if flat.space.order[-1:] != ("r",) or flat.space.misalignment is not None or uses_tensor_cores(flat.kernel.body):
-        return {}
-    if not is_static(flat.space.reduction_size) or flat.space.reduction_size < WIDEST_ACCESS:
-        return {}  # what is said of neighbours would not be true of rows that are shorter
-    roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
-    along = [load for load in memory_loads(flat, roots) if behind(flat.offset(load.source, load.indices)) is not None]
-    widths = {load: flat.param_of(load.source).dtype.bytes for load in along}
-    widest = max(widths.values(), default=1)
-    return {load: WIDEST_ACCESS // widest for load, width in widths.items() if width == 1 < widest}
-
-
 def _conditions(guard: Guard | None) -> list[Key]:
     found: list[Key] = []
     while guard is not None:
@@ -584,11 +423,6 @@ def _computes_wider(node: Scalar, tiles: list[Tile]) -> bool:
     if node.op in SELECTIONS:
         return bool(node.dtype.is_narrow_float and node.dtype.bits == 8)
     return any(tile.dtype.is_narrow_float for tile in tiles)
-
-
-def _is_negative_zero(value: Number) -> bool:
-    """Returns whether a number is a zero with a sign, which a masked load does not give."""
-    return isinstance(value, float) and value == 0.0 and math.copysign(1.0, value) < 0
 
 
 def _is_made_of_elements(key: object, flat: FlatKernel) -> bool:

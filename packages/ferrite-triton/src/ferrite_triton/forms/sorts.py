@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ferrite_ir.language import index as ix
 from ferrite_ir.language.dtypes import I32, I64
 from ferrite_ir.language.graph import Sort
 from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.index_substitution import substitute
 from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.lowering_policy import LOWERING
@@ -89,7 +89,7 @@ class Sorts:
             self.builder.remember("rank", rank)
             self.builder.positions["rank"] = AxisPosition(rank.expression)
         conditions = [self._within("rank", top, RANK)] if top < extent else []
-        return ix.substitute(offset, {flat_dim(reduction): Dim("rank", extent).index}), conditions
+        return substitute(offset, {flat_dim(reduction): Dim("rank", extent).index}), conditions
 
     def _within(self, lane: str, top: int, axes: Axes) -> Tile:
         key = (lane, top)

@@ -29,19 +29,17 @@ from ferrite_triton.tile.build import add, apply, literal, mul
 from ferrite_triton.tile.language import (
     Call,
     Constant,
-    Do,
     Expression,
     Lanes,
-    Let,
     Literal,
     Name,
     Offset,
     ProgramId,
-    Statement,
     Store,
     TileType,
     Variable,
 )
+from ferrite_triton.tile.statements import Do, Let, Statement
 
 # Numbers that the kernels below are written for; what is chosen by the rows is in `segment_shapes`.
 ZEROED = 1024

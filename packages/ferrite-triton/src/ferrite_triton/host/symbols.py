@@ -8,7 +8,7 @@ from typing import Any
 
 from ferrite_ir.language.bindings import bindings_of
 from ferrite_ir.language.graph import Graph
-from ferrite_ir.language.size_polynomials import Symbol
+from ferrite_ir.language.size_generators import Symbol
 from ferrite_ir.language.sizes import Size, Symbolic, quotient, symbols_of
 from ferrite_ir.text.printer import graph_symbols
 from ferrite_triton.analysis.size_params import host_expression

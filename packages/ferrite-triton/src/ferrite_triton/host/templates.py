@@ -19,7 +19,8 @@ from ferrite_triton.facts.records import TemplateFacts
 from ferrite_triton.host.spec import Emitted, Expr, KernelSpec
 from ferrite_triton.host.steps import encode_launch, encode_layout, launch_form
 from ferrite_triton.printing.kernel import print_kernel
-from ferrite_triton.tile.language import AwaitPredecessor, Do, Statement, TileProgram, TileType, Variable
+from ferrite_triton.tile.language import AwaitPredecessor, TileType, Variable
+from ferrite_triton.tile.statements import Do, Statement, TileProgram
 
 Scratch: TypeAlias = Mapping[str, tuple[DType, Size]]
 

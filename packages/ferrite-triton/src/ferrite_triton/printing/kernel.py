@@ -14,15 +14,13 @@ from ferrite_triton.tile.language import (
     Barrier,
     Call,
     Expression,
-    For,
     Full,
-    Function,
     Literal,
     Offset,
     Prefetch,
     Store,
-    TileProgram,
 )
+from ferrite_triton.tile.statements import For, Function, TileProgram
 from ferrite_triton.tile.types import types_of
 
 from .expressions import print_expression

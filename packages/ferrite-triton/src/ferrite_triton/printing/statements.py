@@ -9,19 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from ferrite_triton.tile.language import (
-    Do,
-    Expression,
-    For,
-    Function,
-    If,
-    Let,
-    Name,
-    Statement,
-    TileProgram,
-    TileType,
-    names_in,
-)
+from ferrite_triton.tile.language import Expression, Name, TileType, names_in
+from ferrite_triton.tile.statements import Do, For, Function, If, Let, Statement, TileProgram
 
 STEP = "    "
 

@@ -5,25 +5,9 @@ Nothing outside this folder but kernel forms, passes and printers calls it.
 """
 
 from .evaluate import run_program
-from .language import (
-    UNDEFINED,
-    Carried,
-    Do,
-    Expression,
-    For,
-    If,
-    Let,
-    Literal,
-    Name,
-    Statement,
-    TileProgram,
-    TileType,
-    Variable,
-    expressions_of,
-    names_in,
-    parts_of,
-)
+from .language import UNDEFINED, Expression, Literal, Name, TileType, Variable, names_in, parts_of
 from .parse import parse_tile
+from .statements import Carried, Do, For, If, Let, Statement, TileProgram, expressions_of
 from .text import tile_text
 from .tile_values import EvaluationError
 from .types import types_of

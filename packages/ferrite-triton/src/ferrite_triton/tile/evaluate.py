@@ -31,20 +31,15 @@ from .language import (
     Broadcast,
     Call,
     Cast,
-    Do,
     Dot,
     Elementwise,
     Expand,
     Expression,
     Extent,
-    For,
     Full,
-    Function,
     Gather,
     Hint,
-    If,
     Lanes,
-    Let,
     Literal,
     Load,
     Name,
@@ -57,9 +52,7 @@ from .language import (
     Scan,
     Select,
     Shape,
-    Statement,
     Store,
-    TileProgram,
     TileType,
     Transpose,
     Undefined,
@@ -67,6 +60,7 @@ from .language import (
     parts_of,
 )
 from .operations import ELEMENTWISE, meaning_of
+from .statements import Do, For, Function, If, Let, Statement, TileProgram
 from .tile_values import Address, Element, EvaluationError, Tile, line_of, number_in, positions, row_major, spread
 from .types import result_types
 from .verify import require_valid

@@ -16,25 +16,18 @@ from .language import (
     Block,
     BlockSize,
     Call,
-    Carried,
     Constant,
-    Do,
     Elementwise,
     Expression,
     Extent,
-    For,
-    Function,
-    If,
-    Let,
     Literal,
     Name,
     Shape,
-    Statement,
-    TileProgram,
     TileType,
     Variable,
 )
 from .operations import ELEMENTWISE
+from .statements import Carried, Do, For, Function, If, Let, Statement, TileProgram
 
 
 def parse_tile(text: str, source: str = "") -> TileProgram:

@@ -12,26 +12,19 @@ from ferrite_ir.text.printer import const_text
 from ferrite_ir.text.tokens import spelled
 
 from .language import (
-    PRINTERS,
     Block,
     BlockSize,
     Call,
     Constant,
-    Do,
     Elementwise,
     Expression,
-    For,
-    Function,
-    If,
-    Let,
     Literal,
     Name,
     Shape,
-    Statement,
-    TileProgram,
     Variable,
     parts_of,
 )
+from .statements import PRINTERS, Do, For, Function, If, Let, Statement, TileProgram
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,24 +11,17 @@ from .language import (
     Block,
     BlockSize,
     Broadcast,
-    Carried,
-    Do,
     Expression,
-    For,
     Full,
-    Function,
-    If,
     Lanes,
-    Let,
     Reshape,
     Scan,
     Shape,
-    Statement,
-    TileProgram,
     TileType,
     Variable,
     parts_of,
 )
+from .statements import Carried, Do, For, Function, If, Let, Statement, TileProgram
 from .text import tile_lines
 from .types import TileTypeError, types_of
 

@@ -21,13 +21,12 @@ from ferrite_ir.language.graph import TensorType
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.scalar import Scalar, is_constant, replace_loads
 from ferrite_ir.language.sizes import Size, is_static
+from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_torch.graphs.functions.scalar_graphs import ScalarGraph
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import packed_strides
 from ferrite_torch.lowering.tensors import Tensor, grid_dims, whole_tensor
 
-FEWEST = 16
-"""What rows and columns of sparse blocks are multiples of: tensor cores multiply no fewer."""
 LONGEST_HEAD = 256
 """Elements of a head that a program holds at once."""
 OF_QUERIES, OF_KEYS = slice(2, 6), slice(6, 10)
@@ -258,7 +257,7 @@ def blocks_of(mask: BlockMask, scores: Scores, row: Dim) -> BlockSparsity | None
     of_queries = row is scores.query
     rows, columns = (mask.queries, mask.keys) if of_queries else (mask.keys, mask.queries)
     count, positions, whole_count, whole_places = mask.lists[OF_QUERIES if of_queries else OF_KEYS]
-    if not isinstance(rows, int) or not isinstance(columns, int) or rows % FEWEST or columns % FEWEST:
+    if not isinstance(rows, int) or not isinstance(columns, int) or rows % LEAST_EXTENT or columns % LEAST_EXTENT:
         return None
     if count is None or tuple(positions.shape[2:]) == (1, 1):
         return None

@@ -20,6 +20,7 @@ from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import Element, element_at, refuse_opaque
 from ferrite_torch.lowering.expressions import add, choose, eq, mul, number_of
 from ferrite_torch.lowering.indexing.stores import Stores, accumulated, index_at, overwritten, reduced_into
+from ferrite_torch.lowering.known_contents import uniform
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.requirements import in_bounds, inside, required
 from ferrite_torch.lowering.shapes.creation import made
@@ -121,7 +122,7 @@ def _constant_base(b: Builder, x: Tensor, dim: int, index: Tensor) -> Scalar | N
     if index.shape != (*x.shape[:axis], 1, *x.shape[axis + 1 :]):
         return None
     refuse_opaque(x.dtype)
-    return b.uniform(x)
+    return uniform(b.definitions, x)
 
 
 def _compared(

@@ -35,6 +35,7 @@ from ferrite_torch.lowering.expressions import (
 )
 from ferrite_torch.lowering.indexing.searching import insertion_position
 from ferrite_torch.lowering.indexing.stores import accumulated, index_at
+from ferrite_torch.lowering.known_contents import ramp
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.requirements import in_bounds
 from ferrite_torch.lowering.shapes.creation import made
@@ -157,7 +158,7 @@ class Bags:
 
 
 def _bags(b: Builder, weight: Tensor, indices: Tensor, offsets: Tensor, padding: int) -> Bags:
-    start = b.ramp(offsets)
+    start = ramp(b.definitions, offsets)
     count, total = offsets.shape[0], indices.shape[0]
     length = total // max(count, 1)
     if not length or length * count != total or start is not grid_point(offsets.shape)[0] * length:

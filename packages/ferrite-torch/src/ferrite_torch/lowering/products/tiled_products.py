@@ -7,12 +7,10 @@ Such a product is a definition like others (`ferrite_ir.Contract`); which of the
 from __future__ import annotations
 
 from ferrite_ir.language.sizes import hint
+from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_scheduler.model.tiled_contractions import FACTORS
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.tensors import Tensor
-
-FEWEST = 16
-"""Rows, columns and points of a sum that tensor cores multiply at once: of fewer the library makes more."""
 
 
 def tiled_sums(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
@@ -23,6 +21,6 @@ def tiled_sums(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
         return None
     if left.dtype is not right.dtype or left.dtype not in FACTORS:
         return None
-    if min(map(hint, (rows, columns, points))) < FEWEST or 0 in batch:
-        return None
+    if min(map(hint, (rows, columns, points))) < LEAST_EXTENT or 0 in batch:
+        return None  # of fewer the library makes more
     return b.contract((*batch, rows, columns), points, left.at, right.at)

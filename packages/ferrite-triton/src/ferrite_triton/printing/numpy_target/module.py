@@ -15,12 +15,11 @@ from ferrite_triton.tile.language import (
     AwaitPredecessor,
     Barrier,
     Expression,
-    For,
     Prefetch,
     Store,
-    TileProgram,
     Variable,
 )
+from ferrite_triton.tile.statements import For, TileProgram
 from ferrite_triton.tile.types import types_of
 
 from .elements import stored_text, type_text

@@ -14,26 +14,20 @@ from ferrite_triton.tile.language import (
     Assume,
     Broadcast,
     Call,
-    Do,
     Expand,
     Expression,
-    For,
     Hint,
-    If,
-    Let,
     Load,
     Name,
     Offset,
     Prefetch,
     Reshape,
-    Statement,
     Store,
-    TileProgram,
     Transpose,
-    expressions_of,
     operands_of,
     parts_of,
 )
+from ferrite_triton.tile.statements import Do, For, If, Let, Statement, TileProgram, expressions_of
 
 _PASSED = (Assert, Assume, Prefetch)
 """Effects that a store may go behind: what they see is no memory that it has changed."""

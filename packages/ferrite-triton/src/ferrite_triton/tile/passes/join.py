@@ -21,24 +21,18 @@ from ferrite_triton.tile.build import add, apply, converted, mul, quotient, rema
 from ferrite_triton.tile.language import (
     AwaitPredecessor,
     Block,
-    Carried,
-    Do,
     Expression,
     Extent,
-    For,
     Full,
-    If,
-    Let,
     Literal,
     Name,
     ProgramId,
     Scan,
     Select,
-    Statement,
-    TileProgram,
     TileType,
     Variable,
 )
+from ferrite_triton.tile.statements import Carried, Do, For, If, Let, Statement, TileProgram
 
 PROGRAM, INDEX, ROUND, COPY = "program", "index", "round", "copy"
 """Names of the number of an instance, of that in its program's range, of the loop's counter, of the set of params."""

@@ -24,23 +24,18 @@ from ferrite_triton.tile.language import (
     AtomicUpdate,
     Block,
     BlockSize,
-    Do,
     Elementwise,
     Expression,
-    If,
     Lanes,
-    Let,
     Literal,
     Load,
     Name,
     ProgramId,
-    Statement,
     Store,
-    TileProgram,
-    expressions_of,
     names_in,
     parts_of,
 )
+from ferrite_triton.tile.statements import Do, If, Let, Statement, TileProgram, expressions_of
 
 VECTOR_BYTES = 16
 """The widest access of a thread."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ferrite_triton.tile.language import Call, Do, Expression, For, If, Let, Statement, TileProgram, names_in
+from ferrite_triton.tile.language import Call, Expression, names_in
+from ferrite_triton.tile.statements import Do, For, If, Let, Statement, TileProgram
 
 
 def drop_unused(program: TileProgram) -> TileProgram:

@@ -25,23 +25,18 @@ from ferrite_triton.tile.language import (
     Elementwise,
     Expand,
     Expression,
-    For,
     Hint,
-    If,
-    Let,
     Literal,
     Load,
     Name,
     Offset,
     Reduce,
     Scan,
-    Statement,
-    TileProgram,
     TileType,
     Variable,
-    expressions_of,
     parts_of,
 )
+from ferrite_triton.tile.statements import For, If, Let, Statement, TileProgram, expressions_of
 
 _FIELDS: dict[type[Expression], tuple[str, ...]] = {
     Cast: ("value",),
