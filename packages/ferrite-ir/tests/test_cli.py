@@ -105,7 +105,7 @@ def test_json_of_every_command(file: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize("command", ["print", "fingerprint"])
 def test_closed_pipes_and_full_disks_have_no_traceback(command: str, file: Path) -> None:
     run = f"{sys.executable} -m ferrite_ir {command} {file}"
-    for ending, status in ((" | true; exit ${PIPESTATUS[0]}", (0, 141)), (" > /dev/full", (2,))):
+    for ending, status in ((" | true; exit ${PIPESTATUS[0]}", (0, 141)), (" > /dev/full", (2,)), (" >&-", (0,))):
         done = subprocess.run(["bash", "-c", run + ending], capture_output=True, text=True, check=False)
         assert done.returncode in status, done.stderr
         assert "Traceback" not in done.stderr

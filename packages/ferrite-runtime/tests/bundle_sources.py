@@ -127,6 +127,72 @@ def _call_sized(loaded: Any) -> Any:
     return loaded(torch.arange(12.0).view(3, 4), [3, None], scale=torch.tensor(0.5), mode="fast")
 
 
+# --- control flow ---------------------------------------------------------------------------------------------------
+
+
+def _graph(name: str, inputs: list[str], steps: list[dict[str, Any]], outputs: list[Any]) -> dict[str, Any]:
+    """Returns a graph of vectors of four and integers; an output is the name of a tensor, or an expression."""
+    listed = [{"scalar": each} if isinstance(each, list) else {"value": each} for each in outputs]
+    taken = [
+        {"name": each, "kind": "scalar", "dtype": "i64"} if each in ("n", "u") else tensor_input(each, [4])
+        for each in inputs
+    ]
+    return {"name": name, "inputs": taken, "steps": steps, "outputs": listed}
+
+
+def _graphs(kernel: str) -> list[dict[str, Any]]:
+    flat = layout([4])
+
+    def scale(source: str, target: str, place: str | None = None, factor: float = 2.0) -> list[dict[str, Any]]:
+        made = {"do": "alloc"} if place is None else {"do": "reuse", "from": place}
+        launch = {"do": "launch", "kernel": kernel, "args": [source, target, 4, factor]}
+        return [{**made, "name": target, **flat}, launch]
+
+    halve = _extern("aten.div.Scalar", [_ref("x"), 2.0], ["y"], origin=["aten.div (model.py:3)"])
+    small = [_extern("aten.sum.default", [_ref("x")], ["s"]), _extern("aten.lt.Scalar", [_ref("s"), 900], ["c"])]
+    turn = [*scale("x", "y", "x_to"), *scale("row", "z", "row_to", 3.0)]
+    return [
+        _graph("double", ["x", "n"], [*scale("x", "y"), {"do": "let", "name": "m", "value": ["mul", "n", 2]}], ["y"]),
+        _graph("halve", ["x", "n"], [halve], ["y"]),
+        _graph("small", ["x"], small, ["c"]),
+        _graph("grow", ["x", "to"], scale("x", "y", "to"), ["y"]),
+        _graph("few", ["x", "u", "n"], [], [["min", 1, ["max", 0, ["sub", 3, "u"]]]]),
+        _graph("count", ["x", "u", "n"], scale("x", "y"), ["y", ["add", "u", 1]]),
+        _graph("turn", ["x", "row", "x_to", "row_to"], turn, ["y", "z"]),
+    ]
+
+
+def _flow_bundle() -> Bundle:
+    """Returns a bundle whose program has every step that calls graphs."""
+    kernel, rows = scaled(), {"dtype": "f32", "shape": ["n", 4], "strides": [4, 1]}
+    given = {"args": ["a"], "sizes": ["n"]}
+    grow = {"do": "while", "condition": "small", "body": "grow", "args": ["chosen"], "sizes": []}
+    count = {"do": "while", "condition": "few", "body": "count", "args": ["a"], "sizes": [0, "n"]}
+    turns = {"do": "for", "graph": "turn", "args": ["a", "x"], "sizes": [], "count": "n", "rows": 1}
+    steps = [
+        {"do": "let", "name": "n", "value": {"size": ["x", 0]}},
+        {"do": "view", "name": "a", "base": "x", **layout([4]), "offset": ["mul", 4, ["sub", "n", 1]]},
+        {"do": "call", "graph": "double", **given, "results": ["called"]},
+        {"do": "if", "condition": "c", "then": "double", "else": "halve", **given, "results": ["chosen"]},
+        {**grow, "results": ["grown"], "buffers": True},
+        {**count, "results": ["counted"], "binds": ["u"]},
+        {**turns, "results": ["last", "all"], "stacked": [rows], "buffers": True},
+        {"do": "check", "holds": ["le", "u", 3], "message": "no", "names": []},
+    ]
+    inputs = [{**tensor_input("x", [0]), "shape": ["n", 4], "strides": [4, 1]}, tensor_input("c", [], "bool")]
+    names = ("called", "chosen", "grown", "counted", "last", "all")
+    mapping = program(inputs, [kernel], steps, [{"value": name} for name in names])
+    read = Program.from_mapping(mapping | {"graphs": _graphs(kernel["id"])})
+    arguments = {"tuple": [{"tuple": [{"tensor": 0}, {"tensor": 1}]}, {"dict": []}]}
+    results = {"tuple": [{"tensor": place} for place in range(len(names))]}
+    entry = Entry(arguments, 2, results, len(names), (), (Variant((), "main", (("tensor", 0), ("tensor", 1))),))
+    return Bundle("flow", {spec.id: spec for spec in read.kernels}, {"main": read}, {"main": entry})
+
+
+def _call_flow(loaded: Any) -> Any:
+    return loaded(torch.arange(12.0).view(3, 4), torch.tensor(True))
+
+
 # --- kernels that people wrote ---------------------------------------------------------------------------------------
 
 
@@ -180,6 +246,7 @@ def make_sources() -> tuple[Source, ...]:
         Source("example", EXAMPLE.read_bytes(), lambda: Example().state_dict(), _call_example),
         Source("regression", REGRESSION.read_bytes(), _regression_weights, _train),
         Source("sized", _sized_bundle().to_bytes(), dict, _call_sized),
+        Source("flow", _flow_bundle().to_bytes(), dict, _call_flow),
         Source("user", _user_bundle().to_bytes(), dict, _call_user),
         Source("measured", _measured_bundle().to_bytes(), lambda: {"layer.w": ones}, lambda loaded: loaded(ones)),
     )

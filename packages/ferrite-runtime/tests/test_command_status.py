@@ -115,6 +115,16 @@ def test_terminals_of_ascii_and_full_disks_have_no_traceback(command: str, files
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(("closed", "file", "status"), [(">&-", "bundle", 0), ("2>&-", "nothing", 2)])
+def test_output_that_is_closed_from_the_start_is_no_error(
+    closed: str, file: str, status: int, files: dict[str, Path]
+) -> None:
+    path = files.get(file, Path("nothing"))
+    run = ["bash", "-c", f'"$0" -m ferrite_runtime check "$1" {closed}', sys.executable, str(path)]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+
+
 def test_pins_in_a_pipe_are_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert main(["pin", "--file", str(tmp_path / "pipe"), "--check"]) == 2

@@ -44,6 +44,18 @@ def graphed(mapping: dict, recorder: Recorder | None = None):
     return GraphedProgram(made, InterpretedEngine.load(made).first(DEVICE), recorder), recorder
 
 
+def test_graphs_that_call_each_other_are_looked_at_once() -> None:
+    last, graphs = "g0", [{"name": "g0", "inputs": [tensor_input("x", [4])], "steps": [], "outputs": [{"value": "x"}]}]
+    for level in range(1, 40):
+        calls = [{"do": "call", "graph": last, "args": ["x"], "sizes": [], "results": [name]} for name in "ab"]
+        last = f"g{level}"
+        graphs.append({**graphs[0], "name": last, "steps": calls, "outputs": [{"value": "b"}]})
+    steps = [{"do": "call", "graph": last, "args": ["x"], "sizes": [], "results": ["y"]}]
+    mapping = program([tensor_input("x", [4], device="cuda")], [], steps, [{"value": "y"}], "cuda")
+    (reason,) = {each.rpartition(", ")[2] for each in obstacles(Program.from_mapping(mapping | {"graphs": graphs}))}
+    assert reason == "which a graph cannot read"
+
+
 def test_moving_inputs_are_copied_in_and_results_out() -> None:
     call, recorder = graphed(one_kernel(pointwise("a * b", 2)))
     weight = torch.randn(1000)

@@ -8,8 +8,10 @@ from typing import ClassVar
 
 import pytest
 
-from ferrite_runtime import DeviceUnavailable, ExternError, InputError, Options, load_program
+from ferrite_runtime import DeviceUnavailable, ExternError, InputError, Options, SpecError, load_program
+from ferrite_runtime.formats.program import Program
 from ferrite_runtime.host.extern_calls import find_operator, resolve_extern
+from ferrite_runtime.host.host_function import write_host
 from runtime_kernels import contiguous, layout, pointwise, program, row_sum, tensor_input
 
 torch = pytest.importorskip("torch")
@@ -335,6 +337,55 @@ def test_a_call_of_the_captured_graph_is_handed_over_at_load() -> None:
         load_program(mapping)
     with pytest.raises(ExternError, match="not at hand"):
         load_program(mapping, captured={"captured.cond.8": call})
+
+
+def failing(*lines: str) -> dict:
+    return extern("captured.fail.1", [ref("x")], ["y"], **({"origin": list(lines)} if lines else {}))
+
+
+def fail(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    raise ValueError("not today")
+
+
+NOTE = "while mine.fail (model.py:3), mine.fail (model.py:4) ran as a step of a compiled graph"
+
+
+@pytest.mark.parametrize(
+    ("origin", "notes"),
+    [((), None), (("mine.fail (model.py:3)", "mine.fail (model.py:4)"), [NOTE])],
+    ids=["unknown", "known"],
+)
+def test_an_error_of_a_library_has_a_note_of_what_the_call_came_from(origin: tuple[str, ...], notes: object) -> None:
+    kernel = pointwise("a + 1")
+    steps = [alloc("t", [1000]), launch(kernel, "x", "t"), extern("aten.neg.default", [ref("t")], ["u"], origin=["no"])]
+    steps += [failing(*origin), free("u")]
+    mapping = program([tensor_input("x", [1000])], [kernel], steps, [{"value": "y"}])
+    assert Program.from_mapping(mapping).to_mapping() == mapping
+    loaded = load_program(mapping, captured={"captured.fail.1": fail})
+    for _ in range(2):  # the function of the first call, and that of all others
+        with pytest.raises(ValueError, match="not today") as caught:
+            loaded(torch.ones(1000, requires_grad=True))  # recording is off inside: the function calls itself
+        assert getattr(caught.value, "__notes__", None) == notes
+
+
+def test_an_error_in_a_graph_that_a_step_calls_has_one_note() -> None:
+    graph = {"name": "inner", "inputs": [tensor_input("x", [4])], "steps": [failing(NOTE)], "outputs": [{"value": "y"}]}
+    loop = {"do": "for", "graph": "inner", "args": ["x"], "sizes": [], "results": ["z"], "count": 2, "rows": 0}
+    mapping = program([tensor_input("x", [4])], [], [{**loop, "stacked": []}], [{"value": "z"}])
+    loaded = load_program({**mapping, "graphs": [graph]}, captured={"captured.fail.1": fail})
+    with pytest.raises(ValueError, match="not today") as caught:
+        loaded(torch.ones(4))
+    assert caught.value.__notes__ == [f"while {NOTE} ran as a step of a compiled graph"]
+
+
+def test_what_errors_are_noted_with_is_no_code() -> None:
+    written = failing('aten.fail"); import os  # (model.py:3)')
+    loaded = program([tensor_input("x", [4])], [], [written], [{"value": "y"}])
+    text = write_host(Program.from_mapping(loaded))
+    assert "import" not in text.source
+    assert list(text.origins.values()) == [tuple(written["origin"])]
+    with pytest.raises(SpecError, match=r"steps\[0\]\.origin\[0\]: .* is not one line"):
+        Program.from_mapping({**loaded, "steps": [{**written, "origin": ["one\ntwo"]}]})
 
 
 def test_host_source_is_readable() -> None:

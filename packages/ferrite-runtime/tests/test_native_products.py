@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import struct
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -224,8 +225,12 @@ def test_an_error_is_torchs_own(monkeypatch) -> None:
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(torch, "mm", refuse)
-    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+    product = replace(product, origin=("aten.mm (model.py:3)",))
+    with pytest.raises(torch.OutOfMemoryError, match="no room") as caught:
         bound(product, Failing())(0, *addresses(empty_result(product), *tensors))
+    assert caught.value.__notes__ == ["while aten.mm (model.py:3) ran as a step of a compiled graph"]
+    layouts = dict(zip("ab", map(layout_of, tensors), strict=True))
+    assert product_of(call("aten.mm.default", "ab", origin=product.origin), layouts.get) == product
 
 
 @needs_native

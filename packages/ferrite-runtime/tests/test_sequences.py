@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import ferrite_runtime.host.deferred_release
@@ -65,11 +67,9 @@ def expected(x, w, count: int = 3):
     return x
 
 
-def steady(mapping: dict, inputs: list):
-    machine = fake_machine()
-    engine = CudaEngine(
-        Program.from_mapping(mapping), FakeStreams().platform(), lambda index: machine, lambda: LAUNCHER, find_products
-    )
+def steady(mapping: dict | Program, inputs: list):
+    machine, given = fake_machine(), mapping if isinstance(mapping, Program) else Program.from_mapping(mapping)
+    engine = CudaEngine(given, FakeStreams().platform(), lambda index: machine, lambda: LAUNCHER, find_products)
     device = torch.device("cpu", 0)
     engine.first(device)(list(inputs))
     return usual(engine.steady(device, lambda args: None))
@@ -172,6 +172,35 @@ def test_each_call_goes_where_its_sizes_belong(monkeypatch) -> None:
     assert large_fallback(host)._host is not None
     x, w, _ = inputs = given(31)
     assert torch.equal(host(list(inputs))[0], expected(x, w))
+
+
+@pytest.mark.parametrize("n", [5, "n"])
+def test_an_error_of_a_library_call_between_sequences_has_a_note_of_its_line(n: int | str, monkeypatch) -> None:
+    mapping, failing = (
+        layers(n),
+        mm("x", "w", "y") | {"target": "captured.fail.1", "origin": ["mine.fail (model.py:3)"]},
+    )
+    mapping["steps"][6:6] = [{"do": "extern", "target": "aten.neg.default", "args": [{"ref": "w"}], "kwargs": {}}]
+    mapping["steps"][6] |= {"results": [None], "origin": ["aten.neg (model.py:2)"]}
+    (last,) = mapping["outputs"]
+    mapping["steps"].append(mm(last["value"], "w", "y") | failing | {"args": [{"ref": last["value"]}]})
+    calls = []
+
+    def fail(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        calls.append(x)
+        if len(calls) > 1:
+            raise ValueError("not today")
+        return (x,)
+
+    program = replace(Program.from_mapping(mapping), captured={"captured.fail.1": fail})
+    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_ARENA", 4 << 10)
+    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_LENGTHS_DEFERRED", 4 << 10)
+    host = steady(program, given(5))
+    for count in (5, 500) if n == "n" else (5,):
+        with pytest.raises(ValueError, match="not today") as caught:
+            host(given(count))
+        assert caught.value.__notes__ == ["while mine.fail (model.py:3) ran as a step of a compiled graph"]
+    assert n == 5 or large_fallback(host)._host is not None
 
 
 def test_a_program_of_known_sizes_has_one_function() -> None:

@@ -7,6 +7,7 @@ import fcntl
 import logging
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from ferrite_runtime.formats.binary import Binary, CorruptEntry, seal, unseal
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.target import Target
+from ferrite_runtime.process import environment_variables
 from ferrite_runtime.process.environment_variables import read_settings, worker_environment
 from ferrite_runtime.store import database, database_file, pack_index
 from ferrite_runtime.store import folder as folder_module
@@ -504,6 +506,21 @@ def test_limit_that_is_no_size_is_ignored_with_one_warning(value: str) -> None:
         warnings.simplefilter("always")
         read_settings({"FERRITE_CACHE_LIMIT": value})
     assert not again
+
+
+def test_a_variable_that_is_almost_one_of_ours_is_told_of_once() -> None:
+    with pytest.warns(SettingWarning, match="variable FERRITE_CACHE_DRI; did you mean FERRITE_CACHE_DIR\\?"):
+        read_settings({"FERRITE_CACHE_DRI": "/a"})
+    with warnings.catch_warnings(record=True) as more:
+        warnings.simplefilter("always")
+        read_settings({"FERRITE_CACHE_DRI": "/a", "FERRITE_TEST_BACKEND": "gloo", "XFERRITE_CACHE_DRI": "/a"})
+        read_settings({f"FERRITE_{name}": "" for name in environment_variables.NAMES})
+    assert not more
+
+
+def test_the_listed_variables_are_those_that_are_read() -> None:
+    read = set(re.findall(r'"FERRITE_([A-Z_]+)"', Path(environment_variables.__file__).read_text(encoding="utf-8")))
+    assert read == set(environment_variables.NAMES)
 
 
 def test_folder_comes_from_the_environment() -> None:

@@ -19,7 +19,7 @@ from torch._functorch import config as functorch_config
 from torch._higher_order_ops import strict_mode
 
 import ferrite_torch
-from ferrite_runtime import CacheUnwritable, Store, choose_store, save_record
+from ferrite_runtime import CacheUnwritable, Store, choose_store, load_record, save_record
 from ferrite_torch import compilation
 from ferrite_torch.cache import stored_graphs
 from ferrite_torch.cache.artifact import GRAPHS, Artifact, keep_artifact, recall_artifact
@@ -291,6 +291,39 @@ class TestAfterAot:
                 return x + torch.tensor([1.0, 2.0, 3.0, factor]) + value  # noqa: B023  # called at once
 
             torch.testing.assert_close(infer(add, held), add(held))
+
+    def test_errors_name_the_lines_of_the_graph_at_hand(self) -> None:
+        def first(x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.cholesky(x * 2)
+
+        def second(x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.cholesky(x * 2)
+
+        for function in (first, second):
+            torch._dynamo.reset()
+            with pytest.raises(torch.linalg.LinAlgError) as caught, functorch_config.patch(enable_autograd_cache=False):
+                infer(function, -torch.eye(3))
+            line = f"{__file__}:{function.__code__.co_firstlineno + 1}"
+            (note,) = caught.value.__notes__
+            assert note.endswith(f"({line}) ran as a step of a compiled graph")
+        assert recalled() == (2, 1)
+
+    @pytest.mark.parametrize("field", ["kernels", "steps", "inputs"])
+    def test_a_stored_program_that_is_none_is_compiled_again(
+        self, field: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Its digest is right: something else was stored, or by another version."""
+        module, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+        with functorch_config.patch(enable_autograd_cache=False):
+            infer(module, x)
+            (key,) = stored_keys()
+            record = load_record(own_store(), GRAPHS, key)
+            assert record is not None
+            save_record(own_store(), GRAPHS, key, {**record, "program": {**record["program"], field: [None]}})
+            for _ in range(2):
+                torch.testing.assert_close(infer(module, x), module(x).detach())
+        assert recalled() == (3, 1)
+        assert caplog.text.count("does not load and was removed") == 1
 
     def test_a_lost_store_means_compiling_again(self) -> None:
         first = train()

@@ -274,6 +274,16 @@ def test_missing_parameter() -> None:
         emit_kernel(replace(kernel, params=kernel.params[1:]))
 
 
+def test_library_calls_say_what_they_came_from() -> None:
+    graph = parse_graph("graph @f(x: f32[8]) -> (p) { p: f32[8] = extern test.sort(x) effects }")
+    (call,) = graph.definitions
+    origins = (Origin("aten.sort", "", "m.py:3"), Origin("aten.sort", "head", "m.py:3"), Origin("aten.topk"), Origin())
+    marked = replace(graph, definitions=(replace(call, origins=origins),))
+    (step,) = (step for step in emit_program(schedule(marked)).to_mapping()["steps"] if step["do"] == "extern")
+    assert step["origin"] == ["aten.sort (m.py:3)", "aten.topk"]
+    assert "origin" not in emit_program(schedule(graph)).to_mapping()["steps"][0]
+
+
 def test_sizes_of_a_run_are_bound_read_computed_and_checked() -> None:
     graph = parse_graph("""
     graph @f(x: f32[8], k: i64[]) -> (y) where u0: size >= 0, u1: size, u2: size >= 0, u3: size >= 0 {

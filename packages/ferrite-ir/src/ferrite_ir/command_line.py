@@ -105,6 +105,9 @@ def run_command(
         faults: errors that tell what is wrong with the program that the command looks at.
     """
     is_json = "--json" in (sys.argv[1:] if given is None else given)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed before Python began, as ``>&-`` does
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # as long as it runs
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # what the encoding of a terminal lacks is escaped
             stream.reconfigure(errors="backslashreplace")

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ferrite_runtime.commands.output import FOUND, REFUSED, print_json
@@ -139,7 +140,13 @@ def tell_error(error: Exception, kind: str, status: int, *, is_json: bool) -> in
 
 
 def write_anything() -> None:
-    """Has the output escape what its encoding lacks, as a terminal of ASCII does most of what people write."""
+    """Has the output escape what its encoding lacks, as a terminal of ASCII does most of what people write.
+
+    A stream that was closed before Python began, as ``>&-`` does, is None: what is written to it goes nowhere.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # as long as it runs
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

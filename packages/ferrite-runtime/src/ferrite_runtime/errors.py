@@ -45,6 +45,12 @@ class FerriteRuntimeError(Exception):
             self.args = (f"{before}{named}{after}", *self.args[1:])
 
 
+def note_origin(error: Exception, origin: Sequence[str]) -> None:
+    """Adds to an error of a library's what the call came from that raised it; nothing where that is not known."""
+    if origin:
+        error.add_note(f"while {', '.join(origin)} ran as a step of a compiled graph")
+
+
 # --- the kinds ------------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,15 @@ import torch
 
 from ferrite_runtime import Store, choose_store
 from ferrite_scheduler import Schedule
-from ferrite_torch.cache.artifact import Artifact, content_key, keep_artifact, recall_artifact
+from ferrite_torch.cache.artifact import (
+    GRAPHS,
+    NO_PROGRAM,
+    Artifact,
+    content_key,
+    keep_artifact,
+    origins_in,
+    recall_artifact,
+)
 from ferrite_torch.cache.artifact_loading import constants_of, load_artifact, run_eagerly, runtime_options
 from ferrite_torch.cache.environment import compile_facts, stores_graphs
 from ferrite_torch.cache.graph_key import constant_paths, graph_key
@@ -27,7 +35,7 @@ from ferrite_torch.devices.targets import target_of
 from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.diagnostics.log_choice import CACHE
 from ferrite_torch.diagnostics.logs import log_kernels
-from ferrite_torch.diagnostics.origins import locations_of
+from ferrite_torch.diagnostics.origins import locations_in, locations_of
 from ferrite_torch.diagnostics.statistics import GraphRecord, all_steps, observer, record_graph
 from ferrite_torch.errors import FerriteError
 from ferrite_torch.graphs.donations import donated_arguments, held_arguments
@@ -72,10 +80,15 @@ def compile_graph(
         with watch.phase("recall"):
             artifact = recall_artifact(store, key) if key else None
             CACHE.info("%s graph: %s", kind, _finding(key, artifact))
-        is_new = artifact is None
+        compiled = None
+        if artifact is not None and key:
+            artifact = replace(artifact, locations=locations_in(module, artifact.locations))
+            with watch.phase("load"):
+                compiled = _load_recalled(module, artifact, options, store, key)
+        is_new = compiled is None
         names: Mapping[str, str] = {}
         plan: Schedule | None = None
-        if artifact is None:
+        if artifact is None or compiled is None:
             artifact, names, plan = settled(
                 lambda: _produce(module, kind, options, layouts, ambient, watch), lambda: _placeholder_values(module)
             )
@@ -83,9 +96,9 @@ def compile_graph(
             record_graph(GraphRecord(kind, artifact.program, artifact.externs, watch.seconds, False, names, plan))
             report_strides(artifact.strides, ambient.tokens)
             return run_eagerly(module, traced, artifact.changed)  # no kernel is compiled of what somebody observes
-        with watch.phase("load"):
-            held, captured = constants_of(module, artifact.constants), bind_captured(module, artifact.captured)
-            compiled = load_artifact(artifact, options, held, captured)
+        if compiled is None:
+            with watch.phase("load"):
+                compiled = _load(module, artifact, options)
         if is_new and (key or (any_sizes and not tells_sizes_of_data(module))):
             # What symbolic strides are was told to AOTAutograd, and is not needed where its cache finds the graph.
             stored = artifact if key else replace(artifact, strides=(), names=names)
@@ -118,6 +131,23 @@ def _choose_layouts(module: torch.fx.GraphModule) -> None:
     with mode_of(module.graph):
         if assign_layouts(module.graph):
             module.recompile()
+
+
+def _load(module: torch.fx.GraphModule, artifact: Artifact, options: Options) -> CompiledGraph:
+    held, captured = constants_of(module, artifact.constants), bind_captured(module, artifact.captured)
+    return load_artifact(artifact, options, held, captured)
+
+
+def _load_recalled(
+    module: torch.fx.GraphModule, artifact: Artifact, options: Options, store: Store, key: str
+) -> CompiledGraph | None:
+    """Returns a graph that the store has; one whose program is none is logged, removed, and counts as absent."""
+    try:
+        return _load(module, artifact, options)
+    except NO_PROGRAM as error:
+        log.warning("the stored graph %s does not load and was removed: %s", key[:12], error)
+        store.remove(GRAPHS, key)
+        return None
 
 
 def _finding(key: str | None, artifact: Artifact | None) -> str:
@@ -157,8 +187,8 @@ def _produce(
         donated=tuple(sorted(ambient.donated)),
         captured=tuple((each.target, each.position, each.reason) for each in lowered.captured),
         locations={
-            **locations_of(module, (each for kernel in program["kernels"] for each in kernel["origin"])),
-            **{each: description for launch in lowered.launches for each, description in launch.locations()},
+            **locations_of(module, origins_in(program)),
+            **{each: (-1, description) for launch in lowered.launches for each, description in launch.locations()},
         },
     )
     return artifact, lowered.names, compiled.schedules[0]

@@ -26,13 +26,13 @@ from ferrite_runtime.errors import (
     KernelRunError,
     OptionError,
 )
-from ferrite_runtime.formats.buffer_bounds import with_bounds
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.measurements import Measurement, merge
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.host.launch_text import Site
 from ferrite_runtime.host.operators import check_operators, names_of
 from ferrite_runtime.kernel_source.origin import HERE, Origin
+from ferrite_runtime.loading.loaded_program import confined
 from ferrite_runtime.loading.single_kernel import Kernel, check_arguments
 from ferrite_runtime.process.options import Options
 from ferrite_runtime.tuning.kernel_tuning import EFFORTS, Listener, Outcome, ignore_event
@@ -184,7 +184,7 @@ def open_session(
     """Returns a bundle on the current GPU; raises `DeviceUnavailable` if kernels cannot be measured there."""
     origin = Origin(is_foreign=True, is_trusted=trust) if bundle.digest else HERE
     if origin.is_foreign:
-        bundle = _confined(bundle, names_of(operators))
+        bundle = _confined(bundle, names_of(operators), origin)
     index = current_gpu()
     machine = make_machine(index, options, compiler_of(bundle, options, origin))
     return Session(bundle, machine, torch_platform(), _gpu(index), inputs or {}, sizes or {}, elements)
@@ -220,11 +220,11 @@ def as_bundle(what: Tunable) -> Bundle:
     return Bundle(what.name, {what.id: what}) if isinstance(what, KernelSpec) else what
 
 
-def _confined(bundle: Bundle, added: Collection[str]) -> Bundle:
-    """Returns a bundle that was read, its programs with what checks where their views lie; see `load`."""
+def _confined(bundle: Bundle, added: Collection[str], origin: Origin) -> Bundle:
+    """Returns a bundle that was read, its programs with what keeps them inside of their buffers; see `load`."""
     for name, program in bundle.programs.items():
         check_operators(program, added, f"programs.{name}")
-    return replace(bundle, programs={name: with_bounds(program) for name, program in bundle.programs.items()})
+    return replace(bundle, programs={name: confined(program, origin) for name, program in bundle.programs.items()})
 
 
 def compiler_of(bundle: Bundle, options: Options, origin: Origin = HERE) -> Compiler:

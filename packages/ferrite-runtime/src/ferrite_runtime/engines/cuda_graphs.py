@@ -43,8 +43,14 @@ def capture_graph(run: Callable[[], tuple[Any, ...]]) -> tuple[tuple[Any, ...], 
     return results, graph.replay
 
 
-def obstacles(program: Program) -> Iterator[str]:
-    """Yields a sentence for each part of a program that no graph can hold."""
+def obstacles(program: Program, seen: set[tuple[type, str]] | None = None) -> Iterator[str]:
+    """Yields a sentence for each part of a program that no graph can hold.
+
+    Args:
+        program: the program.
+        seen: the graphs that were looked at, by the kind of step that calls them: each is looked at once.
+    """
+    seen = set() if seen is None else seen
     for value in program.inputs:
         if value.kind != "tensor":
             yield f"its input {value.name} is no tensor, and its value may change"
@@ -53,14 +59,16 @@ def obstacles(program: Program) -> Iterator[str]:
     owners = _owners(program)
     names = {value.name for value in program.inputs}
     for position, step in enumerate(program.steps):
-        yield from _obstacles_of(step, position, program)
+        yield from _obstacles_of(step, position, program, seen)
     for output in program.outputs:
         if output.value is not None and output.value not in names and owners.get(output.value) in names:
             yield f"its output {output.value} shares storage with its input {owners[output.value]}"
 
 
-def _obstacles_of(step: Step, position: int, program: Program) -> Iterator[str]:
+def _obstacles_of(step: Step, position: int, program: Program, seen: set[tuple[type, str]]) -> Iterator[str]:
     match step:
+        case Call(graph) | For(graph, count=int()) if (type(step), graph) in seen:
+            return
         case Item(name):
             yield f"step {position} reads {name} from the device"
         case Check():
@@ -76,10 +84,12 @@ def _obstacles_of(step: Step, position: int, program: Program) -> Iterator[str]:
         case For(count=count) if not isinstance(count, int):
             yield f"step {position} turns as often as a size says, which may change"
         case Call(graph):
-            yield from (f"in the graph {graph}, {reason}" for reason in obstacles(_callee(program, graph)))
+            seen.add((type(step), graph))
+            yield from (f"in the graph {graph}, {reason}" for reason in obstacles(_callee(program, graph), seen))
         case For(graph):  # what it returns in storage that it is given is its caller's
+            seen.add((type(step), graph))
             callee = _callee(program, graph)
-            reasons = (reason for n, each in enumerate(callee.steps) for reason in _obstacles_of(each, n, callee))
+            reasons = (reason for n, each in enumerate(callee.steps) for reason in _obstacles_of(each, n, callee, seen))
             yield from (f"in the graph {graph}, {reason}" for reason in reasons)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ferrite_runtime.engines.interpreter_engine import InterpretedKernel
-from ferrite_runtime.errors import fail_check
+from ferrite_runtime.errors import TrustNeeded, fail_check, note_origin
 from ferrite_runtime.formats.call_steps import For, While
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Copy, Extern
@@ -53,19 +54,39 @@ def build_graphs(
     it, by their global names.
     """
     functions: dict[str, HostFunction] = {}
+    left = _CallsLeft()
     for position in range(len(program.graphs)):
         callee = program.callee(position)
-        functions[graph_name(position)] = _checked(callee, build(callee, dict(functions)))
-    return build(program, functions)
+        functions[graph_name(position)] = _checked(callee, build(callee, dict(functions)), left)
+    host = build(program, functions)
+    most = program.max_calls if program.graphs else None
+    if most is None:
+        return host
+
+    def call(args: list[Any]) -> tuple[Any, ...]:
+        left.number = most
+        return host(args)
+
+    return call
 
 
-def _checked(callee: Program, host: HostFunction) -> HostFunction:
-    """Returns the function of a graph that looks at what it is called with, if its program is not trusted."""
-    check = callee.check_call
+class _CallsLeft(threading.local):
+    """How often the graphs of a program may still be called in the call that this thread makes."""
+
+    number = 0
+
+
+def _checked(callee: Program, host: HostFunction, left: _CallsLeft) -> HostFunction:
+    """Returns the function of a graph that looks at what it is called with, and how often, as its program wants it."""
+    check, is_limited = callee.check_call, callee.max_calls is not None
     if check is None:
         return host
 
     def call(args: list[Any]) -> tuple[Any, ...]:
+        if is_limited:
+            left.number -= 1
+            if left.number < 0:
+                raise TrustNeeded(f"{callee.name} would be called after {callee.max_calls} calls of graphs in one call")
         check(callee, args)
         return host(args)
 
@@ -111,6 +132,7 @@ def build_host(text: HostText, names: Mapping[str, Any], device: Any) -> HostFun
         "_within": check_within,
         "_grad_enabled": torch.is_grad_enabled,
         "_no_grad": torch.no_grad,
+        "_note": functools.partial(_note_line, text.origins),
         "_stream": None,
     }
     namespace |= {variable: torch_dtype(name) for variable, name in text.dtypes.items()}
@@ -120,6 +142,12 @@ def build_host(text: HostText, names: Mapping[str, Any], device: Any) -> HostFun
     exec(compile(text.source, "<ferrite host>", "exec"), namespace)
     host: HostFunction = namespace["host"]
     return host
+
+
+def _note_line(origins: Mapping[int, tuple[str, ...]], error: Exception) -> None:
+    """Adds to an error that a host function has caught what the extern call in the line came from where it was."""
+    if error.__traceback__ is not None:
+        note_origin(error, origins.get(error.__traceback__.tb_lineno, ()))
 
 
 def write_guarded_launch(site: Site) -> Iterable[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ferrite_runtime.engines.cuda_kernels import DeviceKernel
+from ferrite_runtime.errors import note_origin
 from ferrite_runtime.formats.expressions import evaluate
 from ferrite_runtime.host.native_products import Product
 from ferrite_runtime.host.product_library import ProductLibrary
@@ -61,4 +62,8 @@ class WaitingProduct:
         """Computes from Python, in a call with these values."""
         given = {name: values[position] for name, position in self.sizes.items()}
         product = self.product.with_sizes(lambda size: evaluate(size, given))
-        self.library.compute(product, arguments_of(self.sources, values))
+        try:
+            self.library.compute(product, arguments_of(self.sources, values))
+        except Exception as error:
+            note_origin(error, product.origin)
+            raise

@@ -259,10 +259,12 @@ def check_bounds(program: Program, path: str) -> None:
 
     The same goes for tensors that no machine has memory for, and for integers that grow without end.
     """
-    for position, graph in enumerate(program.graphs):
-        check_bounds(program.callee(position), f"{path}.graphs.{graph.name}")
-    for _ in _bounded(program, path):
-        pass
+    callees = (
+        (program.callee(location), f"{path}.graphs.{graph.name}") for location, graph in enumerate(program.graphs)
+    )
+    for each, where in (*callees, (program, path)):
+        for _ in _bounded(each, where):
+            pass
 
 
 def with_bounds(program: Program) -> Program:
@@ -324,6 +326,8 @@ def _walked(step: Step, known: _Extents, path: str) -> Iterator[Step]:
         case Call() | If() | While() | For():
             for size in (*step.sizes, *((step.count,) if isinstance(step, For) else ())):
                 known.settled(size, f"{path}.sizes")
+            for layout in step.stacked if isinstance(step, For) else ():
+                known.layout(layout, f"{path}.stacked")
             known.locations |= {name: _Location(name, 0, None) for name in step.results if name is not None}
         case _:
             for expr in _exprs_of(step):

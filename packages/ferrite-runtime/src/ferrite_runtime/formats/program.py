@@ -59,7 +59,8 @@ class Program:
     """A whole program; see docs/kernel-spec.md for the meaning of every field.
 
     ``graphs`` are what its steps call, each behind those that its own steps call. ``check_call`` looks at what they are
-    called with, where a program is not trusted to call them rightly; it is no part of what is written or compared.
+    called with, and ``max_calls`` says how often they are in one call of the program, where a program is not trusted to
+    call them rightly, and not forever; these are no part of what is written or compared.
 
     ``captured`` has what its steps call of the captured graph that it was compiled from, by target. It is handed over
     where a program is loaded (`load_program`), and is no part of what is written or compared.
@@ -74,6 +75,7 @@ class Program:
     captured: Mapping[str, Callable[..., Any]] = field(default_factory=dict, compare=False, repr=False)
     graphs: tuple[Subprogram, ...] = ()
     check_call: CallCheck | None = field(default=None, compare=False, repr=False)
+    max_calls: int | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def from_mapping(cls, value: object) -> Program:

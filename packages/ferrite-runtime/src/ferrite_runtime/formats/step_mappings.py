@@ -237,6 +237,7 @@ def _read_extern(fields: Fields) -> Step:
         binds=tuple(
             _read_bind(value, f"{fields.at('binds')}[{i}]") for i, value in enumerate(fields.array("binds", ()))
         ),
+        origin=fields.strings("origin") if "origin" in fields.names() else (),  # each one line: errors quote it
     )
 
 
@@ -339,6 +340,7 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
     "results": list,
     "names": lambda names: [[name[0], write_expr(name[1])] if isinstance(name, tuple) else name for name in names],
     "holds": write_condition,
+    "origin": list,
     "binds": lambda binds: [bind if isinstance(bind, str) else list(bind) for bind in binds],
     "count": write_expr,
     "stacked": lambda layouts: list(map(write_layout, layouts)),
@@ -352,7 +354,7 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-_LEFT_OUT = frozenset(("device", "strides", "alternatives", "expected", "binds", "buffers"))
+_LEFT_OUT = frozenset(("device", "strides", "alternatives", "expected", "binds", "buffers", "origin"))
 """Fields that are not written where they have their default."""
 _KEYS = {"source": "from", "otherwise": "else"}
 """Fields whose names in JSON are words of Python."""

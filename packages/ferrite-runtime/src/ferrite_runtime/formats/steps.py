@@ -127,6 +127,7 @@ class Extern:
     """Calls a library operator; ``strides`` holds what a result's layout has to be, None where it does not matter.
 
     ``binds`` names extents of its results, ``(name, position of the result, axis)``, which the strides may use.
+    ``origin`` says what the call came from, for people: ``"aten.linalg_solve (model.py:12)"``.
     """
 
     target: str
@@ -135,6 +136,7 @@ class Extern:
     results: tuple[str | None, ...]
     strides: tuple[tuple[Expr, ...] | None, ...] | None = None
     binds: tuple[tuple[str, int, int], ...] = ()
+    origin: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,8 @@ class _Writer:
     # Of results of extern calls: what tells how large they are.
     likely_layouts: dict[str, Layout] = field(default_factory=dict)
     numbers: dict[Expr, str] = field(default_factory=dict)
+    # What extern calls came from, by the places of their lines.
+    origins: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     # --- names ------------------------------------------------------------------------------------------------------
 
@@ -418,8 +420,14 @@ class _Writer:
         values = [self.constant(arg) for arg in step.args]
         values += [f"{name}={self.constant(arg)}" for name, arg in step.kwargs.items()]
         call = f"{variable}({', '.join(values)})"
-        kind = result_kind(step.target)
         self.flush()
+        start = len(self.lines)
+        self._call_extern(step, call, result_kind(step.target))
+        if step.origin:
+            self.origins |= dict.fromkeys(range(start, len(self.lines)), step.origin)
+
+    def _call_extern(self, step: Extern, call: str, kind: str) -> None:
+        """Writes a call, given as text, and what becomes of its results."""
         if not any(step.results):
             self.lines.append(call)
             return
@@ -575,11 +583,23 @@ def write_host(
         writer.step(step)
     outputs = [writer.output(output) for output in program.outputs]
     writer.flush()
-    writer.lines[start:start] = writer.limits()
+    limits = writer.limits()
+    writer.lines[start:start] = limits
     writer.lines.append(f"return ({', '.join(outputs)}{',' if outputs else ''})")
-    body = [block, *(f"    {line}" for line in writer.lines)] if block else writer.lines
-    source = "\n".join(["def host(args):", *(f"    {line}" for line in (*preamble, *body)), ""])
-    return HostText(source, writer.externs, writer.dtypes, tuple(writer.sites), writer.constants, program.captured)
+    body = [block, *_indented(writer.lines)] if block else writer.lines
+    notes = bool(writer.origins) and not is_listing
+    if notes:
+        body = ["try:", *_indented(body), "except Exception as _error:", "    _note(_error)", "    raise"]
+    source = "\n".join(["def host(args):", *_indented((*preamble, *body)), ""])
+    # Extern calls stand behind the limits; a text's first line, which is the head, has the number 1.
+    before = 2 + len(preamble) + notes + (block is not None) + len(limits)
+    origins = {location + before: origin for location, origin in writer.origins.items()}
+    sites = tuple(writer.sites)
+    return HostText(source, writer.externs, writer.dtypes, sites, writer.constants, program.captured, origins)
+
+
+def _indented(lines: Iterable[str]) -> Iterable[str]:
+    return (f"    {line}" for line in lines)
 
 
 def list_host(program: Program, preamble: Sequence[str] = ()) -> str:

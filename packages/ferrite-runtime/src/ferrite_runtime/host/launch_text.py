@@ -60,7 +60,8 @@ class HostText:
     """The function's source, and what each of its global names has to be bound to.
 
     The source is built of names, numbers and words of the runtime's own; strings of a program are among the
-    ``constants``, by the names that stand for them. ``captured`` has what `Program.captured` has.
+    ``constants``, by the names that stand for them. ``captured`` has what `Program.captured` has. ``origins`` has what
+    extern calls came from, by the numbers of their lines: an error of such a line gets a note of it, by `_note`.
     """
 
     source: str
@@ -69,6 +70,7 @@ class HostText:
     sites: tuple[Site, ...]
     constants: Mapping[str, object] = field(default_factory=dict)
     captured: Mapping[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
+    origins: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 LaunchWriter: TypeAlias = Callable[[Site], Iterable[str]]

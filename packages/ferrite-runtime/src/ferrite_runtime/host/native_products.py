@@ -40,6 +40,7 @@ class Product:
         layouts: layouts of the result and of the operands, in that order; all of one dtype.
         beta: the factor of the summand, where there is one.
         alpha: the factor of the product, where there is a summand.
+        origin: what the call came from, for people.
     """
 
     operation: str
@@ -47,6 +48,7 @@ class Product:
     layouts: tuple[Layout, ...]
     beta: float = 1.0
     alpha: float = 1.0
+    origin: tuple[str, ...] = ()
 
     @property
     def result(self) -> Layout:
@@ -122,7 +124,7 @@ def product_of(step: Extern, layout_of: Callable[[str], Layout | None]) -> Produ
     wanted = step.strides[0] if step.strides is not None else None
     if result is None or (wanted is not None and not _agree(wanted, result.strides)):
         return None
-    return Product(operation, tuple(names), (result, *known), *factors)
+    return Product(operation, tuple(names), (result, *known), *factors, step.origin)
 
 
 def _factors(step: Extern, operation: str) -> tuple[float, float] | None:

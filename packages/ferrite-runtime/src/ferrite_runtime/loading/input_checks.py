@@ -7,6 +7,7 @@ from typing import Any
 
 from ferrite_runtime.errors import InputError
 from ferrite_runtime.formats.expressions import evaluate
+from ferrite_runtime.formats.json_fields import MAX_INTEGER
 from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Input, Let, Probe
@@ -30,6 +31,8 @@ def check_inputs(program: Program, inputs: Sequence[Any]) -> None:
                 devices.add(actual.device)
         elif declared.kind == "scalar" and not isinstance(actual, (bool, int, float)):
             raise InputError(f"{where} is a number, got {type(actual).__name__}", declared.name)
+        elif isinstance(actual, int) and not -MAX_INTEGER <= actual < MAX_INTEGER:
+            raise InputError(f"{where} does not fit into 64 bits", declared.name)
     if len(devices) > 1:
         found = sorted(map(str, devices))
         raise InputError(f"the inputs of program {program.name} are on several devices: {found}", "device")

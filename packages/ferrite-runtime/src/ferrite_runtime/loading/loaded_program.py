@@ -131,11 +131,29 @@ def load_program(
     program = program if captured is None else replace(program, captured=captured)
     check_externs(program)
     if origin.is_foreign:
-        for position, step in program.all_steps():
-            if isinstance(step, Extern):
-                check_call(step, f"{position}.args")
-        program = replace(with_bounds(program), check_call=check_inputs)
+        program = confined(program, origin)
     return LoadedProgram(program, options, choose_engine(program, options, compiler, origin))
+
+
+MAX_CALLS = 1 << 16
+"""How often steps of a program from elsewhere may call graphs in one call of it: half a second for graphs that do
+nothing. A loop that a file has may have no end."""
+MAX_INTERPRETED_CALLS = 1 << 9
+"""The same where kernels are interpreted: a graph of one small kernel takes 1 to 2 ms."""
+
+
+def confined(program: Program, origin: Origin) -> Program:
+    """Returns a program from elsewhere, which stops where it would leave its buffers, or would not come to an end.
+
+    Raises:
+        SpecError: an extern call has arguments that its operator does not declare, or a view lies outside.
+    """
+    for position, step in program.all_steps():
+        if isinstance(step, Extern):
+            check_call(step, f"{position}.args")
+    most = MAX_INTERPRETED_CALLS if program.device == "cpu" else MAX_CALLS
+    bounded = with_bounds(program)
+    return replace(bounded, check_call=check_inputs, max_calls=None if origin.is_trusted else most)
 
 
 def choose_engine(

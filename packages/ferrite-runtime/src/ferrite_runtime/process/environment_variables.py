@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from ferrite_runtime.errors import OptionError, SettingWarning, warn
@@ -15,6 +16,12 @@ CACHE_LIMIT = 4 << 30
 """Bytes that the store may have, unless told otherwise."""
 CACHE_FORMS = ("auto", "sqlite", "packs")
 RANKS = ("alone", "rank0", "first")
+PREFIX = "FERRITE_"
+NAMES = (
+    *("CACHE_DIR", "CACHE_SHARED", "CACHE_LIMIT", "CACHE_FORM", "PINS", "ASSERT_PINNED", "RANKS", "DEVICES"),
+    *("NATIVE_GRAPHS", "PDL"),
+)
+"""The variables' names behind the prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +68,14 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     whose errors are to name the kernel. ``FERRITE_PDL=0`` has every kernel start after those before it have ended.
     ``TRITON_INTERPRET`` is Triton's own, and read as Triton reads it.
 
-    A limit that is no size is ignored, with one warning (`SettingWarning`): how much is kept decides nothing.
+    A limit that is no size is ignored, with one warning (`SettingWarning`): how much is kept decides nothing. So is a
+    variable whose name is almost one of these.
 
     Raises:
         OptionError: if another variable has a value that it cannot have.
     """
     environ = os.environ if environ is None else environ
+    _tell_misspelt(environ)
     shared = environ.get("FERRITE_CACHE_SHARED", "").split(os.pathsep)
     return Settings(
         cache_dir=_cache_dir(environ),
@@ -123,11 +132,21 @@ def _read_limit(environ: Mapping[str, str]) -> int:
     try:
         return parse_size(environ[name], name) if environ.get(name) else CACHE_LIMIT
     except OptionError as error:
-        text = f"{error}; it is ignored, the limit is {CACHE_LIMIT >> 30}GiB"
-        if text not in _IGNORED:
-            _IGNORED.add(text)
-            warn(SettingWarning(text), 5)
+        _warn_once(f"{error}; it is ignored, the limit is {CACHE_LIMIT >> 30}GiB")
         return CACHE_LIMIT
+
+
+def _tell_misspelt(environ: Mapping[str, str]) -> None:
+    for name in (name for name in environ if name.startswith(PREFIX)):
+        rest = name.removeprefix(PREFIX)
+        for meant in get_close_matches(rest, NAMES, n=1) if rest not in NAMES else ():
+            _warn_once(f"nobody reads the environment variable {name}; did you mean {PREFIX}{meant}?")
+
+
+def _warn_once(text: str) -> None:
+    if text not in _IGNORED:
+        _IGNORED.add(text)
+        warn(SettingWarning(text), 6)
 
 
 def parse_size(text: str, name: str) -> int:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
-from ferrite_runtime import Store, load_record, save_record
+from ferrite_runtime import PackageInvalid, Store, VersionUnsupported, load_record, save_record
 from ferrite_torch.calls.layouts import Layouts
 from ferrite_torch.calls.lazy_results import LazyResult
 from ferrite_torch.calls.shared_inputs import SharedBase
+from ferrite_torch.diagnostics.origins import Location
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class Artifact:
         changed: strides of the results that lie otherwise than they were traced, by position.
         donated: positions of the arguments that a backward may overwrite.
         names: what the user's program calls symbols of the program's sizes.
-        locations: of each origin of a kernel, with the whole path of its source line, for messages.
+        locations: where each origin of a kernel or an extern call is in the graph, for messages (`origins.Location`).
         captured: the target of each step that calls a place in the captured graph, with the position of its node, and
             why it is one.
     """
@@ -62,7 +63,7 @@ class Artifact:
     lazy: tuple[LazyResult, ...] = ()
     bases: tuple[SharedBase, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
-    locations: Mapping[str, str] = field(default_factory=dict)
+    locations: Mapping[str, Location] = field(default_factory=dict)
     captured: tuple[tuple[str, int, str], ...] = ()
 
     def to_record(self) -> dict[str, Any]:
@@ -95,7 +96,10 @@ class Artifact:
             lazy=tuple(map(LazyResult.from_record, record["lazy"])),
             bases=tuple(map(SharedBase.from_record, record["bases"])),
             names={str(symbol): str(name) for symbol, name in record["names"].items()},
-            locations={str(origin): str(location) for origin, location in record["locations"].items()},
+            locations={
+                str(origin): (int(number), str(description))
+                for origin, (number, description) in record["locations"].items()
+            },
             captured=tuple(
                 (str(target), int(location), str(reason)) for target, location, reason in record["captured"]
             ),
@@ -104,6 +108,10 @@ class Artifact:
 
 def _pairs(layouts: Layouts) -> list[list[Any]]:
     return [[position, list(strides)] for position, strides in layouts.items()]
+
+
+NO_PROGRAM = (PackageInvalid, VersionUnsupported, AttributeError, LookupError, TypeError, ValueError)
+"""What loading raises where a record is that of no program, or of one that this version does not know."""
 
 
 def recall_artifact(store: Store, key: str) -> Artifact | None:
@@ -115,6 +123,25 @@ def recall_artifact(store: Store, key: str) -> Artifact | None:
         log.warning("the stored graph %s does not read and was removed: %s", key[:12], error)
         store.remove(GRAPHS, key)
         return None
+
+
+def origins_in(program: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what the kernels of a program, and the extern calls of its graphs and its own, came from."""
+    steps = (step for body in (program, *program.get("graphs", ())) for step in body["steps"])
+    for each in (*program["kernels"], *steps):
+        yield from each.get("origin", ())
+
+
+def with_locations(program: Mapping[str, Any], locations: Mapping[str, str]) -> dict[str, Any]:
+    """Returns a program whose extern calls tell what they came from with the whole paths of the files, by origin."""
+
+    def description(step: dict[str, Any]) -> dict[str, Any]:
+        return step | {"origin": [locations.get(each, each) for each in step["origin"]]} if "origin" in step else step
+
+    def changed(body: Mapping[str, Any]) -> dict[str, Any]:
+        return {**body, "steps": list(map(description, body["steps"]))}
+
+    return changed(program) | ({"graphs": list(map(changed, program["graphs"]))} if "graphs" in program else {})
 
 
 def content_key(artifact: Artifact) -> str:

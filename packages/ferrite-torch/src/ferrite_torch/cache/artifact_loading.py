@@ -13,7 +13,7 @@ import torch
 
 import ferrite_runtime
 from ferrite_runtime import FerriteRuntimeError, LoadedProgram, load_program
-from ferrite_torch.cache.artifact import Artifact
+from ferrite_torch.cache.artifact import Artifact, with_locations
 from ferrite_torch.calls.compiled_graph import Boxed, CompiledGraph
 from ferrite_torch.calls.layouts import Layouts, copied, in_layouts
 from ferrite_torch.calls.lazy_results import LazyResult
@@ -37,14 +37,17 @@ def load_artifact(
     Raises:
         FerriteRuntimeError: the program does not load here.
     """
+    locations = {
+        origin: description for origin, (_, description) in artifact.locations.items() if description.isprintable()
+    }
     with without_modes():
-        compiled = load_program(artifact.program, options=runtime_options(options), captured=captured)
+        program = with_locations(artifact.program, locations)
+        compiled = load_program(program, options=runtime_options(options), captured=captured)
     call = in_layouts(boxed(compiled, artifact, tuple(constants)), artifact.layouts)
     call = on_bases(_sparing(call, artifact.donated), artifact.bases)
     if artifact.kind == "backward":
         call = _by_slices(call, compiled, artifact, tuple(constants))
-    run = _naming_locations(call, artifact.locations)
-    return CompiledGraph(run, wait=_naming_locations(compiled.wait, artifact.locations))
+    return CompiledGraph(_naming_locations(call, locations), wait=_naming_locations(compiled.wait, locations))
 
 
 def _naming_locations(function: Callable[..., Any], locations: Mapping[str, str]) -> Callable[..., Any]:

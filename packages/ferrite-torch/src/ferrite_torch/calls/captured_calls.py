@@ -42,21 +42,7 @@ def _bound(module: torch.fx.GraphModule, node: torch.fx.Node, reason: str) -> Fl
         held: operator.attrgetter(str(held.target))(module) for held in node.all_input_nodes if held.op == "get_attr"
     }
     attributes |= {held: made_object(held) for held in node.all_input_nodes if is_object(held)}
-    run = _launch_of(call, attributes) if call.is_user_kernel else _flat(call, attributes)
-    return _naming(run, origins_of(node)[0].description)
-
-
-def _naming(run: FlatCall, description: str) -> FlatCall:
-    """Returns a call whose errors, which are torch's, Triton's or the user's, have the op and its line as a note."""
-
-    def call(*values: Any) -> tuple[Any, ...]:
-        try:
-            return run(*values)
-        except Exception as error:
-            error.add_note(f"while {description} ran as a step of a compiled graph")
-            raise
-
-    return call
+    return _launch_of(call, attributes) if call.is_user_kernel else _flat(call, attributes)
 
 
 REMEDY = "nothing, unless its time matters; the rest of the graph is compiled"

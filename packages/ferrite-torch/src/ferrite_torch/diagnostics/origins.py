@@ -7,12 +7,12 @@ the same on every machine; messages name them as they can be opened (`Origin.des
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path, PurePath
 from types import BuiltinFunctionType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -20,6 +20,9 @@ from ferrite_torch.errors import Unsupported, located
 
 if TYPE_CHECKING:  # where all graphs come from the store, no layer that compiles is imported
     from ferrite_ir.language.graph import Origins
+
+Location: TypeAlias = tuple[int, str]
+"""The number of a node among the calls of its graph, -1 of what is no node; and its origin with the whole path."""
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -51,19 +54,29 @@ def _refusal(origins: Origins, reason: str, remedy: str) -> Unsupported:
     return error
 
 
-def locations_of(module: torch.fx.GraphModule, origins: Iterable[str]) -> dict[str, str]:
-    """Returns, for some of the origins of a graph's nodes as texts, these with the whole paths of their files.
-
-    Of two files of one name the first is taken.
-    """
-    wanted, found = frozenset(origins), dict[str, str]()
-    graphs = (each.graph for each in module.modules() if isinstance(each, torch.fx.GraphModule))
-    for node in (node for graph in graphs for node in graph.nodes):
-        if node.op == "call_function":
-            (origin,) = origins_of(node)
-            if str(origin) in wanted:
-                found.setdefault(str(origin), origin.description)
+def locations_of(module: torch.fx.GraphModule, origins: Iterable[str]) -> dict[str, Location]:
+    """Returns where some of the origins of a graph's nodes, given as texts, are: the first node of each text."""
+    wanted, found = frozenset(origins), dict[str, Location]()
+    for number, node in enumerate(_calls(module)):
+        (origin,) = origins_of(node)
+        if str(origin) in wanted:
+            found.setdefault(str(origin), (number, origin.description))
     return found
+
+
+def locations_in(module: torch.fx.GraphModule, locations: Mapping[str, Location]) -> dict[str, Location]:
+    """Returns the locations of a graph as they are in one with the same key, which may stand on other source lines."""
+    nodes = list(_calls(module))
+    return {
+        origin: (number, origins_of(nodes[number])[0].description if 0 <= number < len(nodes) else description)
+        for origin, (number, description) in locations.items()
+    }
+
+
+def _calls(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+    """Yields the calls of a graph, and of those that it holds, in an order that its key tells."""
+    graphs = (each.graph for each in module.modules() if isinstance(each, torch.fx.GraphModule))
+    return (node for graph in graphs for node in graph.nodes if node.op == "call_function")
 
 
 def op_name(node: torch.fx.Node) -> str:

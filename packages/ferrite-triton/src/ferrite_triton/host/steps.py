@@ -149,6 +149,9 @@ def _encode_extern(step: CallExtern, bound: Mapping[str, tuple[Binding, ...]]) -
     binds = [[binding.symbol, position, binding.axis] for position, name in names for binding in bound.get(name, ())]
     if binds:
         encoded["binds"] = binds
+    origin = list(dict.fromkeys(str(origin) for origin in definition.origins if str(origin)))
+    if origin:
+        encoded["origin"] = origin
     strides = [_result_strides(value, name) for value, name in zip(definition.results, step.results, strict=True)]
     return encoded | {"strides": strides} if any(row is not None for row in strides) else encoded
 

@@ -1,0 +1,101 @@
+"""Errors that operators raise while a compiled function runs: eager's, with the op and its line in a note."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from against_eager import compiled
+from ferrite_torch.diagnostics.statistics import compiled_programs
+
+
+@torch.library.custom_op("line_tests::refuse", mutates_args=())
+def refuse(x: Tensor) -> Tensor:
+    raise ValueError("not today")
+
+
+@refuse.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("line_tests::refuse_gradient", mutates_args=())
+def refuse_gradient(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+@refuse_gradient.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+refuse_gradient.register_autograd(lambda ctx, gradient: refuse(gradient))
+
+
+def alone(x: Tensor) -> Tensor:
+    return refuse(x * 2) + 1  # here
+
+
+def in_a_branch(x: Tensor) -> Tensor:
+    def then(x: Tensor) -> Tensor:
+        return refuse(x * 2) + 1  # here
+
+    return torch.cond(x.sum() > 0, then, lambda x: x - 1, (x,)) * 2
+
+
+def in_a_loop(x: Tensor) -> Tensor:
+    def body(count: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return count - 1, refuse(x * 2) + 1  # here
+
+    return torch.while_loop(lambda count, x: count > 0, body, (torch.tensor(2), x))[1] * 2  # type: ignore[attr-defined]
+
+
+def of_lapack(x: Tensor) -> Tensor:
+    return torch.linalg.cholesky(-x @ x.T - 1) + 1  # here
+
+
+def note_of(error: BaseException) -> str:
+    (note,) = error.__notes__
+    return note
+
+
+def marked_line(function: Callable[..., Tensor]) -> str:
+    """Returns the path and the number of the line of a function of this file that says that it is here."""
+    text = Path(__file__).read_text(encoding="utf-8")
+    lines = list(enumerate(text.splitlines(), 1))[function.__code__.co_firstlineno - 1 :]
+    return f"{__file__}:{next(number for number, line in lines if '# here' in line)}"
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [alone, in_a_branch, in_a_loop, of_lapack])
+def test_an_error_is_eagers_and_names_its_line(function: Callable[[Tensor], Tensor], *, dynamic: bool) -> None:
+    x = torch.ones(4, 4)
+    with pytest.raises((ValueError, torch.linalg.LinAlgError)) as expected:
+        function(x)
+    call = compiled(function, dynamic=dynamic)
+    for _ in range(2):
+        with pytest.raises(type(expected.value)) as found:
+            call(x)
+        assert str(found.value) == str(expected.value)
+        assert note_of(found.value).endswith(f" ({marked_line(function)}) ran as a step of a compiled graph")
+    steps = [step for body in bodies() for step in body["steps"] if step["do"] == "extern"]
+    assert all(step["origin"] for step in steps)
+    assert not any("captured" in step["target"] for step in steps)
+
+
+def bodies() -> list[dict]:
+    return [body for program in compiled_programs() for body in (program, *program.get("graphs", ()))]
+
+
+def test_an_error_in_a_backward_names_the_line_of_the_forward() -> None:
+    def function(x: Tensor) -> Tensor:
+        return refuse_gradient(x * 2).sin()  # here
+
+    loss = compiled(function)(torch.ones(4, requires_grad=True)).sum()
+    with pytest.raises(ValueError, match="not today") as found:
+        loss.backward()
+    assert marked_line(function) in note_of(found.value)
