@@ -77,7 +77,7 @@ PACKAGES = {
             needs=(),
             siblings=(),
             forbidden=("ferrite_ir", "ferrite_scheduler", "ferrite_triton", "ferrite_torch"),
-            extras=("torch", "triton", "interpreter", "plot"),
+            extras=("torch", "triton", "interpreter", "plot", "redis"),
         ),
         Package(
             "torch",
@@ -113,7 +113,7 @@ TORCHES = (
 )
 """What `matrix` takes in place of the pins of constraints.txt for these two; every other pin holds."""
 
-TEST_TOOLS = ("pytest", "pytest-xdist", "pytest-timeout", "hypothesis")
+TEST_TOOLS = ("pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "fakeredis")
 # The root settings hold for every package, whatever a package says for those who test it from its own folder.
 PYTEST = ("-c", str(ROOT / "pyproject.toml"), "-n", "auto", "--dist", "worksteal", "--timeout", "600")
 INTEGRATION_NEEDS = ("transformers", "nox")  # nox: test_repository.py reads this table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from ferrite_runtime.devices.descriptors import known_devices
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.measurements import Measurement, Situation
+from ferrite_runtime.store.http_server import StoreServer
 from ferrite_runtime.store.layers import LayeredStore
 from ferrite_runtime.tuning.choices import Choices
 from ferrite_runtime.tuning.kernel_tuning import situation_of
@@ -217,6 +219,24 @@ def test_why_miss_names_the_fields_that_differ(run: Run, store: LayeredStore, tm
     assert "device: 'NVIDIA H200" in reasons["measurement"]
     status, out = run("cache", "why-miss", spec_file(tmp_path, pointwise("a + 2")), "--device", "h200")
     assert out.count(f"kernel: {SPEC.id[:12]} there, {OTHER.id[:12]} here") == 2
+
+
+def test_why_miss_looks_at_servers(
+    run: Run, store: LayeredStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(store)
+    file = spec_file(tmp_path, pointwise("a + 1"))
+    monkeypatch.setenv("FERRITE_CACHE_DIR", str(tmp_path / "fresh"))
+    assert run("cache", "why-miss", file, "--device", "h200")[0] == 1
+    with StoreServer(store, ("127.0.0.1", 0)) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        shared = f"http://127.0.0.1:{server.port}?trust=network&timeout=20"
+        monkeypatch.setenv("FERRITE_CACHE_SHARED", shared)
+        status, value = run("cache", "why-miss", file, "--device", "h200", "--json")
+        assert (status, [each["hit"] for each in value["lookups"]]) == (0, [True, True])
+        status, value = run("cache", "export", tmp_path / "all.pack", "--json")
+        assert (status, value["entries"]) == (0, 3), "a binary, its note and a measurement"
+        server.shutdown()
 
 
 def test_why_miss_of_another_compiler(run: Run, store: LayeredStore, tmp_path: Path) -> None:

@@ -484,7 +484,7 @@ def test_database_is_loaded_when_it_is_needed() -> None:
 
 def test_settings_of_the_store() -> None:
     settings = read_settings({"FERRITE_CACHE_SHARED": "/a:/b", "FERRITE_CACHE_LIMIT": "2GiB", "HOME": "/h"})
-    assert settings.shared_dirs == (Path("/a"), Path("/b"))
+    assert settings.shared == (Path("/a"), Path("/b"))
     assert settings.cache_limit == 2 << 30
     assert read_settings({"FERRITE_CACHE_LIMIT": "0"}).cache_limit == 0
     for name, value in {

@@ -24,15 +24,24 @@ from ferrite_torch.errors import (
 from ferrite_torch.options import Options, parse_options
 
 if TYPE_CHECKING:
+    from ferrite_torch.cache.cache_file import CacheFile, load_caches, save_caches
     from ferrite_torch.exporting.export import export
     from ferrite_torch.inspection.explanation import Explanation, explain
 
 __version__ = "0.1.0"
 
-_LATE = {"Explanation": "inspection.explanation", "explain": "inspection.explanation", "export": "exporting.export"}
-"""Names by the module that defines them, which is imported when they are first used: it imports all layers."""
+_LATE = {
+    "CacheFile": "cache.cache_file",
+    "Explanation": "inspection.explanation",
+    "explain": "inspection.explanation",
+    "export": "exporting.export",
+    "load_caches": "cache.cache_file",
+    "save_caches": "cache.cache_file",
+}
+"""Names by the module that defines them, which is imported when they are first used: most import all layers."""
 
 __all__ = [
+    "CacheFile",
     "CompileError",
     "EnvironmentProblem",
     "Explanation",
@@ -49,8 +58,10 @@ __all__ = [
     "explain",
     "export",
     "ferrite",
+    "load_caches",
     "repeat_blocks",
     "reset_statistics",
+    "save_caches",
     "statistics",
 ]
 

@@ -1,4 +1,4 @@
-"""Shows, checks, carries and cleans the store of kernels and measurements, and explains misses."""
+"""Shows, checks, carries, serves and cleans the store of kernels and measurements, and explains misses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ferrite_runtime.commands import cache_contents, cache_misses, cache_transfer
+from ferrite_runtime.commands import cache_contents, cache_misses, cache_serving, cache_transfer
 from ferrite_runtime.commands.output import add_json
 
 
@@ -22,6 +22,7 @@ PARTS = {
     "gc": _Part(cache_contents.add_collect, cache_contents.run_collect),
     "export": _Part(cache_transfer.add_export, cache_transfer.run_export),
     "import": _Part(cache_transfer.add_import, cache_transfer.run_import),
+    "serve": _Part(cache_serving.add_arguments, cache_serving.run),
     "why-miss": _Part(cache_misses.add_arguments, cache_misses.run),
 }
 

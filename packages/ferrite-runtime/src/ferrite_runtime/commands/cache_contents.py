@@ -13,6 +13,7 @@ from ferrite_runtime.commands.output import FINE, FOUND, format_bytes, print_jso
 from ferrite_runtime.errors import FileUnwritable
 from ferrite_runtime.formats.measurements import RECORDS
 from ferrite_runtime.process.environment_variables import parse_size, read_settings
+from ferrite_runtime.process.store_addresses import StoreAddress
 from ferrite_runtime.store.backend import Backend, Busy, Unwritable
 from ferrite_runtime.store.layers import OLD_LAYOUT, LayeredStore
 
@@ -31,8 +32,7 @@ def run_stat(arguments: argparse.Namespace) -> int:
         print_json({"limit": limit, "layers": layers})
         return FINE
     for layer in layers:
-        role = "read-only layer" if layer["read_only"] else "store"
-        print(f"{role} {layer['folder']}: {layer['form']}, {format_bytes(layer['file_size'])} on disk")
+        print(_heading(layer))
         rows = [
             (kind["kind"], kind["entries"], format_bytes(kind["size"]), _age(kind["oldest"])) for kind in layer["kinds"]
         ]
@@ -42,21 +42,33 @@ def run_stat(arguments: argparse.Namespace) -> int:
     return FINE
 
 
-def _layers(store: LayeredStore) -> list[tuple[Path, Backend]]:
-    own = [] if store.own is None else [(store.root, store.own)]
-    return own + [(layer.folder, layer) for layer in store.layers]
+def _heading(layer: dict[str, Any]) -> str:
+    """Returns the line above the kinds of a layer."""
+    size = format_bytes(layer["file_size"])
+    if layer["remote"]:
+        role = "read-only server" if layer["read_only"] else "server"
+        return f"{role} {layer['folder']}: " + (layer["problem"] or f"{layer['form']}, {size}")
+    return f"{'read-only layer' if layer['read_only'] else 'store'} {layer['folder']}: {layer['form']}, {size} on disk"
 
 
-def _describe(layer: Backend, folder: Path) -> dict[str, Any]:
+def _layers(store: LayeredStore) -> list[tuple[Path | StoreAddress, Backend]]:
+    layers = store.layers if store.own is None else (store.own, *store.layers)
+    return [(layer.location, layer) for layer in layers]
+
+
+def _describe(layer: Backend, folder: Path | StoreAddress) -> dict[str, Any]:
     kinds = [
         {"kind": usage.kind, "entries": usage.entries, "size": usage.size, "oldest": usage.oldest}
         for usage in layer.usage()
     ]
+    size = layer.file_size()  # asked before `problem`, which is the last one
     return {
         "folder": str(folder),
         "form": layer.form,
+        "remote": layer.is_remote,
+        "problem": layer.problem,
         "read_only": layer.is_read_only,
-        "file_size": layer.file_size(),
+        "file_size": size,
         "kinds": kinds,
     }
 

@@ -30,4 +30,4 @@ def open_store(arguments: argparse.Namespace, *, is_filled: bool = True) -> Laye
         if is_filled and not arguments.dir.is_dir():
             raise FileUnreadable(arguments.dir, "there is no such folder")
         return LayeredStore(arguments.dir, (), settings.cache_limit, settings.cache_form)
-    return LayeredStore(settings.cache_dir, settings.shared_dirs, settings.cache_limit, settings.cache_form)
+    return LayeredStore(settings.cache_dir, settings.shared, settings.cache_limit, settings.cache_form)

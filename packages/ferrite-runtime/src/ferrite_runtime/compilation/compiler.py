@@ -25,6 +25,7 @@ from ferrite_runtime.kernel_source.origin import HERE, Origin
 from ferrite_runtime.process.environment_variables import read_settings
 from ferrite_runtime.process.forking import renewed_in_children
 from ferrite_runtime.process.options import Options
+from ferrite_runtime.process.store_addresses import StoreAddress
 from ferrite_runtime.store.interface import MemoryStore, Store, save_record
 from ferrite_runtime.store.layers import LayeredStore
 
@@ -128,6 +129,15 @@ class Compiler:
                 future = self._futures[key] = self._begin(job, key)
         return future
 
+    def prefetch(self, jobs: Sequence[Job]) -> None:
+        """Brings near the binaries of jobs that will be submitted, but for those that came prebuilt."""
+        wanted = {job_key(job): job for job in jobs}
+        with self._lock:
+            fresh = [key for key in wanted if key not in self._futures]
+        if self.library is not None:
+            fresh = [key for key in fresh if self.library.find(wanted[key]) is None]
+        self._store.prefetch(KERNELS, fresh)
+
     def _start_over(self) -> None:
         """Forgets what the parent of a forked process was still compiling: nobody will finish it here."""
         self._pid = os.getpid()
@@ -201,7 +211,9 @@ def _missing_binary(job: Job, library: Library | None) -> NoVariantForTarget:
 
 
 @functools.cache
-def disk_store(root: Path, shared: tuple[Path, ...] = (), limit: int = 0, form: str = "auto") -> LayeredStore:
+def disk_store(
+    root: Path, shared: tuple[Path | StoreAddress, ...] = (), limit: int = 0, form: str = "auto"
+) -> LayeredStore:
     """Returns the process's store in a folder."""
     return LayeredStore(root, shared, limit, form)
 
@@ -217,7 +229,7 @@ def choose_store(options: Options) -> Store:
     if not options.use_cache:
         return memory_store()
     settings = read_settings()
-    return disk_store(settings.cache_dir, settings.shared_dirs, settings.cache_limit, settings.cache_form)
+    return disk_store(settings.cache_dir, settings.shared, settings.cache_limit, settings.cache_form)
 
 
 _COMPILERS: dict[tuple[int | None, float, int], Compiler] = {}

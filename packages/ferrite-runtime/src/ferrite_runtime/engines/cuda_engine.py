@@ -26,7 +26,7 @@ from ferrite_runtime.engines.size_buckets import (
     is_bucketed,
 )
 from ferrite_runtime.formats.expressions import print_expr
-from ferrite_runtime.formats.kernel_spec import USER, KernelSpec
+from ferrite_runtime.formats.kernel_spec import USER
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Launch
 from ferrite_runtime.host.host_function import write_host
@@ -40,7 +40,7 @@ from ferrite_runtime.process.forking import renewed_in_children
 from ferrite_runtime.process.options import Options
 from ferrite_runtime.tuning.agreement import RankAgreement
 from ferrite_runtime.tuning.choices import Choices, no_measurements
-from ferrite_runtime.tuning.kernel_tuning import Budget
+from ferrite_runtime.tuning.kernel_tuning import Budget, situation_of
 from ferrite_runtime.tuning.pins import load_pins
 from ferrite_runtime.tuning.timing import EventMeter, SystemClock
 
@@ -120,11 +120,26 @@ Visit: TypeAlias = Callable[[Site, AnyKernel, int, tuple[Any, ...], tuple[Any, .
 """What launches: given the site, its kernel, the stream, the arguments, and the tensor that each of these lies in."""
 
 
-def _begin(spec: KernelSpec, machine: Machine, is_expected: bool) -> AnyKernel:  # noqa: FBT001 - private
-    """Returns a kernel on a device, its compilation started if it is expected to run."""
-    if not is_bucketed(spec):
-        return DeviceKernel.begin(spec, machine)
-    return BucketedKernel.begin(spec, machine) if is_expected else BucketedKernel(spec, machine)
+def begin_kernels(program: Program, machine: Machine) -> dict[str, AnyKernel]:
+    """Returns a program's kernels on a device by id, the compilation of those started that are expected to run.
+
+    What is known of them is asked for together: first what was measured, then the binaries of what is chosen. Of a
+    store on another machine that is two requests.
+    """
+    expected = expected_kernels(program)
+    bucketed = {spec.id: BucketedKernel(spec, machine) for spec in program.kernels if is_bucketed(spec)}
+    likely = [kernel for name, kernel in bucketed.items() if name in expected]
+    plain = [spec for spec in program.kernels if spec.id not in bucketed]
+    situations = [situation_of(spec, machine.facts) for spec in plain]
+    situations += [each for kernel in likely for each in kernel.expected_situations()]
+    if machine.effort.measures and not machine.is_forced:
+        machine.choices.prefetch(situations)
+    alone = {spec.id: DeviceKernel.prepare(spec, machine) for spec in plain}
+    begun = [*alone.values(), *(each for kernel in likely for each in kernel.prepare())]
+    machine.compiler.prefetch([job for kernel in begun for job in kernel.jobs(kernel.candidates)])
+    for kernel in begun:
+        kernel.submit(kernel.candidates)
+    return {spec.id: bucketed.get(spec.id) or alone[spec.id] for spec in program.kernels}
 
 
 def expected_kernels(program: Program) -> frozenset[str]:
@@ -170,9 +185,7 @@ class CudaEngine:
     def device_kernels(self, index: int) -> Mapping[str, AnyKernel]:
         """Returns the kernels on a device by id, starting their compilation where it is new."""
         if index not in self.kernels:
-            machine = self.make_machine(index)
-            expected = expected_kernels(self.program)
-            self.kernels[index] = {spec.id: _begin(spec, machine, spec.id in expected) for spec in self.program.kernels}
+            self.kernels[index] = begin_kernels(self.program, self.make_machine(index))
         return self.kernels[index]
 
     def wait(self) -> None:

@@ -126,7 +126,20 @@ class DeviceKernel:
         sizes: Mapping[str, int] | None = None,
         divisors: Divisors = (),
     ) -> DeviceKernel:
-        """Returns the kernel with the compilation of its candidates started.
+        """Returns the kernel with the compilation of its candidates started: see `prepare` and `submit`."""
+        kernel = cls.prepare(spec, machine, sizes, divisors)
+        kernel.submit(kernel.candidates)
+        return kernel
+
+    @classmethod
+    def prepare(
+        cls,
+        spec: KernelSpec,
+        machine: Machine,
+        sizes: Mapping[str, int] | None = None,
+        divisors: Divisors = (),
+    ) -> DeviceKernel:
+        """Returns the kernel with its candidates chosen, none of which compiles yet.
 
         Args:
             spec: the kernel.
@@ -142,7 +155,7 @@ class DeviceKernel:
         if remembered is not None and (problem := misfit(spec, remembered, sizes or spec.hint_sizes())):
             _refuse_config(remembered, problem, situation, machine)
             remembered = None
-        kernel = cls(
+        return cls(
             spec,
             machine,
             candidates if remembered is None else (remembered,),
@@ -150,13 +163,15 @@ class DeviceKernel:
             sizes=sizes,
             divisors=divisors,
         )
-        kernel.submit(kernel.candidates)
-        return kernel
 
     def submit(self, configs: Sequence[Config]) -> None:
         """Starts compiling configs."""
-        for config in configs:
-            self.machine.compiler.submit(Job(self.spec, config, self.machine.facts.target, divisors=self.divisors))
+        for job in self.jobs(configs):
+            self.machine.compiler.submit(job)
+
+    def jobs(self, configs: Sequence[Config]) -> list[Job]:
+        """Returns what the compiler is given for configs."""
+        return [Job(self.spec, config, self.machine.facts.target, divisors=self.divisors) for config in configs]
 
     # --- compiled forms ---------------------------------------------------------------------------------------------
 

@@ -7,13 +7,15 @@ its divisors or its very value count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ferrite_runtime.engines.cuda_kernels import DeviceKernel, Machine
-from ferrite_runtime.formats.divisors import divisor_of, divisor_text
+from ferrite_runtime.formats.divisors import Divisors, divisor_of, divisor_text
 from ferrite_runtime.formats.expressions import print_expr
 from ferrite_runtime.formats.kernel_spec import USER, KernelSpec
+from ferrite_runtime.formats.measurements import Situation
+from ferrite_runtime.tuning.kernel_tuning import situation_of
 
 Bucket: TypeAlias = tuple[int, ...]
 """For each size param what divides it (see `divisor_of`), then for each symbolic axis the bits of its last position.
@@ -21,6 +23,12 @@ Bucket: TypeAlias = tuple[int, ...]
 Then the values of the size params whose values count. Templates have none: their sizes lie in no address, and they have
 no config to choose.
 """
+
+
+def expected_sizes(spec: KernelSpec) -> dict[str, int] | None:
+    """Returns the values that the size params of a kernel are expected to have, None where nobody knows one."""
+    hints = {param.name: param.hint for param in spec.params if param.role == "size"}
+    return None if None in hints.values() else {name: int(hint or 0) for name, hint in hints.items()}
 
 
 class BucketedKernel:
@@ -31,14 +39,17 @@ class BucketedKernel:
         self.machine = machine
         self._kernels: dict[Bucket, DeviceKernel] = {}
 
-    @classmethod
-    def begin(cls, spec: KernelSpec, machine: Machine) -> BucketedKernel:
-        """Returns the kernel with the compilation for the expected sizes started, where they are known."""
-        kernel = cls(spec, machine)
-        hints = {param.name: param.hint for param in spec.params if param.role == "size"}
-        if None not in hints.values():
-            kernel.at({name: int(hint or 0) for name, hint in hints.items()})
-        return kernel
+    def prepare(self) -> list[DeviceKernel]:
+        """Returns the kernel for the expected sizes, its compilation to be started; none, where nothing is expected."""
+        sizes = expected_sizes(self.spec)
+        return [] if sizes is None else [self.at(sizes, DeviceKernel.prepare)]
+
+    def expected_situations(self) -> list[Situation]:
+        """Returns what the choice for the expected sizes depends on, where these are known."""
+        sizes = expected_sizes(self.spec)
+        if sizes is None:
+            return []
+        return [situation_of(self.spec, self.machine.facts, *self._choosing(bucket_of(self.spec, sizes), sizes))]
 
     def wait(self) -> None:
         """Waits for what was begun."""
@@ -50,18 +61,21 @@ class BucketedKernel:
         pairs = zip(self.spec.params, arguments, strict=True)
         return self.at({param.name: value for param, value in pairs if param.role == "size"})
 
-    def at(self, sizes: Mapping[str, int]) -> DeviceKernel:
-        """Returns the kernel for these values of the size params."""
+    def at(self, sizes: Mapping[str, int], make: Callable[..., DeviceKernel] = DeviceKernel.begin) -> DeviceKernel:
+        """Returns the kernel for these values of the size params; ``make`` makes one that is new."""
         key = bucket_of(self.spec, sizes)
         found = self._kernels.get(key)
         if found is None:
-            names = _promised(self.spec)
-            indices = [position for position, param in enumerate(self.spec.params) if param.name in names]
-            divisors = tuple((index, part) for index, part in zip(indices, key, strict=False) if part > 1)
-            choosing = {name: sizes[name] for name in keys_of(self.spec)} if self.spec.form == USER else None
-            axes = self.spec.axis_sizes(sizes) if choosing is None else choosing
-            found = self._kernels[key] = DeviceKernel.begin(self.spec, self.machine, axes, divisors)
+            found = self._kernels[key] = make(self.spec, self.machine, *self._choosing(key, sizes))
         return found
+
+    def _choosing(self, key: Bucket, sizes: Mapping[str, int]) -> tuple[Mapping[str, int], Divisors]:
+        """Returns the sizes and the divisors that the config of a bucket is chosen for."""
+        names = _promised(self.spec)
+        indices = [position for position, param in enumerate(self.spec.params) if param.name in names]
+        divisors = tuple((index, part) for index, part in zip(indices, key, strict=False) if part > 1)
+        choosing = {name: sizes[name] for name in keys_of(self.spec)} if self.spec.form == USER else None
+        return self.spec.axis_sizes(sizes) if choosing is None else choosing, divisors
 
     def launch_first(self, stream: int, arguments: Sequence[Any], owners: Sequence[Any]) -> None:
         """Launches, choosing the bucket's config first where there is none: see `DeviceKernel.launch_first`."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
 from ferrite_runtime.errors import OptionError, SettingWarning, warn
 from ferrite_runtime.process.option_ranges import did_you_mean
+from ferrite_runtime.process.store_addresses import StoreAddress, parse_layers
 
 CACHE_LIMIT = 4 << 30
 """Bytes that the store may have, unless told otherwise."""
@@ -18,7 +19,17 @@ CACHE_FORMS = ("auto", "sqlite", "packs")
 RANKS = ("alone", "rank0", "first")
 PREFIX = "FERRITE_"
 NAMES = (
-    *("CACHE_DIR", "CACHE_SHARED", "CACHE_LIMIT", "CACHE_FORM", "PINS", "ASSERT_PINNED", "RANKS", "DEVICES"),
+    *(
+        "CACHE_DIR",
+        "CACHE_SHARED",
+        "CACHE_TOKEN",
+        "CACHE_LIMIT",
+        "CACHE_FORM",
+        "PINS",
+        "ASSERT_PINNED",
+        "RANKS",
+        "DEVICES",
+    ),
     *("NATIVE_GRAPHS", "PDL"),
 )
 """The variables' names behind the prefix."""
@@ -30,9 +41,10 @@ class Settings:
 
     Attributes:
         cache_dir: folder of the store on disk.
-        shared_dirs: folders of read-only layers below it.
+        shared: folders and addresses of the layers below it, read-only unless an address says otherwise.
         cache_limit: bytes that the store may have; 0 for no limit.
         cache_form: what the store is kept in.
+        cache_token: what servers of stores are to know this user by; empty for none.
         pins: file of pinned choices.
         must_pin: whether a kernel without a pinned choice is an error.
         ranks: how the ranks of a distributed program choose.
@@ -43,9 +55,10 @@ class Settings:
     """
 
     cache_dir: Path
-    shared_dirs: tuple[Path, ...] = ()
+    shared: tuple[Path | StoreAddress, ...] = ()
     cache_limit: int = CACHE_LIMIT
     cache_form: str = "auto"
+    cache_token: str = field(default="", repr=False)
     pins: Path | None = None
     must_pin: bool = False
     ranks: str = "alone"
@@ -59,8 +72,9 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Returns the settings of the environment.
 
     ``FERRITE_CACHE_DIR`` names the store's folder; without it the XDG cache folder is used, and where there is no
-    home folder either, one below the folder for temporary files. ``FERRITE_CACHE_SHARED`` lists folders of read-only
-    layers, ``FERRITE_CACHE_LIMIT`` bounds its size (``4GiB``; ``0`` for no bound), ``FERRITE_CACHE_FORM`` is ``auto``,
+    home folder either, one below the folder for temporary files. ``FERRITE_CACHE_SHARED`` lists folders and
+    addresses of the layers below it, ``FERRITE_CACHE_TOKEN`` is shown to servers at these addresses,
+    ``FERRITE_CACHE_LIMIT`` bounds its size (``4GiB``; ``0`` for no bound), ``FERRITE_CACHE_FORM`` is ``auto``,
     ``sqlite`` or ``packs``. ``FERRITE_PINS`` names a file of pinned choices, ``FERRITE_ASSERT_PINNED=1`` makes a kernel
     without one an error, ``FERRITE_RANKS`` is ``alone``, ``rank0`` or ``first``. ``FERRITE_DEVICES`` lists folders of
     device descriptors; without it there is one, ``ferrite/devices`` in the XDG folder of configurations.
@@ -76,12 +90,12 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """
     environ = os.environ if environ is None else environ
     _tell_misspelt(environ)
-    shared = environ.get("FERRITE_CACHE_SHARED", "").split(os.pathsep)
     return Settings(
         cache_dir=_cache_dir(environ),
-        shared_dirs=tuple(Path(folder).expanduser() for folder in shared if folder),
+        shared=parse_layers(environ.get("FERRITE_CACHE_SHARED", "")),
         cache_limit=_read_limit(environ),
         cache_form=_read_choice(environ, "FERRITE_CACHE_FORM", CACHE_FORMS),
+        cache_token=environ.get("FERRITE_CACHE_TOKEN", ""),
         pins=Path(environ["FERRITE_PINS"]).expanduser() if environ.get("FERRITE_PINS") else None,
         must_pin=_read_choice(environ, "FERRITE_ASSERT_PINNED", ("0", "1")) == "1",
         ranks=_read_choice(environ, "FERRITE_RANKS", RANKS),

@@ -1,4 +1,4 @@
-"""What keeps the entries of one folder, and the one form in which all of them keep an entry."""
+"""What keeps the entries of one folder or server, and the one form in which all of them keep an entry."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ferrite_runtime.formats.binary import CorruptEntry
 from ferrite_runtime.formats.measurements import RECORDS
+from ferrite_runtime.process.store_addresses import StoreAddress
 
 # A use is noted at most this often, in seconds: what is used every day is never the least recently used.
 USE_GRAIN = 12 * 3600
@@ -47,14 +48,20 @@ class Damage:
 
 
 class Backend(Protocol):
-    """The entries of one folder; every method may be called by many threads and processes at once.
+    """The entries of one folder, or of a server; every method may be called by many threads and processes at once.
 
     ``save`` and ``remove`` raise `Busy` or `Unwritable`; reading never raises: what cannot be read is not there.
     """
 
     form: str
-    folder: Path
     is_read_only: bool
+    is_remote: bool
+    problem: str
+    """Why it did not answer when it was last asked; empty if it did."""
+
+    @property
+    def location(self) -> Path | StoreAddress:
+        """The folder, or where on the network it is."""
 
     def load(self, kind: str, key: str) -> bytes | None:
         """Returns the stored bytes, or None."""

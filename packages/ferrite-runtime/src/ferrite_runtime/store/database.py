@@ -76,9 +76,11 @@ class Database:
     """
 
     form = "sqlite"
+    is_remote = False
+    problem = ""
 
     def __init__(self, folder: Path, limit: int = 0, *, is_read_only: bool = False) -> None:
-        self.folder = folder
+        self.folder = self.location = folder
         self.limit = limit
         self.is_read_only = is_read_only
         self._lock = threading.RLock()

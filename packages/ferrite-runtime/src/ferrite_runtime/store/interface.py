@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from ferrite_runtime.formats.binary import CorruptEntry, seal, unseal
@@ -13,6 +13,9 @@ _LOG = logging.getLogger("ferrite_runtime")
 
 PICKLES = "pickles"
 """The kind of the digests of files that may be unpickled, because this user wrote them; nobody else's are taken in."""
+
+LOCAL_KINDS = frozenset({"native", PICKLES})
+"""Kinds of entries that a processor runs, or that say what is run: they are made on the machine that runs them."""
 
 
 class Store(Protocol):
@@ -29,6 +32,9 @@ class Store(Protocol):
 
     def scan(self, kind: str, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         """Yields key and bytes of the entries of a kind whose keys begin so."""
+
+    def prefetch(self, kind: str, keys: Iterable[str] = (), prefixes: Iterable[str] = ()) -> None:
+        """Brings near what will be asked for, by key or by what keys begin with, where a part of the store is far."""
 
 
 class MemoryStore:
@@ -53,6 +59,9 @@ class MemoryStore:
         """Yields key and bytes of the entries of a kind whose keys begin so, in the order of their keys."""
         keys = sorted(key for entry, key in self.entries if entry == kind and key.startswith(prefix))
         yield from ((key, self.entries[kind, key]) for key in keys)
+
+    def prefetch(self, kind: str, keys: Iterable[str] = (), prefixes: Iterable[str] = ()) -> None:
+        """Does nothing: all of it is here."""
 
 
 def load_sealed(store: Store, kind: str, key: str) -> bytes | None:

@@ -8,6 +8,8 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from ferrite_runtime.formats.binary import CorruptEntry
+
 _MAGIC = b"FeP2"
 PUT, REMOVE, USE = 0, 1, 2
 # Magic, operation, bytes of the kind, of the key, and of the sealed data, nanoseconds since 1970; then the checksum.
@@ -75,6 +77,22 @@ def read_frames(path: Path, start: int) -> Reading:
     except OSError:
         pass
     return Reading(tuple(frames), end, damaged)
+
+
+def unpack_frames(data: bytes) -> list[tuple[str, str, bytes]]:
+    """Returns kind, key and sealed bytes of each frame in a message that is nothing but frames of entries.
+
+    Raises:
+        CorruptEntry: it is something else, or was cut.
+    """
+    found, start = [], 0
+    while start < len(data):
+        frame = _read_head(data[start : start + _MOST_NAMES], start)
+        if frame is None or frame.operation != PUT or frame.start + frame.size > len(data):
+            raise CorruptEntry(f"{len(data) - start} bytes of it are no entries")
+        start = frame.start + frame.size
+        found.append((frame.kind, frame.key, data[frame.start : start]))
+    return found
 
 
 def _next_frame(data: bytes, start: int, size: int) -> int:

@@ -116,9 +116,11 @@ class Packs:
     """
 
     form = "packs"
+    is_remote = False
+    problem = ""
 
     def __init__(self, folder: Path, limit: int = 0, *, is_read_only: bool = False, rest: float = _REST) -> None:
-        self.folder = folder
+        self.folder = self.location = folder
         self.limit = limit
         self.is_read_only = is_read_only
         self.rest = rest

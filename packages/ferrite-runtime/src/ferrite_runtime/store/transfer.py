@@ -14,12 +14,10 @@ from ferrite_runtime.formats.binary import CorruptEntry, unseal
 from ferrite_runtime.formats.measurements import RECORDS, Measurement, merge
 from ferrite_runtime.process.files import refuse_special
 from ferrite_runtime.store.backend import seal_entry, unseal_entry
-from ferrite_runtime.store.interface import PICKLES, Store, seal_record, unseal_record
+from ferrite_runtime.store.interface import LOCAL_KINDS, Store, seal_record, unseal_record
 from ferrite_runtime.store.measurement_entries import load_measurement
-from ferrite_runtime.store.pack_frames import PUT, pack_frame, read_frames
+from ferrite_runtime.store.pack_frames import PUT, pack_frame, read_frames, unpack_frames
 
-# Kinds of entries that a processor runs, or that say what is run: they are made on the machine that runs them.
-LOCAL_KINDS = frozenset({"native", PICKLES})
 LINES = ".jsonl"
 
 
@@ -64,6 +62,40 @@ def export_entries(store: Store, kinds: Iterable[str], file: Path) -> int:
     return count
 
 
+def pack_entries(store: Store, names: Iterable[tuple[str, str]]) -> tuple[bytes, int]:
+    """Returns entries as a pack, the same ones as the same bytes, and how many; those that are gone are left out."""
+    frames = []
+    for kind, key in sorted(names):
+        data = None if kind in LOCAL_KINDS else store.load(kind, key)
+        if data is not None:
+            frames.append(pack_frame(PUT, kind, key, 0, seal_entry(kind, key, data)))
+    return b"".join(frames), len(frames)
+
+
+def take_pack(store: Store, content: bytes) -> Transfer:
+    """Takes the entries of a pack into a store, as `import_entries` does those of a file.
+
+    Raises:
+        CorruptEntry: it is no pack, or was cut.
+    """
+    refused: list[str] = []
+    return take_entries(store, _sound_entries(unpack_frames(content), refused), refused)
+
+
+def _sound_entries(frames: Iterable[tuple[str, str, bytes]], refused: list[str]) -> Iterator[tuple[str, str, bytes]]:
+    """Yields the entries that are whole and not of a kind that stays on its machine."""
+    for kind, key, sealed in frames:
+        try:
+            data = unseal_entry(kind, key, sealed)
+        except CorruptEntry as error:
+            refused.append(f"{kind}/{key[:24]}: {error}")
+            continue
+        if kind in LOCAL_KINDS:
+            refused.append(f"{kind}/{key[:24]}: code for this processor is not taken from others")
+        else:
+            yield kind, key, data
+
+
 def import_entries(store: Store, file: Path) -> Transfer:
     """Takes the entries of an exported file into a store: what it does not have, and measurements that are later.
 
@@ -73,7 +105,19 @@ def import_entries(store: Store, file: Path) -> Transfer:
     """
     refuse_special(file)
     refused: list[str] = []
-    entries = _read_lines(file, refused) if file.suffix == LINES else _read_pack(file, refused)
+    return take_entries(
+        store, _read_lines(file, refused) if file.suffix == LINES else _read_pack(file, refused), refused
+    )
+
+
+def take_entries(store: Store, entries: Iterable[tuple[str, str, bytes]], refused: list[str]) -> Transfer:
+    """Takes entries into a store: what it does not have, and measurements that are later.
+
+    Args:
+        store: takes them.
+        entries: kind, key and bytes of each; what makes them may add to ``refused``.
+        refused: reasons why entries were not taken, to which those found here are added.
+    """
     taken = known = 0
     for kind, key, data in entries:
         reason = _check_measurement(key, data) if kind == RECORDS else ""

@@ -4,7 +4,7 @@ Each function says why it needs what torch does not publish. The modules are by 
 
 - `dynamo`: the registry of backends, floats as inputs, restarts, nested inputs; `dynamo_state`: what it remembers
 - `aot`: the call of AOTAutograd; `partitioning`: forward and backward; `whole_ops`: ops that autograd sees whole
-- `aot_cache`: graphs that AOTAutograd keeps between processes
+- `aot_cache`: graphs that AOTAutograd keeps between processes; `cache_artifacts`: all of torch's caches as one list
 - `aot_metadata`: what AOTAutograd knows of the graph being compiled
 - `tracing`, `attention`: functions traced without dynamo, as exporting does
 - `fake_tensors`, `symbolic_shapes`: tensors without data, numbers without values

@@ -41,6 +41,29 @@ class Keeper(Protocol):
         """Tells the user, once, that entries cannot be written to a folder."""
 
 
+class RegisterOnly:
+    """A keeper of entries that come from elsewhere and that a user has vouched for; it makes no keys.
+
+    Args:
+        register: remembers key, digest and size of an entry.
+    """
+
+    def __init__(self, register: Callable[[str, str, int], None]) -> None:
+        self.register = register
+
+    def key(self, module: torch.fx.GraphModule, inputs: Sequence[Any], given: list[str]) -> str:
+        """Raises: nothing is compiled under this keeper."""
+        raise NotImplementedError
+
+    def registered(self, key: str) -> Sequence[tuple[str, int]]:
+        """Returns nothing: nothing is looked up under this keeper."""
+        return ()
+
+    def refuse_folder(self, folder: Path, error: OSError) -> None:
+        """Logs that an entry cannot be written."""
+        log.warning("entries of AOTAutograd's cache cannot be written to %s: %s", folder, error)
+
+
 _keeper: ContextVar[Keeper | None] = ContextVar("ferrite_keeper", default=None)
 _PREFIX = "aferrite-"
 """What the keys of our entries begin with."""
@@ -244,6 +267,18 @@ def _write_entry(cache: Any, key: str, content: bytes) -> None:
     except OSError as error:
         keeper.refuse_folder(Path(error.filename or "") if folder is None else folder.parent, error)
         refuse_to_store(f"it cannot be written: {error}")
+
+
+def take_entry(keeper: Keeper, key: str, content: bytes) -> None:
+    """Writes an entry of ours that came from elsewhere, and has a keeper vouch for it."""
+    from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache, BypassAOTAutogradCache
+
+    token = _keeper.set(keeper)
+    try:
+        with suppress(BypassAOTAutogradCache):  # the keeper has told of it
+            _write_entry(AOTAutogradCache, key, content)
+    finally:
+        _keeper.reset(token)
 
 
 def _described(config: Any) -> list[str]:
