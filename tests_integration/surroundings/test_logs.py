@@ -23,10 +23,10 @@ TEXTS = {
 }
 
 
-def shown(logs: str | None, folder: Path, more: str = "") -> str:
+def shown(logs: str | None, folder: Path, more: str = "", program: str = PROGRAM) -> str:
     """Returns what a program wrote to its error stream under these logs."""
     env = {"TORCH_LOGS": logs, "TORCH_LOGS_FORMAT": "%(name)s %(message)s", "FERRITE_CACHE_DIR": str(folder)}
-    done = run("-c", more + PROGRAM, env=env)
+    done = run("-c", more + program, env=env)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -43,6 +43,12 @@ def test_ferrite_is_a_log_of_torch(tmp_path: Path) -> None:
 def test_each_kind_has_a_log_of_its_own(tmp_path: Path) -> None:
     text = shown("ferrite.schedule, ferrite.kernels", tmp_path)
     assert {name for name, mark in TEXTS.items() if mark in text} == {"schedule", "kernels"}, text
+
+
+def test_the_switch_of_a_graph_is_shown(tmp_path: Path) -> None:
+    beside = PROGRAM.replace('backend="ferrite"', 'backend="ferrite", options={"compile_budget_s": 100}')
+    text = shown("ferrite.background", tmp_path, program=beside)
+    assert "ferrite.background inference graph: ready, calls are compiled from now on" in text, text
 
 
 def test_nobody_else_is_shown_them(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def ferrite(
         FerriteError: the graph cannot be compiled, and ``options={"fallback": False}``.
     """
     chosen = parse_options(mode, options)
-    check_environment()
+    check_environment(chosen)
     if not any(isinstance(value, (list, tuple, dict)) for value in inputs):
         return _compiled(module, inputs, chosen, module, module.forward)
     # As compiled autograd passes them: a list that is to be emptied, and sizes. Torch flattens them into one such list.
@@ -194,11 +194,24 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
         # are the functions that its steps call as they were captured. What AOTAutograd's cache loads gets no tokens.
         is_whole = not constant_paths(module) and not has_guarded_floats() and not has_effects(module)
         is_whole = is_whole and not compiled.calls_captured
-        if options.fallback:
+        if compiled.rest is not None:
+            from ferrite_torch.calls.background import go_on_beside  # noqa: PLC0415
+
+            compiled.rest = rare_collections()(compiled.rest)
+            go_on_beside(compiled, kind, options.budget_s or 0.0, partial(_give_up, options=options, module=module))
+        elif options.fallback:
             compiled.fall_back(lambda error: announce_eager(translate(error, "compiling kernels"), module))
         return mark_storable(compiled, compiled.key if is_whole else None, options, plan) if plan else compiled
 
     return compile_one
+
+
+def _give_up(error: Exception, options: Options, module: torch.fx.GraphModule) -> None:
+    """Says that a graph stays as it is because it did not compile beside its calls, or raises why."""
+    translated = translate(error, "compiling kernels")
+    if not options.fallback or isinstance(translated, _NEVER_EAGER):
+        raise translated from error
+    announce_eager(translated, module)
 
 
 def _check_devices(module: torch.nn.Module, inputs: Sequence[Any]) -> None:

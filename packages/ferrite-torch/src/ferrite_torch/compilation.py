@@ -68,6 +68,23 @@ class Compilation:
     externs: tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Simplified:
+    """A graph that needs nothing of torch any more to become programs.
+
+    Attributes:
+        lowered: the graph as it was lowered.
+        module: it, and the graphs that it calls, after the passes.
+        donated: names of inputs whose storage programs may take.
+        held: names of inputs that others hold after a call.
+    """
+
+    lowered: LoweredModule
+    module: Module
+    donated: frozenset[str]
+    held: frozenset[str]
+
+
 CHEAPER = "it costs less than a kernel of ours, or nothing says what that would cost"
 """Why a product of matrices that has a kernel is an extern call."""
 
@@ -102,16 +119,46 @@ def compile_for_targets(
     Raises:
         FerriteError: some layer refused; others raise what they like, which ``watch.current`` puts a name to.
     """
-    policy = policy_of(options)
+    simplified = simplify_graph(module, kind, options, facts, watch, device)
+    return emit_programs(simplified, kind, options, targets, watch, oracle)
+
+
+def simplify_graph(
+    module: torch.fx.GraphModule,
+    kind: str,
+    options: Options,
+    facts: GraphFacts,
+    watch: Phases,
+    device: str | None = None,
+) -> Simplified:
+    """Returns a graph lowered and simplified: all that is asked of torch, guards on sizes among it, is asked here.
+
+    Arguments and errors are those of `compile_for_targets`.
+    """
     with watch.phase("lower"):
-        lowered = _lowered(module, kind, options, facts, policy, device)
+        lowered = _lowered(module, kind, options, facts, policy_of(options), device)
     if options.extern == "error":
         refuse_fallbacks(lowered.fallbacks, OTHER_DEVICE)
     with watch.phase("passes"):
         log_lowered(kind, lowered.module)
         simplified = _simplified(lowered.module, options)
         log_graph(kind, simplified)
-    donated, held = donated_names(lowered, facts.donated), held_names(lowered, facts.held)
+    return Simplified(lowered, simplified, donated_names(lowered, facts.donated), held_names(lowered, facts.held))
+
+
+def emit_programs(
+    graph: Simplified,
+    kind: str,
+    options: Options,
+    targets: Mapping[str, Target],
+    watch: Phases,
+    oracle: Callable[[Target], CostOracle] = no_machine,
+) -> Compilation:
+    """Returns a graph scheduled and written for each target. Where its sizes are numbers, any thread may do that.
+
+    Arguments and errors are those of `compile_for_targets`.
+    """
+    policy, lowered, simplified = policy_of(options), graph.lowered, graph.module
     externs = lowered.externs
     schedules: list[Schedule] = []
     programs: list[dict[str, Any]] = []
@@ -123,7 +170,9 @@ def compile_for_targets(
             called = [call for each in chosen for call in each.calls]
             externs = externs if schedules else (*externs, *((call, CHEAPER) for call in called))
         with watch.phase("schedule", name):
-            plan = schedule_module(Module(tuple(each.graph for each in chosen)), target, policy, donated, held)
+            plan = schedule_module(
+                Module(tuple(each.graph for each in chosen)), target, policy, graph.donated, graph.held
+            )
             schedules.append(replace(plan, choices=tuple(choice for each in chosen for choice in each.choices)))
             log_schedule(kind, schedules[-1])
         with watch.phase("emit", name):

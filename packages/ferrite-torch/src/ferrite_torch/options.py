@@ -57,6 +57,9 @@ class Options:
             makes them, and counts them.
         policy: scheduler thresholds to change, by the field names of ``ferrite_scheduler.Policy``.
         target: device facts to change, by the field names of ``ferrite_scheduler.Target``.
+        background: run each graph op by op until its kernels are compiled, then switch: a ``compile_budget_s`` of 0.
+        compile_budget_s: seconds for which calls wait for the compilation of a graph, from when it goes on beside them;
+            after that they run op by op until it is ready. None waits as long as it takes.
     """
 
     fallback: bool = True
@@ -81,11 +84,23 @@ class Options:
     extern: str = "allow"
     policy: Mapping[str, Any] = field(default_factory=dict)
     target: Mapping[str, Any] = field(default_factory=dict)
+    background: bool = False
+    compile_budget_s: float | None = None
+
+    @property
+    def budget_s(self) -> float | None:
+        """Seconds for which calls wait for a compilation; None without a limit."""
+        return 0.0 if self.background else self.compile_budget_s
 
     def __post_init__(self) -> None:
         problem = find_problem({name: getattr(self, name) for name in RANGES}, RANGES, repr)
         if problem:
             raise OptionError(f"option {problem}")
+        if self.background and self.compile_budget_s is not None:
+            raise OptionError(
+                f"options background=True and compile_budget_s={self.compile_budget_s!r} are both given: background "
+                "is a budget of 0. Give one of them"
+            )
         if self.policy or self.target:
             _check_scheduler(self.policy, self.target)
 
@@ -101,13 +116,15 @@ def _check_scheduler(policy: Mapping[str, Any], target: Mapping[str, Any]) -> No
             raise OptionError(f"option {option!r}: {error}") from None
 
 
+MAYBE_SECONDS = Range((int, float, type(None)), least=SECONDS.least, most=SECONDS.most, unit=SECONDS.unit)
+
 RANGES: dict[str, Range] = {
     "fallback": BOOL,
     "interpret": MAYBE_BOOL,
     "tune": Range((str, type(None)), (None, "none", "default", "quick", "full", "max")),
     "workers": PROCESSES,
     "use_cache": BOOL,
-    "tuning_seconds": Range((int, float, type(None)), least=SECONDS.least, most=SECONDS.most, unit=SECONDS.unit),
+    "tuning_seconds": MAYBE_SECONDS,
     "tune_user_kernels": BOOL,
     "cuda_graph": BOOL,
     "native_products": BOOL,
@@ -124,6 +141,8 @@ RANGES: dict[str, Range] = {
     "extern": Range((str,), ("allow", "error")),
     "policy": Range((Mapping,)),
     "target": Range((Mapping,)),
+    "background": BOOL,
+    "compile_budget_s": MAYBE_SECONDS,
 }
 """What each option takes."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,7 @@ from ferrite_torch.calls.compiled_graph import CompiledGraph
 from ferrite_torch.calls.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
 from ferrite_torch.calls.shared_inputs import SharedBase, bases_of
 from ferrite_torch.calls.transformed_calls import by_slices
-from ferrite_torch.compilation import GraphFacts, Phases, compile_for_targets
+from ferrite_torch.compilation import GraphFacts, Phases, Simplified, emit_programs, simplify_graph
 from ferrite_torch.devices.placement import graph_device
 from ferrite_torch.devices.targets import target_of
 from ferrite_torch.diagnostics.error_translation import translate
@@ -59,71 +60,75 @@ def compile_graph(
     """Returns an AOT graph compiled.
 
     ``kind`` is ``forward``, ``backward`` or ``inference``, and names the program. Kernels compile in the background
-    after this returns. Fake ``inputs`` tell how tensors lie that a forward saved for a backward graph. ``any_sizes``
-    stores a graph with symbolic sizes, or integers that its loops count to, which only AOTAutograd's cache finds again.
+    after this returns; where calls are not to wait for them, the graph runs op by op and has a `CompiledGraph.rest`.
+    Fake ``inputs`` tell how tensors lie that a forward saved for a backward graph. ``any_sizes`` stores a graph with
+    symbolic sizes, or integers that its loops count to, which only AOTAutograd's cache finds again.
 
     Raises:
         FerriteError: some layer refused or failed; the message names ops and source lines where it can.
     """
     watch = Phases()
-    try:
+    with _translating(watch):
         unwrap_functionalized(module)
         if kind == "inference" and options.layout == "auto":
             _choose_layouts(module)
         layouts, traced = changed_layouts(module, inputs if kind == "backward" else ())
-        ambient = _Ambient.of(module, kind)
-        dynamic = is_symbolic(_placeholder_values(module)) or has_unbacked(module)
-        with watch.phase("key"):
-            is_kept = stores_graphs(options) and not dynamic and observer() is None
-            key = _key(module, kind, options, layouts, ambient) if is_kept else None
-        store = choose_store(runtime_options(options))
-        with watch.phase("recall"):
-            artifact = recall_artifact(store, key) if key else None
-            CACHE.info("%s graph: %s", kind, _finding(key, artifact))
-        compiled = None
-        if artifact is not None and key:
-            artifact = replace(artifact, locations=locations_in(module, artifact.locations))
-            with watch.phase("load"):
-                compiled = _load_recalled(module, artifact, options, store, key)
-        is_new = compiled is None
-        names: Mapping[str, str] = {}
-        plan: Schedule | None = None
-        if artifact is None or compiled is None:
-            artifact, names, plan = settled(
-                lambda: _produce(module, kind, options, layouts, ambient, watch), lambda: _placeholder_values(module)
-            )
+        task = _Task(module, kind, options, layouts, _Ambient.of(module, kind), watch)
         if observer() is not None:
-            record_graph(GraphRecord(kind, artifact.program, artifact.externs, watch.seconds, False, names, plan))
-            report_strides(artifact.strides, ambient.tokens)
-            return run_eagerly(module, traced, artifact.changed)  # no kernel is compiled of what somebody observes
-        if compiled is None:
-            with watch.phase("load"):
-                compiled = _load(module, artifact, options)
-        if is_new and (key or (any_sizes and not tells_sizes_of_data(module))):
-            # What symbolic strides are was told to AOTAutograd, and is not needed where its cache finds the graph.
-            stored = artifact if key else replace(artifact, strides=(), names=names)
-            with watch.phase("keep"):
-                key = _keep(store, key, stored)
-    except FerriteError:
-        raise
-    except Exception as error:
-        raise translate(error, watch.current) from error
-    _report(artifact, watch, is_new=is_new, names=names)
-    report_strides(artifact.strides, ambient.tokens)
+            return task.observe(traced)
+        dynamic = is_symbolic(task.symbols()) or has_unbacked(module)
+        with watch.phase("key"):
+            key = task.key() if stores_graphs(options) and not dynamic else None
+        with watch.phase("recall"):
+            artifact = recall_artifact(task.store(), key) if key else None
+            CACHE.info("%s graph: %s", kind, _finding(key, artifact))
+        compiled = task.load_recalled(artifact, key) if artifact and key else None
+        rest: Callable[[], CompiledGraph] | None = None
+        is_named = key is not None or not any_sizes  # others are stored under the digest of their program
+        if artifact is None or compiled is None:
+            if not dynamic and is_named and _goes_on_beside(options):
+                simplified, artifact = settled(task.simplify, task.symbols)
+                rest = partial(task.finish, simplified, artifact, key)
+            else:
+                stores = key is not None or (any_sizes and not tells_sizes_of_data(module))
+                made = settled(lambda: task.emit(*task.simplify()), task.symbols)
+                compiled, key = task.load(made, key, stores=stores)
+                artifact = made.artifact
+        if compiled is not None and options.budget_s is not None and not compiled.is_ready():
+            rest, compiled = partial(_itself, compiled), None
+    report_strides(artifact.strides, task.ambient.tokens)
     # The backend waits before the first call, to fall back in time: to what keeps the layouts that others count on.
     eager = run_eagerly(module, traced, artifact.changed)
-    compiled.eager = by_slices(eager) if kind == "backward" else eager
+    eager = CompiledGraph(by_slices(eager)) if kind == "backward" else eager
+    compiled = compiled or CompiledGraph(eager, rest=rest)
+    compiled.eager = eager
     compiled.key = key
     compiled.calls_captured = bool(artifact.captured)
     return compiled
 
 
-def _report(artifact: Artifact, watch: Phases, *, is_new: bool, names: Mapping[str, str]) -> None:
-    """Records and logs what a graph has become."""
-    program = artifact.program
-    record_graph(GraphRecord(artifact.kind, program, artifact.externs, watch.seconds, not is_new, names))
-    log_kernels(artifact.kind, program)
-    log.info("%s graph: %s", artifact.kind, _summary(program, watch.seconds))
+def _goes_on_beside(options: Options) -> bool:
+    """Returns whether programs of graphs without symbolic sizes are made beside the calls.
+
+    Where code generation needs the value of a symbolic size, dynamo has to be told before it goes on. Where choices are
+    measured, the GPU has to have nothing else to do.
+    """
+    return options.budget_s is not None and options.products != "measured"
+
+
+def _itself(graph: CompiledGraph) -> CompiledGraph:
+    return graph
+
+
+@contextmanager
+def _translating(watch: Phases) -> Iterator[None]:
+    """Has errors of every layer raised as one of ours, with the phase that they are from."""
+    try:
+        yield
+    except FerriteError:
+        raise
+    except Exception as error:
+        raise translate(error, watch.current) from error
 
 
 def _choose_layouts(module: torch.fx.GraphModule) -> None:
@@ -131,23 +136,6 @@ def _choose_layouts(module: torch.fx.GraphModule) -> None:
     with mode_of(module.graph):
         if assign_layouts(module.graph):
             module.recompile()
-
-
-def _load(module: torch.fx.GraphModule, artifact: Artifact, options: Options) -> CompiledGraph:
-    held, captured = constants_of(module, artifact.constants), bind_captured(module, artifact.captured)
-    return load_artifact(artifact, options, held, captured)
-
-
-def _load_recalled(
-    module: torch.fx.GraphModule, artifact: Artifact, options: Options, store: Store, key: str
-) -> CompiledGraph | None:
-    """Returns a graph that the store has; one whose program is none is logged, removed, and counts as absent."""
-    try:
-        return _load(module, artifact, options)
-    except NO_PROGRAM as error:
-        log.warning("the stored graph %s does not load and was removed: %s", key[:12], error)
-        store.remove(GRAPHS, key)
-        return None
 
 
 def _finding(key: str | None, artifact: Artifact | None) -> str:
@@ -159,58 +147,6 @@ def _finding(key: str | None, artifact: Artifact | None) -> str:
 
 def _placeholder_values(module: torch.fx.GraphModule) -> list[Any]:
     return [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
-
-
-def _produce(
-    module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient, watch: Phases
-) -> tuple[Artifact, Mapping[str, str], Schedule]:
-    """Returns a graph compiled, what the user's program calls its symbols, and how it was scheduled."""
-    facts = GraphFacts(ambient.regenerated, ambient.saved, ambient.donated, ambient.held, layouts, marks=True)
-    target = target_of(graph_device(module), options.target)
-    oracle = partial(oracle_for, device=graph_device(module), options=options)
-    compiled = compile_for_targets(module, kind, options, facts, {"": target}, watch, oracle=oracle)
-    lowered, (program,) = compiled.lowered, compiled.programs
-    artifact = Artifact(
-        kind=kind,
-        program=program,
-        arguments=lowered.arguments,
-        selection=lowered.selection,
-        repeats=lowered.repeats,
-        passed=lowered.passed,
-        lazy=lowered.lazy,
-        bases=ambient.bases,
-        constants=constant_paths(module),
-        externs=compiled.externs,
-        layouts=layouts,
-        strides=tuple(strides_of(compiled.graph.outputs)),
-        changed=changed_outputs(module, compiled.graph),
-        donated=tuple(sorted(ambient.donated)),
-        captured=tuple((each.target, each.position, each.reason) for each in lowered.captured),
-        locations={
-            **locations_of(module, origins_in(program)),
-            **{each: (-1, description) for launch in lowered.launches for each, description in launch.locations()},
-        },
-    )
-    return artifact, lowered.names, compiled.schedules[0]
-
-
-def _key(module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient) -> str | None:
-    facts = compile_facts(graph_device(module), options)
-    return graph_key(module, kind, facts, sorted(layouts.items()), *ambient.facts())
-
-
-def _keep(store: Store, key: str | None, artifact: Artifact) -> str | None:
-    """Stores an artifact; returns its key, None if it cannot be written down.
-
-    Without a key it is stored under the digest of its content: nothing but AOTAutograd's cache will ask for it.
-    """
-    try:
-        key = key or content_key(artifact)
-        keep_artifact(store, key, artifact)
-    except (TypeError, ValueError) as error:
-        log.info("a graph is not stored: %s", error)
-        return None
-    return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +172,156 @@ class _Ambient:
         """Returns it in a form that prints the same if it is equal."""
         sets = (self.saved, self.donated, self.held)
         return self.tokens, sorted(self.regenerated.items()), *map(sorted, sets), self.bases
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What a graph has become.
+
+    Attributes:
+        artifact: all that is needed to load it.
+        names: what the user's program calls its symbols.
+        plan: how it was scheduled; None where it came out of the store.
+    """
+
+    artifact: Artifact
+    names: Mapping[str, str] = field(default_factory=dict)
+    plan: Schedule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One graph on its way: each method is a step, and the last ones may be taken beside the calls of the graph.
+
+    Attributes:
+        module, kind, options: as `compile_graph` takes them.
+        layouts: strides of arguments that lie otherwise than they were traced.
+        ambient: what AOTAutograd's metadata says about the graph.
+        watch: takes the time of the steps.
+    """
+
+    module: torch.fx.GraphModule
+    kind: str
+    options: Options
+    layouts: Layouts
+    ambient: _Ambient
+    watch: Phases
+
+    def symbols(self) -> list[Any]:
+        """Returns the values of the graph's inputs while it was traced, among which its symbols are."""
+        return _placeholder_values(self.module)
+
+    def store(self) -> Store:
+        """Returns where compiled graphs are kept."""
+        return choose_store(runtime_options(self.options))
+
+    def key(self) -> str | None:
+        """Returns the graph's identity in the store; None if it has none."""
+        facts = compile_facts(graph_device(self.module), self.options)
+        return graph_key(self.module, self.kind, facts, sorted(self.layouts.items()), *self.ambient.facts())
+
+    def simplify(self) -> tuple[Simplified, Artifact]:
+        """Returns the graph lowered and simplified, and its artifact, which has no program yet.
+
+        How arguments and results lie is settled with this: graphs that run op by op count on it, too.
+        """
+        ambient, module = self.ambient, self.module
+        facts = GraphFacts(ambient.regenerated, ambient.saved, ambient.donated, ambient.held, self.layouts, marks=True)
+        simplified = simplify_graph(module, self.kind, self.options, facts, self.watch)
+        lowered, (graph, *_) = simplified.lowered, simplified.module.graphs
+        return simplified, Artifact(
+            kind=self.kind,
+            program={},
+            arguments=lowered.arguments,
+            selection=lowered.selection,
+            repeats=lowered.repeats,
+            passed=lowered.passed,
+            lazy=lowered.lazy,
+            bases=ambient.bases,
+            constants=constant_paths(module),
+            externs=lowered.externs,
+            layouts=self.layouts,
+            strides=tuple(strides_of(graph.outputs)),
+            changed=changed_outputs(module, graph),
+            donated=tuple(sorted(ambient.donated)),
+            captured=tuple((each.target, each.position, each.reason) for each in lowered.captured),
+        )
+
+    def emit(self, simplified: Simplified, artifact: Artifact) -> _Made:
+        """Returns the graph with its program."""
+        device = graph_device(self.module)
+        target = target_of(device, self.options.target)
+        oracle = partial(oracle_for, device=device, options=self.options)
+        compiled = emit_programs(simplified, self.kind, self.options, {"": target}, self.watch, oracle)
+        (program,), launches = compiled.programs, compiled.lowered.launches
+        locations = {
+            **locations_of(self.module, origins_in(program)),
+            **{each: (-1, description) for launch in launches for each, description in launch.locations()},
+        }
+        artifact = replace(artifact, program=program, externs=compiled.externs, locations=locations)
+        return _Made(artifact, compiled.lowered.names, compiled.schedules[0])
+
+    def load(self, made: _Made, key: str | None, *, stores: bool) -> tuple[CompiledGraph, str | None]:
+        """Returns the graph loaded, its kernels compiling, and its key if it is stored; writes down what it became."""
+        artifact = made.artifact
+        with self.watch.phase("load"):
+            held = constants_of(self.module, artifact.constants)
+            compiled = load_artifact(artifact, self.options, held, bind_captured(self.module, artifact.captured))
+        if stores:
+            # What symbolic strides were is told to AOTAutograd, and is not needed where its cache finds the graph.
+            stored = artifact if key else replace(artifact, strides=(), names=made.names)
+            with self.watch.phase("keep"):
+                key = _keep(self.store(), key, stored)
+        self._report(made)
+        return compiled, key
+
+    def load_recalled(self, artifact: Artifact, key: str) -> CompiledGraph | None:
+        """Returns a graph that the store has; one whose program is none is logged, removed, and counts as absent."""
+        artifact = replace(artifact, locations=locations_in(self.module, artifact.locations))
+        try:
+            return self.load(_Made(artifact), key, stores=False)[0]
+        except NO_PROGRAM as error:
+            log.warning("the stored graph %s does not load and was removed: %s", key[:12], error)
+            self.store().remove(GRAPHS, key)
+            return None
+
+    def finish(self, simplified: Simplified, artifact: Artifact, key: str | None) -> CompiledGraph:
+        """Returns the graph loaded: what is left to do of one that is simplified and has this key, by any thread."""
+        with _translating(self.watch):
+            return self.load(self.emit(simplified, artifact), key, stores=key is not None)[0]
+
+    def observe(self, traced: Layouts) -> CompiledGraph:
+        """Returns the graph run op by op, what it would become written down: no kernel is compiled of it."""
+        made = settled(lambda: self.emit(*self.simplify()), self.symbols)
+        artifact = made.artifact
+        record = GraphRecord(
+            self.kind, artifact.program, artifact.externs, self.watch.seconds, False, made.names, made.plan
+        )
+        record_graph(record)
+        report_strides(artifact.strides, self.ambient.tokens)
+        return run_eagerly(self.module, traced, artifact.changed)
+
+    def _report(self, made: _Made) -> None:
+        """Records and logs what the graph has become."""
+        program, seconds = made.artifact.program, self.watch.seconds
+        is_recalled = made.plan is None
+        record_graph(GraphRecord(self.kind, program, made.artifact.externs, seconds, is_recalled, made.names))
+        log_kernels(self.kind, program)
+        log.info("%s graph: %s", self.kind, _summary(program, seconds))
+
+
+def _keep(store: Store, key: str | None, artifact: Artifact) -> str | None:
+    """Stores an artifact; returns its key, None if it cannot be written down.
+
+    Without a key it is stored under the digest of its content: nothing but AOTAutograd's cache will ask for it.
+    """
+    try:
+        key = key or content_key(artifact)
+        keep_artifact(store, key, artifact)
+    except (TypeError, ValueError) as error:
+        log.info("a graph is not stored: %s", error)
+        return None
+    return key
 
 
 def _summary(program: Any, seconds: dict[str, float]) -> str:

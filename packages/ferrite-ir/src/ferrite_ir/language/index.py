@@ -13,7 +13,7 @@ points.
 from __future__ import annotations
 
 from math import gcd
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from . import sizes
 from .sizes import Size
@@ -25,6 +25,12 @@ Computed: TypeAlias = Any
 It is not named as that here, since scalars are made of indices."""
 
 _INTERNED: dict[Any, Any] = {}
+Interned = TypeVar("Interned")
+
+
+def _entered(key: Any, made: Interned) -> Interned:
+    """Returns what has a key from now on: what was made, complete, or what another thread has entered meanwhile."""
+    return _INTERNED.setdefault(key, made)  # type: ignore[no-any-return]
 
 
 class Atom:
@@ -58,9 +64,10 @@ class Dim(Atom):
         key = (cls, name, size)
         found = _INTERNED.get(key)
         if found is None:
-            found = _INTERNED[key] = object.__new__(cls)
+            found = object.__new__(cls)
             found.name, found.size = name, size
             found._settle(0, sizes.add(size, -1), (0, len(name), name, sizes.text(size)))
+            found = _entered(key, found)
         return found
 
     def __repr__(self) -> str:
@@ -79,11 +86,12 @@ class FloorDiv(Atom):
         key = (cls, numerator, divisor)
         found = _INTERNED.get(key)
         if found is None:
-            found = _INTERNED[key] = object.__new__(cls)
+            found = object.__new__(cls)
             found.numerator, found.divisor = numerator, divisor
             lo = None if numerator.lo is None else sizes.floordiv(numerator.lo, divisor)
             hi = None if numerator.hi is None else sizes.floordiv(numerator.hi, divisor)
             found._settle(lo, hi, (1, order_text(numerator), sizes.text(divisor)), is_indirect=numerator.is_indirect)
+            found = _entered(key, found)
         return found
 
 
@@ -99,7 +107,7 @@ class Mod(Atom):
         key = (cls, numerator, divisor)
         found = _INTERNED.get(key)
         if found is None:
-            found = _INTERNED[key] = object.__new__(cls)
+            found = object.__new__(cls)
             found.numerator, found.divisor = numerator, divisor
             found._settle(
                 0,
@@ -107,6 +115,7 @@ class Mod(Atom):
                 (2, order_text(numerator), sizes.text(divisor)),
                 is_indirect=numerator.is_indirect,
             )
+            found = _entered(key, found)
         return found
 
 
@@ -132,9 +141,10 @@ class Indirect(Atom):
         key = (cls, value, size, wraps)
         found = _INTERNED.get(key)
         if found is None:
-            found = _INTERNED[key] = object.__new__(cls)
+            found = object.__new__(cls)
             found.value, found.size, found.wraps = value, size, wraps
             found._settle(0, sizes.add(size, -1), (3, value.digest, sizes.text(size), wraps), is_indirect=True)
+            found = _entered(key, found)
         return found
 
 
@@ -256,10 +266,11 @@ def _intern_index(const: Size, terms: tuple[Term, ...]) -> Index:
     key = (const, terms)
     found = _INTERNED.get(key)
     if found is None:
-        found = _INTERNED[key] = object.__new__(Index)
+        found = object.__new__(Index)
         found.const, found.terms, found._text, found._dims = const, terms, None, None
         found.lo, found.hi = _bounds(const, terms)
         found.is_indirect = any([atom.is_indirect for atom, _ in terms])  # noqa: C419 - a list is faster for so few
+        found = _entered(key, found)
     return found
 
 

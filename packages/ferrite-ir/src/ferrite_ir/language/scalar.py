@@ -118,7 +118,7 @@ def _make(op: str, args: tuple[Any, ...], dtype: DType, key: Any = None) -> Scal
         found.op, found.args, found.dtype = op, args, dtype
         found.below = args if op not in _LEAVES else () if op == "const" else indirects_of(found.indices)
         found._digest = found._dims = found._loads = None
-        _INTERNED[key] = found
+        found = _INTERNED.setdefault(key, found)  # another thread may have made it meanwhile
     return found
 
 

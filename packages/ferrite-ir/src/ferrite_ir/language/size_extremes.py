@@ -26,9 +26,10 @@ def extreme(function: str, *operands: Size) -> Size:
     key = (Extreme, function, *kept)
     found = GENERATORS.get(key)
     if found is None:
-        made = GENERATORS[key] = found = object.__new__(Extreme)
+        made = object.__new__(Extreme)
         made.function, made.operands = function, tuple(kept)
         settle(made, *_extreme_bounds(function, kept), f"{function}({', '.join(map(str, kept))})")
+        found = GENERATORS.setdefault(key, made)
     return value_of(found)
 
 

@@ -175,8 +175,9 @@ def polynomial_of(terms: tuple[tuple[Monomial, int], ...]) -> Symbolic:
     """Returns the polynomial with these terms, which are in normal form and hold a generator."""
     found = _POLYNOMIALS.get(terms)
     if found is None:
-        found = _POLYNOMIALS[terms] = object.__new__(Symbolic)
+        found = object.__new__(Symbolic)
         found.terms, found._text, found._bounds = terms, None, None
+        found = _POLYNOMIALS.setdefault(terms, found)  # see `index`: threads may make one thing at once
     return found
 
 
@@ -206,9 +207,10 @@ def symbol(name: str, low: int | None = 1, high: int | None = None, hint: int | 
     key = (Symbol, name, low, high, hint)
     found = GENERATORS.get(key)
     if found is None:
-        made = GENERATORS[key] = found = object.__new__(Symbol)
+        made = object.__new__(Symbol)
         made.name, made.hint = name, hint
         settle(made, low, high, name)
+        found = GENERATORS.setdefault(key, made)
     size: Symbolic = found.size
     return size
 
@@ -223,9 +225,10 @@ def _floor(numerator: Symbolic, divisor: Size) -> Size:
     key = (Floor, numerator, divisor)
     found = GENERATORS.get(key)
     if found is None:
-        made = GENERATORS[key] = found = object.__new__(Floor)
+        made = object.__new__(Floor)
         made.numerator, made.divisor = numerator, divisor
         settle(made, *_floor_bounds(numerator, divisor), f"({_enclosed(numerator)}//{_enclosed(divisor)})")
+        found = GENERATORS.setdefault(key, made)
     return value_of(found)
 
 
@@ -467,12 +470,13 @@ def _floor_of_number(number: int, divisor: Size) -> Size:
     key = (Floor, number, divisor)
     found = GENERATORS.get(key)
     if found is None:
-        made = GENERATORS[key] = found = object.__new__(Floor)
+        made = object.__new__(Floor)
         made.numerator, made.divisor = number, divisor
         low, high = (0, number) if number >= 0 else (number, -1)
         if not is_at_most(1, divisor):
             low, high = -abs(number), abs(number)
         settle(made, low, high, f"({_enclosed(number)}//{_enclosed(divisor)})")
+        found = GENERATORS.setdefault(key, made)
     size: Symbolic = found.size
     return size
 

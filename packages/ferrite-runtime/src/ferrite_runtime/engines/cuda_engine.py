@@ -189,10 +189,14 @@ class CudaEngine:
         return self.kernels[index]
 
     def wait(self) -> None:
-        """Waits until every kernel's first choice is compiled; raises `KernelCompileError`."""
+        """Waits until the configs that first launches choose from are compiled; raises `KernelCompileError`."""
         for kernels in self.kernels.values():
             for kernel in kernels.values():
                 kernel.wait()
+
+    def is_ready(self) -> bool:
+        """Tells whether all that `wait` waits for is compiled, or has failed to."""
+        return all(kernel.is_ready() for kernels in self.kernels.values() for kernel in kernels.values())
 
     # --- the first call ---------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -166,18 +167,29 @@ class DeviceKernel:
 
     def submit(self, configs: Sequence[Config]) -> None:
         """Starts compiling configs."""
-        for job in self.jobs(configs):
-            self.machine.compiler.submit(job)
+        for config in configs:
+            self._begun(config)
 
     def jobs(self, configs: Sequence[Config]) -> list[Job]:
         """Returns what the compiler is given for configs."""
-        return [Job(self.spec, config, self.machine.facts.target, divisors=self.divisors) for config in configs]
+        return [self._job(config) for config in configs]
+
+    def _job(self, config: Config, *, aligned: bool = True) -> Job:
+        return Job(self.spec, config, self.machine.facts.target, aligned, divisors=self.divisors)
+
+    def _begun(self, config: Config, *, aligned: bool = True) -> Future[Binary]:
+        """Returns the future of a config's binary, its compilation started if it was not."""
+        return self.machine.compiler.submit(self._job(config, aligned=aligned))
 
     # --- compiled forms ---------------------------------------------------------------------------------------------
 
     def wait(self) -> None:
-        """Waits for the first choice; raises `KernelCompileError` if it and all fallbacks fail to compile."""
-        self._survivors(self.candidates[:1])
+        """Waits for all that the first launch chooses from; raises `KernelCompileError` if nothing compiles."""
+        self._choosable()
+
+    def is_ready(self) -> bool:
+        """Tells whether all that the first launch chooses from is compiled, or has failed to."""
+        return all(self._begun(config).done() for config in self.candidates)
 
     def binary(self, config: Config, *, aligned: bool = True) -> Binary:
         """Returns the compiled form of a config, waiting for it.
@@ -186,8 +198,7 @@ class DeviceKernel:
             KernelCompileError: if it does not compile.
             OutOfResources: if the device cannot run it.
         """
-        job = Job(self.spec, config, self.machine.facts.target, aligned, divisors=self.divisors)
-        binary = self.machine.compiler.submit(job).result()
+        binary = self._begun(config, aligned=aligned).result()
         check_usage(self.spec.name, binary, self.machine.facts)
         if binary.scratch or binary.clusters != 1:
             raise compile_failure(self.spec, "it needs scratch memory or clusters")
@@ -214,6 +225,13 @@ class DeviceKernel:
         if current == 0 and self._context != 0:
             driver.enter(self._context)
         self._context = self._context or current
+
+    def _choosable(self) -> list[Config]:
+        """Returns the configs that the first launch chooses from, waiting for them."""
+        found = self._survivors(self.candidates)
+        if not self.is_settled and len(self.candidates) == 1:
+            return [self._or_one_that_fits_registers(found[0])]
+        return found
 
     def _survivors(self, candidates: Sequence[Config]) -> list[Config]:
         """Returns the configs that compile and fit; where none does, one of the policy's others that does."""
@@ -314,9 +332,7 @@ class DeviceKernel:
         self.launch(stream, arguments)
 
     def _choose(self, stream: int, arguments: Sequence[Any], owners: Sequence[Any]) -> None:
-        found = self._survivors(self.candidates)
-        if not self.is_settled and len(self.candidates) == 1:
-            found = [self._or_one_that_fits_registers(found[0])]
+        found = self._choosable()
         if self.is_settled or not self.machine.effort.measures:
             self.config = found[0]
             return

@@ -44,6 +44,9 @@ class Engine(Protocol):
     def wait(self) -> None:
         """Waits until everything that was started at load is done; raises what went wrong."""
 
+    def is_ready(self) -> bool:
+        """Tells whether everything that was started at load is done."""
+
 
 def build_graphs(
     program: Program, build: Callable[[Program, Mapping[str, HostFunction]], HostFunction]
@@ -200,3 +203,7 @@ class InterpretedEngine:
 
     def wait(self) -> None:
         """Returns at once: there is nothing to wait for."""
+
+    def is_ready(self) -> bool:
+        """Returns True: there is nothing to wait for."""
+        return True

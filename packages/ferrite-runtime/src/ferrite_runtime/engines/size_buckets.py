@@ -56,6 +56,10 @@ class BucketedKernel:
         for kernel in self._kernels.values():
             kernel.wait()
 
+    def is_ready(self) -> bool:
+        """Tells whether what was begun is done."""
+        return all(kernel.is_ready() for kernel in self._kernels.values())
+
     def kernel(self, arguments: Sequence[Any]) -> DeviceKernel:
         """Returns the kernel for the sizes among these arguments."""
         pairs = zip(self.spec.params, arguments, strict=True)

@@ -66,6 +66,10 @@ class LoadedProgram:
         self._engine.wait()
         return self
 
+    def is_ready(self) -> bool:
+        """Tells whether nothing that loading started is still compiling: `wait` returns, or raises, at once."""
+        return self._engine.is_ready()
+
     @property
     def host_source(self) -> str:
         """The text of the function that runs the host steps, with plain launches."""

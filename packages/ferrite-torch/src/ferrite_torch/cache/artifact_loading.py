@@ -47,7 +47,8 @@ def load_artifact(
     call = on_bases(_sparing(call, artifact.donated), artifact.bases)
     if artifact.kind == "backward":
         call = _by_slices(call, compiled, artifact, tuple(constants))
-    return CompiledGraph(_naming_locations(call, locations), wait=_naming_locations(compiled.wait, locations))
+    run = _naming_locations(call, locations)
+    return CompiledGraph(run, wait=_naming_locations(compiled.wait, locations), is_ready=compiled.is_ready)
 
 
 def _naming_locations(function: Callable[..., Any], locations: Mapping[str, str]) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -49,11 +49,16 @@ def options_mapping(options: Options) -> dict[str, Any]:
     return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
 
-def check_environment() -> None:
+def without_budget(options: Options) -> Options:
+    """Returns options without those that say who waits for a compilation: what is compiled is the same."""
+    return replace(options, background=False, compile_budget_s=None)
+
+
+def check_environment(options: Options) -> None:
     """Checks the environment variables of the runtime, and the file of pins that one of them names.
 
     Raises:
-        OptionError: one has a value that it cannot have.
+        OptionError: one has a value that it cannot have, or that does not go with the options.
     """
     try:
         settings = read_settings()
@@ -63,6 +68,12 @@ def check_environment() -> None:
         load_pins(settings.pins, must_pin=settings.must_pin)
     except ferrite_runtime.FerriteRuntimeError as error:
         raise OptionError(f"the environment variable FERRITE_PINS is {str(settings.pins)!r}: {error}") from error
+    if options.budget_s is not None and settings.ranks != "alone":
+        raise OptionError(
+            f"the environment variable FERRITE_RANKS is {settings.ranks!r}, and background=True or compile_budget_s is "
+            "given: ranks that agree on configs must make the first compiled call together, and would switch at "
+            "different ones. Leave one of the two out"
+        )
 
 
 def stores_graphs(options: Options) -> bool:
@@ -79,7 +90,7 @@ def compile_facts(device: str, options: Options) -> list[Any]:
         source_digest(),
         torch.__version__,
         triton_version(),
-        sorted(options_mapping(options).items()),
+        sorted(options_mapping(without_budget(options)).items()),
         sorted(device_facts(device).items()),
         str(torch.get_default_dtype()),
         torch.are_deterministic_algorithms_enabled(),

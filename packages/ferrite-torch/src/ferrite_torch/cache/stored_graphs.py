@@ -22,7 +22,7 @@ from ferrite_runtime.errors import StoreWarning, warn
 from ferrite_runtime.store.interface import PICKLES
 from ferrite_torch.cache.artifact import recall_artifact
 from ferrite_torch.cache.artifact_loading import load_artifact, runtime_options
-from ferrite_torch.cache.environment import compile_facts, options_mapping
+from ferrite_torch.cache.environment import compile_facts, options_mapping, without_budget
 from ferrite_torch.cache.graph_key import NoKey, captured_key
 from ferrite_torch.calls.compiled_graph import Boxed, CompiledGraph
 from ferrite_torch.diagnostics.log_choice import CACHE
@@ -138,7 +138,7 @@ def _digest(value: object) -> str:
 
 def mark_storable(call: CompiledGraph, key: str | None, options: Options, plan: Plan) -> CompiledGraph:
     """Returns a compiled graph with what AOTAutograd's cache stores in its place; without a key it refuses to."""
-    call.__wrapped__ = _stored_class()(key, options_mapping(options), call, plan.is_sound)
+    call.__wrapped__ = _stored_class()(key, options_mapping(without_budget(options)), call, plan.is_sound)
     return call
 
 

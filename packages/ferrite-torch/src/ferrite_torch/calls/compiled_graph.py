@@ -13,13 +13,20 @@ def _nothing() -> None:
     """Waits for nothing."""
 
 
+def _always() -> bool:
+    """Tells that there is nothing to wait for."""
+    return True
+
+
 class CompiledGraph:
     """A graph of AOTAutograd that can be called with the list of its arguments, which it empties.
 
     Attributes:
         run: what a call does.
         wait: returns when all kernels are compiled; raises what the compiler of kernels does.
+        is_ready: tells whether `wait` returns, or raises, at once.
         eager: the same graph run op by op, in the layouts that others count on.
+        rest: makes the compiled graph of one that runs op by op for now, in any thread; None where nothing is left.
         key: its identity in the store; None where it is not stored.
         calls_captured: whether steps of it call functions of the graph that was captured.
         __wrapped__: what AOTAutograd's cache keeps in its place; only where it keeps something.
@@ -28,10 +35,19 @@ class CompiledGraph:
     __wrapped__: Any
 
     def __init__(
-        self, run: Boxed, *, wait: Callable[[], None] = _nothing, eager: Boxed | None = None, key: str | None = None
+        self,
+        run: Boxed,
+        *,
+        wait: Callable[[], None] = _nothing,
+        is_ready: Callable[[], bool] = _always,
+        eager: Boxed | None = None,
+        rest: Callable[[], CompiledGraph] | None = None,
+        key: str | None = None,
     ) -> None:
         self.run = run
         self.wait = wait
+        self.is_ready = is_ready
+        self.rest = rest
         self.eager: Boxed = run if eager is None else eager
         self.key = key
         self.calls_captured = False

@@ -18,6 +18,7 @@ GRAPHS = logging.getLogger("ferrite.graphs")
 SCHEDULE = logging.getLogger("ferrite.schedule")
 FUSION = logging.getLogger("ferrite.fusion")
 KERNELS = logging.getLogger("ferrite.kernels")
+BACKGROUND = logging.getLogger("ferrite.background")
 
 if ALL.level == logging.NOTSET:
     # Whoever lets all of a program's loggers speak does not mean texts of whole compilations.

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 from ferrite_runtime.process.forking import renewed_in_children
 
@@ -54,11 +55,14 @@ class Ledger:
     seconds: Counter[str] = field(default_factory=Counter)
     programs: deque[GraphRecord] = field(default_factory=lambda: deque(maxlen=KEPT_PROGRAMS))
     announced: set[str] = field(default_factory=set)
+    switched: int = 0
 
 
 _ledger = Ledger()
 _observer: ContextVar[Ledger | None] = ContextVar("ferrite_observer", default=None)
 _lock = renewed_in_children(threading.Lock())
+_waiting: WeakSet[Any] = WeakSet()
+"""What compiles beside the calls of its graph and is not ready yet."""
 
 
 def observer() -> Ledger | None:
@@ -85,8 +89,9 @@ def statistics() -> dict[str, Any]:
 
     Keys: ``graphs``, ``recalled`` (those that came out of the store), ``kernels`` (launches in their programs),
     ``extern_calls``, ``externs`` (op to reason to count), ``fallbacks`` (reason to count of graphs that run eagerly),
-    ``specialised`` (what needed a symbolic size to be fixed, and why, to count)
-    and ``seconds`` (compile seconds by phase).
+    ``specialised`` (what needed a symbolic size to be fixed, and why, to count), ``background`` (of graphs that are
+    compiled beside their calls: how many are ``waiting`` now, and run eagerly, and how many are ``ready`` and have
+    switched) and ``seconds`` (compile seconds by phase).
     """
     with _lock:
         externs: dict[str, dict[str, int]] = {}
@@ -102,6 +107,7 @@ def statistics() -> dict[str, Any]:
             "specialised": {
                 f"{where}: {reason}": count for (where, reason), count in sorted(_ledger.specialised.items())
             },
+            "background": {"waiting": len(_waiting), "ready": _ledger.switched},
             "seconds": dict(_ledger.seconds),
         }
 
@@ -151,6 +157,19 @@ def record_fallback(reason: str) -> None:
     ledger = _counting()
     with _lock:
         ledger.fallbacks[reason] += 1
+
+
+def record_waiting(compilation: Any) -> None:
+    """Counts a compilation that goes on beside the calls of its graph."""
+    with _lock:
+        _waiting.add(compilation)
+
+
+def record_settled(compilation: Any, *, is_ready: bool) -> None:
+    """Counts such a compilation as ended: its graph runs compiled from now on, or never will."""
+    with _lock:
+        _waiting.discard(compilation)
+        _ledger.switched += is_ready
 
 
 def is_new(text: str) -> bool:

@@ -27,6 +27,11 @@ from ferrite_torch.torch_private.dynamo import innermost
 from ferrite_torch.torch_private.dynamo_state import leaving_dynamo_alone, uncompiled
 
 OTHERWISE = "otherwise"
+BESIDE = (
+    "graphs run op by op while they are compiled: ferrite_torch.statistics()['background'] counts those that are "
+    "waiting, and those that are ready"
+)
+"""What is noted where calls do not wait for compilations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,7 @@ class Explanation:
         fallbacks: reasons of graphs that run eagerly.
         breaks: graph breaks.
         fixed: what needed the value of a symbolic size, which is fixed then.
-        notes: what could not be explained.
+        notes: what could not be explained, and that calls do not wait for compilations.
     """
 
     graphs: tuple[GraphExplanation, ...]
@@ -157,11 +162,11 @@ def explain(
         OptionError: an unknown mode or option, or inputs that the model does not take.
     """
     check_arguments("explain", {"model": FUNCTION}, model=model)
-    parse_options(mode, options)
+    chosen = parse_options(mode, options)
     model = uncompiled(model)
     check_call(model, inputs, keywords)
     compiler = Observing(mode, options)
-    notes: list[str] = []
+    notes = [] if chosen.budget_s is None else [BESIDE]
     with untouched(model, (inputs, keywords)) as saved, leaving_dynamo_alone(compiler.is_called_by) as breaks:
         compiler.before_run = saved.save_inputs
         results = torch.compile(model, backend=compiler, dynamic=dynamic)(*inputs, **keywords)
