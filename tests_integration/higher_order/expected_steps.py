@@ -5,7 +5,7 @@ have none.
 """
 
 STEPS: dict[str, tuple[int, ...]] = {
-    "cond of a loop": (1, 2),
+    "cond of a loop": (0, 1),
     "while": (0, 1),
     "while without turns": (0, 1),
     "while of one turn": (0, 1),
@@ -16,7 +16,7 @@ STEPS: dict[str, tuple[int, ...]] = {
     "while of softmax": (0, 1),
     "while of halves": (0, 1),
     "while of a cond": (0, 1),
-    "while of a while": (1, 2),
+    "while of a while": (0, 2),
     "strict mode": (1,),
     "hints": (1,),
     "wider products": (1,),

@@ -49,6 +49,12 @@ def _by_heuristics(x: Tensor) -> Tensor:
     return out
 
 
+def _underscored(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    kernels.launch_doubled(x + 1, out)
+    return out
+
+
 def _shifted(x: Tensor) -> Tensor:
     out = torch.empty_like(x)
     kernels.shifted[(1,)](x, out, x.numel())
@@ -126,6 +132,7 @@ KERNELS: dict[str, tuple[Function, Function]] = {
     "kernel of two results": (lambda x: _both(x * 2) + 1, lambda x: (x * 2 - 1) * (x * 2 + 1) + 1),
     "tuned kernel": (lambda x: _tuned(x + 1) + 1, lambda x: (x + 1) * 2 + 1),
     "kernel with heuristics": (lambda x: _by_heuristics(x + 1) + 1, lambda x: (x + 1) * 2 + 1),
+    "kernel with an underscore": (lambda x: _underscored(x) + 1, lambda x: (x + 1) * 2 + 1),
     "kernel with defaults": (lambda x: _shifted(x * 2) + 1, lambda x: x * 2 + 2.5),
     "kernel beside a scan": (lambda x: plus(x.cumsum(1), x).cumsum(0), lambda x: (3 * x.cumsum(1) + x).cumsum(0)),
     "kernel beside a softmax": (lambda x: plus(x.softmax(-1), x) * 2, lambda x: (3 * x.softmax(-1) + x) * 2),

@@ -194,6 +194,52 @@ def test_functions_that_differ_in_a_number_are_different_programs() -> None:
         check(lambda q, k, v: flex_attention(q, k, v, lambda s, b, h, i, j: s * factor), (query, key, value))  # noqa: B023
 
 
+PLACES: dict[str, Any] = {
+    "of queries and keys": lambda table: lambda s, b, h, i, j: s + table[i, j],
+    "of differences": lambda table: lambda s, b, h, i, j: s + table[0, i - j],
+    "of heads": lambda table: lambda s, b, h, i, j: s + table[0, h * 2 + 1],
+    "of a number": lambda table: lambda s, b, h, i, j: s + table[0, 7],
+    "of places": lambda table: lambda s, b, h, i, j: s + table[0, table[0, i].long() + j],
+}
+
+
+@pytest.mark.parametrize("places", PLACES)
+def test_places_beyond_what_is_captured_are_errors(places: str) -> None:
+    """Those that come from no memory, too: eager mode computes all scores, and raises."""
+    inputs = given("cpu", 8, head=16)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
+        return flex_attention(q, k, v, PLACES[places](table))
+
+    fast = compiled(attend, fullgraph=True, dynamic=False)
+    torch.testing.assert_close(fast(*inputs, torch.zeros(8, 8)), attend(*inputs, torch.zeros(8, 8)))
+    if is_own():
+        assert "device_assert" not in source_of_places() or places == "of places"
+    for function in (fast, attend):
+        with pytest.raises(IndexError):
+            function(*inputs, torch.zeros(8, 7))
+
+
+def source_of_places() -> str:
+    """Returns the text of the kernel of the last program."""
+    (kernel,) = ferrite_torch.compiled_programs()[-1]["kernels"]
+    return str(kernel["source"])
+
+
+@own_only("looks at its kernels")
+def test_floats_that_change_are_read_by_the_kernel() -> None:
+    """Dynamo captures such a float as a tensor, of which the function makes a number."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, factor: float) -> Tensor:
+        return flex_attention(q, k, v, lambda s, b, h, i, j: s * (factor * 2 + 1) + j / factor)
+
+    fast = compiled(attend, fullgraph=True, dynamic=True)
+    for factor in (0.5, 1.25, -2.0):
+        inputs = given("cpu", 8, head=16)
+        torch.testing.assert_close(fast(*inputs, factor), attend(*inputs, factor))
+        assert set(forms()) == {"attention"}
+
+
 # --- what stays a step of its own -------------------------------------------------------------------------------------
 
 
@@ -211,6 +257,21 @@ def test_others_are_steps_of_their_own(inputs: dict[str, Any], reason: str) -> N
     check(VARIANTS["plain"](), (query, key, value))
     assert "attention" not in forms()
     assert reason in str(ferrite_torch.explain(VARIANTS["plain"](), query, key, value))
+
+
+@own_only("eager's logarithms are float64, where torch tells compilers of float32")
+def test_a_step_gives_what_torch_has_told() -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return flex_attention(q, k, v, return_lse=True)
+
+    inputs = [each.requires_grad_() for each in given("cpu", 12, dtype=torch.float64)]
+    (mine, power), (out, wanted) = compiled(attend, fullgraph=True)(*inputs), attend(*inputs)
+    torch.testing.assert_close(mine, out)
+    assert power.dtype is torch.float32
+    torch.testing.assert_close(power, wanted.float())
+    found = torch.autograd.grad(mine.sum() + power.sum(), inputs)
+    expected = torch.autograd.grad(out.sum() + wanted.sum(), inputs)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @own_only("looks at its kernels")

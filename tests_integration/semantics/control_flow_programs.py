@@ -51,6 +51,32 @@ def choice_by_size(x: Tensor) -> Tensor:
     return torch.cond(x.shape[0] > 5, lambda y: y.sin(), lambda y: y.cos(), (y,)).relu() + x
 
 
+def choice_with_integers(x: Tensor) -> Any:
+    """Returns what branches return beside integers that both of them have."""
+    return torch.cond(x.sum() > 0, lambda y: (2, y.sin(), 3, y[0] + 1), lambda y: (2, y.cos(), 3, y[1] * 2), (x * 2,))
+
+
+def choice_of_numbers_held(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Chooses twice by functions that are alike but for the numbers that they hold as tensors, one of them written."""
+
+    def held(first: float, second: float) -> Tensor:
+        return torch.cond(
+            x.sum() > 0,
+            lambda y: y * torch.tensor(first).add_(1) + torch.tensor([[3]]),
+            lambda y: y - torch.tensor(second, dtype=torch.float64),
+            (x * 2,),
+        )
+
+    return held(2.5, 1.5), held(0.5, -2.0)
+
+
+def loop_in_a_loop(x: Tensor) -> Tensor:
+    def turning(y: Tensor) -> Tensor:
+        return while_loop(lambda j, z: j < 2, lambda j, z: (j + 1, z * 1.5), (torch.tensor(0), y))[1]
+
+    return while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, turning(y) + 1), (torch.tensor(0), x * 2))[1]
+
+
 def choice_with_closure(x: Tensor) -> Tensor:
     weight = x.exp()
     return torch.cond(x.sum() > 0, lambda x: x * weight, lambda x: x - weight, (x + 1,)).relu()
@@ -217,6 +243,8 @@ PROGRAMS = (
     Program(choice_of_what_was_given),
     Program(choice_of_an_operand),
     Program(choice_by_size, 0, 0),
+    Program(choice_with_integers),
+    Program(choice_of_numbers_held, 2, 4),
     Program(choice_with_closure),
     Program(choice_of_products),
     Program(choice_of_views),
@@ -233,6 +261,7 @@ PROGRAMS = (
     Program(loop_that_exchanges, has_gradient=False),
     Program(choice_in_a_loop, 2, 4, has_gradient=False),
     Program(loop_in_a_choice, 2, 4, has_gradient=False),
+    Program(loop_in_a_loop, 2, 3, has_gradient=False),
     Program(repeated_region, 2, 1),
     Program(repeated_products, 3, 1),
     Program(region_in_a_choice, 3, 3),

@@ -101,3 +101,14 @@ def doubled_aloud(x, out, n, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     tl.static_print("compiled for blocks of", BLOCK)
     tl.store(out + at, tl.load(x + at, at < n) * 2, at < n)
+
+
+@triton.jit
+def _doubled(x, out, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, at < n) * 2, at < n)
+
+
+def launch_doubled(x, out):
+    """Launches a kernel whose name begins with an underscore, as people call those that have such a function."""
+    _doubled[(1,)](x, out, x.numel(), BLOCK=128)

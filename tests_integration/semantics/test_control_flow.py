@@ -169,6 +169,44 @@ def test_branches_that_disagree_are_refused_by_torch() -> None:
         compiled_or_eager(function, fullgraph=True)(torch.ones(4))
 
 
+PREDICATES = {
+    "an integer": lambda x: x.argmax().item() > 20,
+    "two integers": lambda x: (x.argmax().item() > 20) & (x.argmin().item() < 40),
+    "a number of elements": lambda x: x[x > 0].shape[0] > 24,
+    "a float": lambda x: x.sum().item() > 0,
+    "a bool": lambda x: (x.sum() > 0).item(),
+}
+
+
+@pytest.mark.parametrize("name", PREDICATES)
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True)
+def test_a_number_that_a_run_tells_decides(name: str) -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.cond(PREDICATES[name](x), lambda x: x.sin(), lambda x: x - 1, (x * 2,)) + 1
+
+    fast = compiled(function, fullgraph=True)
+    for sign in (1, -1, 1):
+        check(fast(drawn(6) * sign), function(drawn(6) * sign))
+    (mapping,) = compiled_programs()
+    kinds = [step["do"] for step in all_steps(mapping)]
+    assert kinds.count("if") == 1
+    targets = [step["target"] for step in all_steps(mapping) if step["do"] == "extern"]
+    assert not [target for target in targets if target.startswith("captured.")]
+
+
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_a_step_of_its_own_takes_a_truth_that_a_run_tells() -> None:
+    """The branches give unlike integers, of which there is no form: torch runs the choice."""
+
+    def function(x: Tensor) -> Any:
+        found, number = torch.cond(x.argmax().item() > 20, lambda x: (x.sin(), 1), lambda x: (x - 1, 2), (x * 2,))
+        return found + number
+
+    fast = compiled(function, fullgraph=True)
+    for sign in (1, -1):
+        check(fast(drawn(6) * sign), function(drawn(6) * sign))
+
+
 def test_random_numbers_in_a_branch_are_those_of_the_seed() -> None:
     def function(x: Tensor) -> Tensor:
         return torch.cond(x.sum() > 0, lambda x: torch.nn.functional.dropout(x, 0.5), lambda x: x - 1, (x,))

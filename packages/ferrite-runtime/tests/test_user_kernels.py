@@ -196,3 +196,14 @@ def test_kernel_that_compiles_for_no_target_lists_its_reasons() -> None:
     with pytest.raises(NoValidVariant, match="no config that compiles for sm_90") as caught:
         bundle_kernels(spec, targets=["sm_90"], options=Options(tune="max", workers=1))
     assert caught.value.reasons
+
+
+@pytest.mark.parametrize(("function", "name"), [("_underscored", "underscored"), ("host", "kernel_host")])
+def test_a_name_that_specs_do_not_have_is_another_in_the_text(function: str, name: str) -> None:
+    given = getattr(user_functions, function)
+    spec = user_kernel(given, {"x": "f32 read", "out": "f32 write", "n": "i32"}, 4, configs=[{"BLOCK": 16}])
+    assert spec.name == name
+    assert spec.origin == (function,)
+    x, out = torch.randn(60), torch.empty(60)
+    Kernel(spec, INTERPRET)(x, out, 60)
+    torch.testing.assert_close(out, x * 2)

@@ -118,3 +118,17 @@ def tiled(x, ROWS: tl.constexpr, out, rows, columns, COLUMNS: tl.constexpr, KIND
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     at, inside = row * columns + column, (row < rows) & (column < columns)
     tl.store(out + at, tl.load(x + at, inside).to(KIND) * 2, inside)
+
+
+@triton.jit
+def _underscored(x, out, n, BLOCK: tl.constexpr):
+    """Has a name as people give to kernels that only a function beside them launches."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, doubled(tl.load(x + at, at < n)), at < n)
+
+
+@triton.jit
+def host(x, out, n, BLOCK: tl.constexpr):
+    """Has a name that the text of host functions has a meaning for."""
+    underscored = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + underscored, doubled(tl.load(x + underscored, underscored < n)), underscored < n)

@@ -13,7 +13,7 @@ from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.expressions import write_expr
 from ferrite_runtime.formats.kernel_spec import ACCESSES, FORMAT, USER, Grid, KernelSpec, Param
 from ferrite_runtime.kernel_source.user_names import jitted_function
-from ferrite_runtime.kernel_source.user_text import module_text
+from ferrite_runtime.kernel_source.user_text import named_module_text
 
 _OWN = ("num_warps", "num_stages")
 _DEFAULTS = {"num_warps": 4, "num_stages": 3}
@@ -51,12 +51,12 @@ def user_kernel(
     axes = list(grid) if isinstance(grid, list) else [grid]
     if not 1 <= len(axes) <= 3:
         raise UserKernelSpecError("grid", f"a grid has one to three axes, not {len(axes)}")
-    name = function.__name__
     _check_params(function, read, configs := list(configs), constants)
+    name, text = named_module_text(function)
     mapping: dict[str, Any] = {
         "format": FORMAT,
         "name": name,
-        "source": module_text(function),
+        "source": text,
         "form": "user",
         "params": list(read.values()),
         "axes": [],
@@ -65,7 +65,7 @@ def user_kernel(
         "mutated": [name for name, param in read.items() if param.get("access") in ("readwrite", "atomic")],
         "index_width": 32,
         "facts": {},
-        "origin": [name],
+        "origin": [function.__name__],
         "configs": [_config(each).to_mapping() for each in configs],
     }
     mapping |= {key: _plain(axis) for key, axis in zip(("grid_y", "grid_z"), axes[1:], strict=False)}
@@ -106,13 +106,14 @@ def launched_kernel(function: Any, launched: Launched) -> KernelSpec:
             size params.
     """
     params, mutated = (*launched.programs, *launched.params), ("write", "readwrite", "atomic")
+    name, text = named_module_text(function, [param.name for param in launched.programs])
     grid, grid_y, grid_z = launched.grids[0]
     choose = any(config.blocks for config in launched.configs)
     grids = launched.grids * len(launched.configs) if len(launched.grids) == 1 else launched.grids
     mapping: dict[str, Any] = {
         "format": FORMAT,
-        "name": function.__name__,
-        "source": module_text(function, [param.name for param in launched.programs]),
+        "name": name,
+        "source": text,
         "form": USER,
         "params": [param.to_mapping() for param in params],
         "axes": [],

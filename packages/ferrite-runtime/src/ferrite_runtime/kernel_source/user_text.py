@@ -14,7 +14,8 @@ from collections.abc import Container, Hashable, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
-from ferrite_runtime.errors import UserKernelSpecError
+from ferrite_runtime.errors import SpecError, UserKernelSpecError
+from ferrite_runtime.formats.json_fields import check_identifier
 from ferrite_runtime.kernel_source.jitted import ALLOWED_IMPORTS
 from ferrite_runtime.kernel_source.user_names import Reference, UserFunction, jitted_function, read_function
 
@@ -31,7 +32,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def module_text(function: Any, leading: Sequence[str] = ()) -> str:
-    """Returns a module's text that defines a jitted function and all that it names; the function keeps its name.
+    """Returns a module's text that defines a jitted function and all that it names.
 
     Args:
         function: the ``@triton.jit`` function.
@@ -40,10 +41,19 @@ def module_text(function: Any, leading: Sequence[str] = ()) -> str:
     Raises:
         UserKernelSpecError: if it names something that cannot be written down, or its source is not to be found.
     """
+    return named_module_text(function, leading)[1]
+
+
+def named_module_text(function: Any, leading: Sequence[str] = ()) -> tuple[str, str]:
+    """Returns the name of a jitted function in its `module_text`, and that; the arguments are the same.
+
+    The name is the function's own if a spec can have it: specs take none with an underscore in front.
+    """
     root = jitted_function(function)
     if root is None:
         raise UserKernelSpecError("source", f"{function!r} is no @triton.jit function")
-    return _Module(_read(root), leading).text()
+    module = _Module(_read(root), leading)
+    return module.name, module.text()
 
 
 def location_of_line(function: Any, line: int, leading: Sequence[str] = ()) -> str:
@@ -85,8 +95,11 @@ class _Module:
         self._references: dict[FunctionType, list[Reference]] = {}
         self._collect(root)
         self._function_names = {function: self._name_function(function) for function in self._functions}
-        if self._function_names[root.function] != root.function.__name__:
-            raise UserKernelSpecError("source", f"a kernel cannot be called {root.function.__name__}; rename it")
+
+    @property
+    def name(self) -> str:
+        """The name of the kernel."""
+        return self._function_names[self._root.function]
 
     def _collect(self, root: UserFunction) -> None:
         """Reads the function and those that it calls."""
@@ -108,7 +121,9 @@ class _Module:
         for caller, references in self._references.items():
             if any(jitted_function(reference.value) is function for reference in references):
                 hidden |= self._functions[caller].local_names
-        return self._claim(function.__name__, ("function", function), hidden)
+        is_root = function is self._root.function
+        name = _name_of_kernel(function.__name__) if is_root else function.__name__
+        return self._claim(name, ("function", function), hidden)
 
     def text(self) -> str:
         """Returns the module's text."""
@@ -188,6 +203,18 @@ class _Module:
             found = f"{name}_{count}"
         self._names[found] = holder
         return found
+
+
+def _name_of_kernel(name: str) -> str:
+    """Returns the name that a spec has for a function: its own, or that without underscores in front.
+
+    Others that a spec cannot have (one of a host function's own words, say) follow the word ``kernel``.
+    """
+    plain = name.lstrip("_")
+    try:
+        return check_identifier(plain, "name")
+    except SpecError:
+        return f"kernel_{plain}"
 
 
 def _member_of(value: Any) -> tuple[str, str] | None:

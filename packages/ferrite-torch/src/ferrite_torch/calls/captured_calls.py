@@ -70,7 +70,7 @@ def _flat(call: HigherOrderCall, attributes: Mapping[torch.fx.Node, Any]) -> Fla
         if call.has_token and not isinstance(result, tuple):
             result = (result,)
         leaves = [
-            _absent(fake) if leaf is None else leaf
+            _absent(fake) if leaf is None else _as_declared(leaf, fake)
             for leaf, fake, wanted in zip(leaves_of(result), fakes, returned, strict=True)
             if wanted
         ]
@@ -87,6 +87,14 @@ def _absent(fake: Any) -> torch.Tensor:
     if not all(isinstance(size, int) for size in (*fake.shape, *fake.stride())):
         return torch.zeros((), dtype=fake.dtype, device=fake.device)
     return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device).zero_()
+
+
+def _as_declared(leaf: Any, fake: Any) -> Any:
+    """Returns a result in the type that torch has told of it, which is what reads it counts on.
+
+    Some ops give another: attention of float64 its logarithms in float64, where float32 is told.
+    """
+    return leaf.to(fake.dtype) if isinstance(leaf, torch.Tensor) and isinstance(fake, torch.Tensor) else leaf
 
 
 def _apart(results: Sequence[Any], values: Sequence[Any]) -> list[Any]:

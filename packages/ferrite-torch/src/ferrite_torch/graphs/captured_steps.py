@@ -27,13 +27,13 @@ from ferrite_torch.calls.higher_order import (
 from ferrite_torch.calls.user_constants import NotWritten
 from ferrite_torch.diagnostics.origins import origins_of, unsupported
 from ferrite_torch.graphs.extern_calls import laid_out
-from ferrite_torch.graphs.graph_numbers import plain_value
+from ferrite_torch.graphs.graph_numbers import GraphNumbers, plain_value
 from ferrite_torch.graphs.lifetimes import Lifetimes
 from ferrite_torch.graphs.unbacked_sizes import RunTimeSizes
 from ferrite_torch.graphs.user_launches import UserLaunch, negative_axes, prepare_launch
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.tensors import Tensor
-from ferrite_torch.sizes.symbolic_sizes import size_of, sizes_of, steps_of
+from ferrite_torch.sizes.symbolic_sizes import NeedsNumber, size_of, sizes_of, steps_of
 
 A_STEP = "a step of its own, run as it is"
 
@@ -61,9 +61,15 @@ class CapturedSteps:
     """The captured steps of one graph that is being lowered, in order."""
 
     def __init__(
-        self, builder: Builder, lifetimes: Lifetimes, run_time: RunTimeSizes, results: Mapping[torch.fx.Node, Any]
+        self,
+        builder: Builder,
+        lifetimes: Lifetimes,
+        run_time: RunTimeSizes,
+        numbers: GraphNumbers,
+        results: Mapping[torch.fx.Node, Any],
     ) -> None:
-        self._builder, self._lifetimes, self._run_time, self._results = builder, lifetimes, run_time, results
+        self._builder, self._lifetimes, self._results = builder, lifetimes, results
+        self._run_time, self._numbers = run_time, numbers
         self.found: list[Captured] = []
         self.launches: dict[str, UserLaunch] = {}
 
@@ -155,8 +161,13 @@ class CapturedSteps:
         return self._builder.fresh_copy(tensor, steps_of(operand.meta["val"]))
 
     def _operand(self, node: torch.fx.Node) -> Any:
-        """Returns an operand as the step takes it: a tensor lies as its fake does, a float is its present value."""
+        """Returns an operand as the step takes it: a tensor lies as its fake does, a float is its present value.
+
+        A truth that only a run tells is a bool in memory: the call makes a truth of it (`calls.captured_calls`).
+        """
         value, fake = self._results[node], node.meta.get("val")
+        if isinstance(value, NeedsNumber):
+            return self._numbers.truth(node)
         if isinstance(value, Tensor) and isinstance(fake, torch.Tensor):
             return laid_out(self._builder, value, steps_of(fake))
         if value is None or isinstance(value, (tuple, list, Mapping)):

@@ -16,11 +16,12 @@ from ferrite_torch.calls.higher_order import leaves_of
 from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.diagnostics.origins import origins_of
 from ferrite_torch.graphs.extern_calls import laid_out
+from ferrite_torch.graphs.graph_numbers import GraphNumbers
 from ferrite_torch.graphs.regions import NoForm, PassedView, Region, Use, own_strides
 from ferrite_torch.graphs.unbacked_sizes import RunTimeSizes
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.tensors import Point, Shape, Tensor, is_dense, whole_tensor
-from ferrite_torch.sizes.symbolic_sizes import size_of, sizes_of, steps_of
+from ferrite_torch.sizes.symbolic_sizes import NeedsNumber, size_of, sizes_of, steps_of
 from ferrite_torch.torch_private.symbolic_shapes import is_unbacked_number, unbacked_bindings
 
 LowerRegion = Callable[[torch.fx.GraphModule, str, Use], Region]
@@ -48,10 +49,11 @@ class ControlFlow:
         builder: Builder,
         results: Mapping[torch.fx.Node, Any],
         run_time: RunTimeSizes,
+        numbers: GraphNumbers,
         lower_region: LowerRegion,
     ) -> None:
         self._module, self._builder, self._results = module, builder, results
-        self._run_time, self._lower_region = run_time, lower_region
+        self._run_time, self._numbers, self._lower_region = run_time, numbers, lower_region
 
     def lower(self, node: torch.fx.Node) -> Any:
         """Returns the results of a node: a tuple, or the only one where torch has no tuple either.
@@ -72,8 +74,9 @@ class ControlFlow:
         fakes = self._fakes(node)
         if unbacked_bindings(node) or any(isinstance(fake, torch.SymInt) for fake in fakes):
             raise NoForm("results that depend on the branch: integers, or tensors of its own size")
-        use = Use(tuple(own_strides(fake) for fake in fakes if isinstance(fake, torch.Tensor)))
-        chosen = self._results[predicate] if isinstance(predicate, torch.fx.Node) else predicate
+        wanted = tuple(own_strides(fake) for fake in fakes if isinstance(fake, torch.Tensor))
+        use = Use(wanted, knows_integers=True)
+        chosen = self._chosen(predicate)
         if isinstance(chosen, (bool, int)):
             return self._called(node, then if chosen else otherwise, list(leaves_of(operands)))
         if not isinstance(chosen, Tensor) or chosen.dtype is not BOOL or chosen.numel != 1:
@@ -87,6 +90,16 @@ class ControlFlow:
         origins = origins_of(node)
         self._builder.definitions.append(If(values, condition, *names, given.args, given.sizes, origins))
         return _nested(fakes, regions[0], values, given)
+
+    def _chosen(self, predicate: Any) -> Any:
+        """Returns what decides; a truth that only a run tells as a bool in memory."""
+        value = self._results[predicate] if isinstance(predicate, torch.fx.Node) else predicate
+        if not isinstance(value, NeedsNumber):
+            return value
+        try:
+            return self._numbers.truth(predicate)
+        except NeedsNumber as need:
+            raise NoForm(f"a predicate that asks {need.reason}") from need
 
     def _lower_loop(self, node: torch.fx.Node) -> tuple[Any, ...]:
         condition, function, carried, others = node.args
@@ -164,7 +177,7 @@ class ControlFlow:
         fakes = self._fakes(node)
         if unbacked_bindings(node):
             raise NoForm("results of a data-dependent size")
-        region = self._region(function, Use(is_call=True))
+        region = self._region(function, Use(is_call=True, knows_integers=True))
         values = self._values(fakes, region)
         given = self._given(operands, region)
         self._builder.definitions.append(Call(values, region.graph, given.args, given.sizes, origins_of(node)))
@@ -268,6 +281,11 @@ class ControlFlow:
 
     def _new_values(self, count: int, types: Sequence[TensorType]) -> tuple[Value, ...]:
         return self._builder.new_values(types, numbered=count > 1)
+
+
+def decides(operand: torch.fx.Node, node: torch.fx.Node) -> bool:
+    """Returns whether an operand of a node is a truth that the op chooses by; that may be one that only a run tells."""
+    return str(node.target) == "cond" and operand is node.args[0]
 
 
 def _stacked(value: Any, row: TensorType) -> TensorType:

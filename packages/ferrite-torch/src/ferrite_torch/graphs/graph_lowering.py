@@ -28,7 +28,7 @@ from ferrite_torch.diagnostics.origins import origins_of, unsupported
 from ferrite_torch.diagnostics.refusals import Fallback
 from ferrite_torch.errors import FerriteError, Unsupported, located
 from ferrite_torch.graphs.captured_steps import A_STEP, CapturedSteps
-from ferrite_torch.graphs.control_flow import ControlFlow
+from ferrite_torch.graphs.control_flow import ControlFlow, decides
 from ferrite_torch.graphs.extern_calls import call_extern, call_of
 from ferrite_torch.graphs.foreach import is_foreach, lower_foreach
 from ferrite_torch.graphs.graph_inputs import GraphInputs
@@ -50,7 +50,7 @@ from ferrite_torch.graphs.regions import (
 )
 from ferrite_torch.graphs.slice_stores import IN_PLACE
 from ferrite_torch.graphs.strided_views import is_inside
-from ferrite_torch.graphs.unbacked_sizes import ASSERTIONS, BINDING_VIEWS, READS, RunTimeSizes
+from ferrite_torch.graphs.unbacked_sizes import ASSERTIONS, BINDING_VIEWS, RunTimeSizes
 from ferrite_torch.graphs.write_backs import WriteBacks
 from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.lowering.builder import Builder, Unlowered
@@ -67,7 +67,7 @@ from ferrite_torch.sizes.symbolic_sizes import (
     size_of,
 )
 from ferrite_torch.torch_private.nodes import target_name
-from ferrite_torch.torch_private.operators import HigherOrderOp, Overload
+from ferrite_torch.torch_private.operators import READS, HigherOrderOp, Overload
 from ferrite_torch.torch_private.seeded_ops import plain_op
 from ferrite_torch.torch_private.symbolic_shapes import (
     environment_of,
@@ -187,9 +187,9 @@ class _Walk:
         self.write_backs = WriteBacks(builder, self.lifetimes, self.results)
         self.externs: list[tuple[str, str]] = []
         self.fallbacks: list[Fallback] = []
-        self.captured = CapturedSteps(builder, self.lifetimes, self.run_time, self.results)
+        self.captured = CapturedSteps(builder, self.lifetimes, self.run_time, self.numbers, self.results)
         self.regions = RegionTable() if regions is None else regions
-        self.control_flow = ControlFlow(module, builder, self.results, self.run_time, self._region)
+        self.control_flow = ControlFlow(module, builder, self.results, self.run_time, self.numbers, self._region)
 
     def run(self) -> None:
         """Lowers all nodes, in order."""
@@ -311,7 +311,7 @@ class _Walk:
         if isinstance(fake, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return self.numbers.number(node, fake)
         for operand in node.all_input_nodes:
-            if isinstance(self.results[operand], NeedsNumber):
+            if isinstance(self.results[operand], NeedsNumber) and not decides(operand, node):
                 raise self._refusal(node, self.results[operand])
         if isinstance(target, Overload):
             return self._call_op(node, target, args, kwargs)

@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 
-from ferrite_ir.language.dtypes import F64
+from ferrite_ir.language.dtypes import BOOL, F64
 from ferrite_ir.language.scalar import Scalar, cast
 from ferrite_torch.diagnostics.origins import origins_of, unsupported
 from ferrite_torch.diagnostics.statistics import record_specialisation
 from ferrite_torch.graphs.unbacked_sizes import RunTimeSizes
 from ferrite_torch.lowering.builder import Builder
-from ferrite_torch.sizes.symbolic_sizes import NeedsNumber, scalar_of, size_of
+from ferrite_torch.lowering.tensors import Tensor
+from ferrite_torch.sizes.symbolic_sizes import NeedsNumber, scalar_of, size_of, truth_of
 from ferrite_torch.torch_private.symbolic_shapes import is_unbacked_number, unbacked_bindings
 
 
@@ -53,6 +54,16 @@ class GraphNumbers:
                 raise
             return need
         return NeedsNumber(origins_of(node)[0].description, f"whether {fake}", ())
+
+    def truth(self, node: torch.fx.Node) -> Tensor:
+        """Returns a truth that a run tells as a bool in memory.
+
+        Raises:
+            NeedsNumber: it asks something that no expression computes.
+        """
+        condition, _ = truth_of(node.meta["val"], self.floats)
+        self._builder.begin(node, origins_of(node))
+        return self._builder.loop((), BOOL, lambda _: condition)
 
     def _float(self, node: torch.fx.Node, fake: torch.SymFloat) -> Scalar | float:
         try:

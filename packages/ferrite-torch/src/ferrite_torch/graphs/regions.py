@@ -13,12 +13,15 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.bindings import bindings_of, given_symbols
 from ferrite_ir.language.dtypes import I64
 from ferrite_ir.language.graph import Graph, Output, TensorType, whole
 from ferrite_ir.language.sizes import Size, Symbolic
 from ferrite_ir.text.fingerprint import fingerprint
 from ferrite_ir.text.printer import graph_symbols
+from ferrite_torch.devices.dtypes import dtype_of
+from ferrite_torch.diagnostics.origins import origins_of
 from ferrite_torch.graphs.extern_calls import laid_out
 from ferrite_torch.graphs.graph_inputs import GraphInputs, SizeArgument
 from ferrite_torch.graphs.lifetimes import Lifetimes
@@ -27,6 +30,7 @@ from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.tensors import Tensor, is_dense
 from ferrite_torch.sizes.conditions import condition_of, number_of
 from ferrite_torch.sizes.symbolic_sizes import NeedsNumber, size_of, sizes_of, steps_of
+from ferrite_torch.torch_private.fake_tensors import is_fake, number_in
 from ferrite_torch.torch_private.symbolic_shapes import is_unbacked_number
 
 
@@ -43,12 +47,13 @@ class Use:
 
     Attributes:
         wanted: the strides of the tensors that it returns, in order; None for those that its function has.
-        is_call: it is the only one that may be called here: its caller makes views of what it has given itself, and
-            knows integers by its own symbols.
+        is_call: it is the only one that may be called here: its caller makes views of what it has given itself.
+        knows_integers: its caller knows the integers that it returns, by its own symbols.
     """
 
     wanted: tuple[Strides, ...] | None = None
     is_call: bool = False
+    knows_integers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +117,23 @@ class RegionInputs(GraphInputs):
     """The inputs of a region: every tensor that it is given, then every integer."""
 
     def attribute(self, node: torch.fx.Node) -> Any:
-        """Returns None for the functions of an op inside.
+        """Returns a number that the function holds as a tensor, made anew in each call; None for functions of its own.
+
+        The keys of stored graphs have such numbers, too.
 
         Raises:
-            NoForm: the function holds a tensor.
+            NoForm: the function holds another tensor.
         """
-        if isinstance(operator.attrgetter(str(node.target))(self._module), torch.Tensor):
+        value = operator.attrgetter(str(node.target))(self._module)
+        if not isinstance(value, torch.Tensor):
+            return super().attribute(node)
+        is_number = value.numel() == 1 and not is_fake(value) and not self._builder.device_of(value)
+        kind = dtype_of(value.dtype)
+        if not is_number or kind.kind == "opaque":
             raise NoForm(f"the function holds a tensor, {node.target}")
-        return super().attribute(node)
+        number = number_in(value)
+        self._builder.begin(node, origins_of(node))
+        return self._builder.loop(tuple(value.shape), kind, lambda _: sc.const(number, kind), strides=value.stride())
 
     def _tensor_argument(self, node: torch.fx.Node, fake: torch.Tensor, position: int) -> Tensor:
         self.selection.append(position)
@@ -167,7 +181,7 @@ class RegionOutputs:
             else:
                 number = _number(item, value)
                 self.returned.append(number)
-                self._numbers += [] if self._use.is_call else [number]
+                self._numbers += [] if self._use.knows_integers else [number]
 
     def _add_tensor(self, node: torch.fx.Node, tensor: Tensor) -> None:
         if is_lazy(node):

@@ -40,6 +40,7 @@ from ferrite_torch.sizes.symbolic_sizes import (
 )
 from ferrite_torch.torch_private.fake_tensors import is_fake
 from ferrite_torch.torch_private.nodes import source_text
+from ferrite_torch.torch_private.operators import READS
 from ferrite_torch.torch_private.symbolic_shapes import (
     environment_of,
     is_unbacked_number,
@@ -52,7 +53,6 @@ ASSERTIONS = frozenset(
     f"aten.{name}.default" for name in ("_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size")
 )
 """Ops that ask something of a number, and compute nothing."""
-READS = "aten._local_scalar_dense.default"
 BINDING_VIEWS = frozenset(("aten.slice.Tensor", "aten.select.int"))
 """Views whose extents, offsets and conditions follow from data-dependent numbers."""
 

@@ -100,7 +100,6 @@ def prepare_launch(
     programs, written_grids, counts = _programs(grids, function.arg_names)
     if tunes:
         configs, written_grids = _widened(configs, written_grids)
-    name = function.__name__
     launched = Launched(
         tuple(builder.params),
         builder.constants,
@@ -115,7 +114,7 @@ def prepare_launch(
         raise NotWritten(str(error)) from error
     except SpecError as error:
         raise NotWritten(f"its spec is refused: {error}") from error
-    return Prepared(_launch_of(spec, name, function), (*counts, *builder.arguments))
+    return Prepared(_launch_of(spec, function), (*counts, *builder.arguments))
 
 
 def _held(call: HigherOrderCall) -> Mapping[str, Any]:
@@ -123,8 +122,8 @@ def _held(call: HigherOrderCall) -> Mapping[str, Any]:
     return held
 
 
-def _launch_of(spec: KernelSpec, name: str, function: Any) -> UserLaunch:
-    return UserLaunch(f"kernel.{name}.k{spec.id[:16]}", spec.to_mapping(), location_of(function), function)
+def _launch_of(spec: KernelSpec, function: Any) -> UserLaunch:
+    return UserLaunch(f"kernel.{spec.name}.k{spec.id[:16]}", spec.to_mapping(), location_of(function), function)
 
 
 def _described(function: Any) -> str:

@@ -7,7 +7,7 @@ itself gets lost: in tensors without dims, in expanded ones, and in values that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.dtypes import I64
@@ -65,6 +65,22 @@ def checked_index(b: Builder, value: Scalar, size: Size, *, wraps: bool) -> Scal
     if _comes_from_memory(b, value) or _is_proved(b, value, size, wraps=wraps):
         return value
     return required("index", inside(value, size, wraps=wraps), value)
+
+
+def existing(b: Builder, load: Scalar, known: Mapping[str, Scalar]) -> Scalar:
+    """Returns a load with the positions required to exist that are about to be replaced by what is no load.
+
+    Args:
+        b: the graph that it is going to be part of.
+        load: it; what it reads stays.
+        known: what loads in its indices are replaced by, by the names that they read.
+    """
+    found = load
+    for position in indirect_parts(load.indices):
+        given = sc.replace_loads(position.value, lambda each: known.get(each.source))
+        if not _comes_from_memory(b, given) and not _is_proved(b, given, position.size, wraps=position.wraps):
+            found = required("index", inside(given, position.size, wraps=position.wraps), found)
+    return found
 
 
 def _is_proved(b: Builder, value: Scalar, size: Size, *, wraps: bool) -> bool:

@@ -13,6 +13,9 @@ Overload = torch._ops.OpOverload
 Packet = torch._ops.OpOverloadPacket
 """All overloads of an op under one name; no public name either."""
 
+READS = "aten._local_scalar_dense.default"
+"""What ``item`` is in a graph: it makes a number of a tensor of one element."""
+
 HigherOrderOp = torch._ops.HigherOrderOperator
 TAKEN_APART = frozenset(("associative_scan", "flex_attention", "flex_attention_backward"))
 """Higher-order ops whose functions become part of the graphs that they stand in, where these are compiled."""

@@ -25,6 +25,7 @@ from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_torch.graphs.functions.scalar_graphs import ScalarGraph
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import packed_strides
+from ferrite_torch.lowering.requirements import existing
 from ferrite_torch.lowering.tensors import Tensor, grid_dims, whole_tensor
 
 LONGEST_HEAD = 256
@@ -237,7 +238,8 @@ def read_numbers(
             raise Unlowered(f"its {what} gives {result}, which is no tensor")
         if result.shape != ():
             return None
-        element = graph.outer(graph.element(result, ()))
+        # A place is one that a load gives, which a kernel checks, only as long as the numbers are such loads.
+        element = replace_loads(graph.outer(graph.element(result, ())), lambda load: existing(b, load, known))
         return replace_loads(element, lambda load: known.get(load.source))
 
     return [number(result) for result in results]

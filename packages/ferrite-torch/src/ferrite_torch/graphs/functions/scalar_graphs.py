@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ferrite_ir.language import scalar as sc
-from ferrite_ir.language.dtypes import DType
+from ferrite_ir.language.dtypes import F64, DType
 from ferrite_ir.language.graph import Loop, row_major
 from ferrite_ir.language.scalar import Scalar, replace_loads
 from ferrite_torch.devices.dtypes import dtype_of
@@ -24,8 +24,10 @@ from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import refuse_opaque
 from ferrite_torch.lowering.tensors import Point, Shape, Tensor
+from ferrite_torch.sizes.symbolic_sizes import NeedsNumber, scalar_of
 from ferrite_torch.torch_private.fake_tensors import is_fake, number_in
-from ferrite_torch.torch_private.operators import Overload
+from ferrite_torch.torch_private.operators import READS, Overload
+from ferrite_torch.torch_private.symbolic_shapes import symbolic_value
 
 DETACHED = "aten.detach_.default"
 """What torch says of a constant that it has just made: it changes no number."""
@@ -44,6 +46,7 @@ class ScalarGraph:
         self._what = what
         self._names: dict[str, str] = {}
         self._made: dict[str, Loop] = {}
+        self._floats: dict[str, Scalar] = {}
 
     def operand(self, name: str, dtype: DType, shape: Shape) -> Tensor:
         """Returns a tensor to hand to the graph; elements of it are loads of its value."""
@@ -124,8 +127,27 @@ class ScalarGraph:
     def _called(self, node: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if str(node.target) == DETACHED:
             return args[0]
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.SymFloat):
+            return self._float(node, args, fake)
         lowering = LOWERINGS.get(str(node.target)) if isinstance(node.target, Overload) else None
         if lowering is None:
             raise Unlowered(f"its {self._what} calls {node.target}, which is not compiled")
         self._scratch.begin(node, origins_of(node))
         return lowering(self._scratch, *args, **kwargs)
+
+    def _float(self, node: torch.fx.Node, args: Sequence[Any], fake: torch.SymFloat) -> Scalar:
+        """Returns a float: one that is no constant to dynamo, which captures it as a tensor, or what is made of such.
+
+        Raises:
+            Unlowered: the language does not have what makes it.
+        """
+        if str(node.target) == READS:
+            number = sc.cast(args[0].at(()), F64)
+            expression, _ = symbolic_value(fake)
+            self._floats[str(expression)] = number
+            return number
+        try:
+            return scalar_of(fake, self._floats)
+        except NeedsNumber as need:
+            raise Unlowered(f"its {self._what} computes {fake}: {need.reason}") from need
