@@ -69,3 +69,20 @@ def test_an_input_that_the_forward_writes_to_is_saved_as_it_was() -> None:
     (gradient,) = torch.autograd.grad(compiled(x, mine).sum(), x)
     torch.testing.assert_close(gradient, torch.ones(4, 4) @ w.t())
     torch.testing.assert_close(mine, w + 1)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_a_backward_computes_again_is_made_of_inputs_as_they_were(*, dynamic: bool) -> None:
+    def function(x: Tensor, buffer: Tensor) -> Tensor:
+        y = (x + buffer.clone()).sin()
+        buffer.add_(1)
+        return y * buffer
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="ferrite", dynamic=dynamic, options={"fallback": False})
+    given, twin = torch.zeros(4), torch.zeros(4)
+    for _ in range(2):
+        x = torch.randn(4, 4, requires_grad=True)
+        expected = torch.autograd.grad(function(x, twin).sum(), x)
+        torch.testing.assert_close(torch.autograd.grad(compiled(x, given).sum(), x), expected)
+        torch.testing.assert_close(given, twin)

@@ -55,8 +55,9 @@ def repeat_blocks(model: torch.nn.Module) -> RepeatedBlocks:
         model = torch.compile(model, backend="ferrite")
 
     What is compared is what was captured of each call of a module, operation by operation: calls that differ in a
-    constant, a shape, a layout or a hook do not share a region, and what writes to its operands (a buffer that is
-    updated) is compiled where it stands. Nothing is fused across the boundary of a block.
+    constant, a shape, a layout or a hook do not share a region. What a block writes to (statistics of a norm, a
+    counter) is written by the graph around it; a block that writes to more than 1 MiB, a cache of keys and values, is
+    compiled where it stands, as that would be copied. Nothing is fused across the boundary of a block.
 
     Args:
         model: a module; graphs that call it, or any of its parts, are meant. Graphs that are compiled already stay.

@@ -41,6 +41,7 @@ class Run:
         nodes: its nodes, in order, all but tensors that the graph holds.
         operands: what they read of the graph around, in the order of first use.
         results: those whose values are read after it.
+        same: others that are read after it, with the operand that each is: what a write returns (``calls.add_(1)``).
         structure: what is equal for runs that compute the same.
     """
 
@@ -48,6 +49,7 @@ class Run:
     nodes: tuple[torch.fx.Node, ...]
     operands: tuple[torch.fx.Node, ...]
     results: tuple[torch.fx.Node, ...]
+    same: tuple[tuple[torch.fx.Node, torch.fx.Node], ...]
     structure: Hashable
 
 
@@ -77,14 +79,17 @@ class _Reader:
 
     def read(self) -> Run:
         lines = tuple(map(self._line, self._nodes))
-        results = tuple(node for node in self._nodes if any(user not in self._positions for user in node.users))
+        read = [node for node in self._nodes if any(user not in self._positions for user in node.users)]
+        operands = tuple(self._operands)
+        same = tuple((node, operand) for node in read for operand in operands if _is_same(node, operand))
+        results = tuple(node for node in read if node not in dict(same))
         if not results:
             raise NoStructure("a block whose results nobody reads")
-        operands = tuple(self._operands)
         self._check_results(operands, results)
         types = tuple(_operand_type(node) for node in operands)
         returned = tuple(self._positions[node] for node in results)
-        return Run(self._module, tuple(self._nodes), operands, results, (lines, types, returned))
+        kept = tuple((self._positions[node], self._operands[operand]) for node, operand in same)
+        return Run(self._module, tuple(self._nodes), operands, results, same, (lines, types, returned, kept))
 
     def _line(self, node: torch.fx.Node) -> Hashable:
         if target_name(node) in AMBIENT or unbacked_bindings(node):
@@ -111,6 +116,19 @@ class _Reader:
             if storage_key(fake) in taken:
                 raise NoStructure("a block that returns a view of what it is given, or of another result")
             taken.add(storage_key(fake))
+
+
+def _is_same(node: torch.fx.Node, operand: torch.fx.Node) -> bool:
+    """Returns whether a node is what it was given: the same elements of one storage, without a derivative."""
+    one, other = example_of(node), example_of(operand)
+    if not (is_fake(one) and is_fake(other)) or one.requires_grad or other.requires_grad:
+        return False
+    if one.layout is not torch.strided or other.layout is not torch.strided or storage_key(one) != storage_key(other):
+        return False
+    return (*_type_facts(one), size_text(one.storage_offset())) == (
+        *_type_facts(other),
+        size_text(other.storage_offset()),
+    )
 
 
 def _constant(value: Any, inner: Any) -> Hashable:

@@ -8,6 +8,13 @@
 What follows (differentiating, lowering, scheduling, compiling kernels) does its work for each region once, as for one
 that a user marked (``torch.compiler.nested_compile_region``). What is compared are graphs, after capture: what a module
 looks like does not matter, and layers that were captured differently stay what they are.
+
+A region changes nothing that it is given. What a block writes to (statistics of a norm, a counter) its region copies,
+writes to the copy and returns it, and the graph around stores that where it belongs:
+
+    batch_norm(x, mean, …)              mean_copy = clone(mean)                         inside
+    …                             →     call = invoke_subgraph(block_0, …, mean)        around
+                                        mean.copy_(call[1])
 """
 
 from __future__ import annotations
@@ -15,14 +22,17 @@ from __future__ import annotations
 import logging
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 
 from ferrite_torch.rewrites.block_structure import AMBIENT, NoStructure, Run, run_of
+from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.nodes import example_of, target_name
-from ferrite_torch.torch_private.regions import modules_around, region_call, writes_to_operands
+from ferrite_torch.torch_private.regions import modules_around, region_call, written_operands
+from ferrite_torch.torch_private.symbolic_shapes import is_known
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +41,10 @@ LEAST_CALLS = 3
 LEAST_NODES = 8
 """Nodes that a block has at least: what is smaller (a norm, an activation) gains more from fusing with what surrounds
 it."""
+MOST_WRITTEN = 2**20
+"""Bytes of a tensor that a block writes to at most: above, the copy takes longer than the launch of a kernel does, and
+a cache of keys and values, of which a block writes a row, would be copied whole. From the bandwidth of GPUs, 2 to 4
+TB/s, over which 1 MiB is read and written twice in 1 to 2 microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +59,10 @@ class _Call:
     @property
     def length(self) -> int:
         return self.last - self.first + 1
+
+
+_Block: TypeAlias = "tuple[list[Run], tuple[int, ...]]"
+"""Runs of equal structure, and the operands that they write to, by number."""
 
 
 def outline_blocks(
@@ -65,17 +83,17 @@ def outline_blocks(
         known[node] = graph.node_copy(node, known.__getitem__)
     outlined = torch.fx.GraphModule(module, graph)
     outlined.meta = dict(module.meta)
-    for number, runs in enumerate(chosen):
+    for number, (runs, written) in enumerate(chosen):
         name = f"repeated_block_{number}"
-        setattr(outlined, name, _region(runs[0]))
+        setattr(outlined, name, _region(runs[0], written))
         for run in runs:
-            _replace(outlined.graph, run, known, name)
+            _replace(outlined.graph, run, known, name, written)
     outlined.recompile()
-    log.info("%d calls of %d repeated blocks", sum(map(len, chosen)), len(chosen))
+    log.info("%d calls of %d repeated blocks", sum(len(runs) for runs, _ in chosen), len(chosen))
     return outlined
 
 
-def _chosen(nodes: Sequence[torch.fx.Node], is_wanted: Callable[[int], bool]) -> list[list[Run]]:
+def _chosen(nodes: Sequence[torch.fx.Node], is_wanted: Callable[[int], bool]) -> list[_Block]:
     """Returns the runs that become calls of one region each, by region: the largest blocks that repeat."""
     plain = _under_plain_modes(nodes)
     alike: defaultdict[Hashable, list[_Call]] = defaultdict(list)
@@ -85,17 +103,20 @@ def _chosen(nodes: Sequence[torch.fx.Node], is_wanted: Callable[[int], bool]) ->
             if call.length >= LEAST_NODES and is_wanted(call.identity) and plain[call.first]:
                 alike[call.kind, tuple(names[call.first : call.last + 1])].append(call)
     taken = [False] * len(nodes)
-    chosen: list[list[Run]] = []
+    chosen: list[_Block] = []
     for calls in sorted(alike.values(), key=lambda calls: (-calls[0].length, calls[0].first)):
-        for runs in _equal_runs(nodes, [call for call in calls if not any(taken[call.first : call.last + 1])]):
-            chosen.append([run for _, run in runs])
+        free = [call for call in calls if not any(taken[call.first : call.last + 1])]
+        for runs, written in _equal_runs(nodes, free):
+            chosen.append(([run for _, run in runs], written))
             for call, _ in runs:
                 taken[call.first : call.last + 1] = [True] * call.length
     return chosen
 
 
-def _equal_runs(nodes: Sequence[torch.fx.Node], calls: Sequence[_Call]) -> Iterator[list[tuple[_Call, Run]]]:
-    """Yields calls of equal structure, as many as make a region."""
+def _equal_runs(
+    nodes: Sequence[torch.fx.Node], calls: Sequence[_Call]
+) -> Iterator[tuple[list[tuple[_Call, Run]], tuple[int, ...]]]:
+    """Yields calls of equal structure, as many as make a region, and which of their operands they write to."""
     if len(calls) < LEAST_CALLS:
         return
     equal: defaultdict[Hashable, list[tuple[_Call, Run]]] = defaultdict(list)
@@ -107,17 +128,39 @@ def _equal_runs(nodes: Sequence[torch.fx.Node], calls: Sequence[_Call]) -> Itera
             continue
         equal[run.structure].append((call, run))
     for runs in equal.values():
-        if len(runs) >= LEAST_CALLS and not _has_writes(runs[0][1]):
-            yield runs
+        written = _written(runs[0][1]) if len(runs) >= LEAST_CALLS else None
+        if written is None:
+            continue
+        fitting = [(call, run) for call, run in runs if all(_is_own(run, number) for number in written)]
+        if len(fitting) >= LEAST_CALLS:
+            yield fitting, written
 
 
-def _has_writes(run: Run) -> bool:
-    """Returns whether a run writes to what it is given, or may do so: the graph around would have to know."""
+def _written(run: Run) -> tuple[int, ...] | None:
+    """Returns which operands a run writes to, by number; None if that is not known."""
     try:
-        return writes_to_operands(_region(run), [example_of(node) for node in run.operands])
+        return written_operands(_region(run), [example_of(node) for node in run.operands])
     except Exception as error:  # noqa: BLE001  # ops that only AOTAutograd can run on fakes raise what they like
         log.info("what a block writes to is not known: %s", error)
-        return True
+        return None
+
+
+def _is_own(run: Run, number: int) -> bool:
+    """Returns whether an operand may be written to as a copy: nothing else is seen to change, and it is small enough.
+
+    Another operand may lie in its storage, or a derivative may be taken of what is written.
+    """
+    fake = example_of(run.operands[number])
+    sharing = [each for each in map(example_of, (*run.operands, *run.nodes)) if _shares(each, fake)]
+    is_alone = sum(_shares(example_of(each), fake) for each in run.operands) == 1
+    is_small = is_known(fake.numel() * fake.element_size() <= MOST_WRITTEN)
+    return is_alone and is_small and fake.is_contiguous() and not any(each.requires_grad for each in sharing)
+
+
+def _shares(value: object, tensor: torch.Tensor) -> bool:
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    return storage_key(value) == storage_key(tensor)
 
 
 def _calls(nodes: Sequence[torch.fx.Node]) -> Iterator[_Call]:
@@ -168,34 +211,61 @@ def _under_plain_modes(nodes: Sequence[torch.fx.Node]) -> list[bool]:
     return plain
 
 
-def _region(run: Run) -> torch.fx.GraphModule:
-    """Returns a run as a graph of its own."""
+def _region(run: Run, written: Sequence[int] = ()) -> torch.fx.GraphModule:
+    """Returns a run as a graph of its own, which returns what it has written to these operands as further results."""
     graph = torch.fx.Graph()
     known: dict[torch.fx.Node, torch.fx.Node] = {}
     for number, operand in enumerate(run.operands):
         known[operand] = graph.placeholder(f"operand_{number}")
         known[operand].meta = dict(operand.meta)
+    for number in written:
+        known[run.operands[number]] = graph.call_method("clone", (known[run.operands[number]],))
     for node in run.nodes:
         known[node] = graph.node_copy(node, known.__getitem__)
-    graph.output(tuple(known[node] for node in run.results))
+    copies = [run.operands[number] for number in written]
+    graph.output(tuple(known[node] for node in (*run.results, *copies)))
     return torch.fx.GraphModule(run.module, graph)
 
 
-def _replace(graph: torch.fx.Graph, run: Run, known: dict[torch.fx.Node, torch.fx.Node], name: str) -> None:
-    """Puts the call of a region in the place of a run."""
+def _replace(
+    graph: torch.fx.Graph, run: Run, known: dict[torch.fx.Node, torch.fx.Node], name: str, written: Sequence[int]
+) -> None:
+    """Puts the call of a region in the place of a run, and stores after it what the region has written."""
     last = known[run.nodes[-1]]
     with graph.inserting_after(last):
         held = graph.get_attr(name)
     operands = [known[node] for node in run.operands]
-    with graph.inserting_after(held):
+    copies = [run.operands[number] for number in written]
+    position = held
+    for number in written if any(example_of(node).requires_grad for node in run.results) else ():
+        # The derivative of a region keeps all that it is given, which must not change any more.
+        operands[number] = position = _after(graph, position, torch.clone, (operands[number],), operands[number].meta)
+    with graph.inserting_after(position):
         call = graph.call_function(region_call(), (held, name, *operands))
-    call.meta = {**last.meta, "example_value": tuple(example_of(node) for node in run.results)}
+    call.meta = {**last.meta, "example_value": tuple(example_of(node) for node in (*run.results, *copies))}
     position, made = call, [known[node] for node in run.nodes]
     for number, node in enumerate(run.results):
-        with graph.inserting_after(position):
-            position = graph.call_function(operator.getitem, (call, number))
-        position.meta = dict(known[node].meta)
+        position = _after(graph, position, operator.getitem, (call, number), known[node].meta)
         known[node].replace_all_uses_with(position)
         known[node] = position
+    for number, operand in enumerate(copies, len(run.results)):
+        meta = {**last.meta, "example_value": example_of(operand)}
+        position = _after(graph, position, operator.getitem, (call, number), meta)
+        position = _after(
+            graph, position, torch.detach, (position,), meta
+        )  # what is made of floats has a derivative, for torch
+        position = _after(graph, position, torch.Tensor.copy_, (known[operand], position), meta)
+    for node, operand in run.same:
+        known[node].replace_all_uses_with(known[operand], lambda user: user not in made)
     for node in reversed(made):
         graph.erase_node(node)
+
+
+def _after(
+    graph: torch.fx.Graph, position: torch.fx.Node, function: Callable[..., Any], args: Any, meta: Mapping[str, Any]
+) -> torch.fx.Node:
+    """Returns a new node that stands right after another one."""
+    with graph.inserting_after(position):
+        made = graph.call_function(function, args)
+    made.meta = dict(meta)
+    return made

@@ -9,7 +9,12 @@ import torch
 
 from ferrite_torch.torch_private.fake_tensors import mode_of
 from ferrite_torch.torch_private.graph_positions import mark_split, token_count
-from ferrite_torch.torch_private.saved_views import hand_on_operands, save_bases
+from ferrite_torch.torch_private.saved_views import (
+    hand_on_operands,
+    read_originals,
+    save_bases,
+    save_old_contents,
+)
 
 Preparation = Callable[[torch.fx.Graph, Sequence[Any]], None]
 """What is done to a joint graph, whose forward returns these results, before it is split."""
@@ -33,6 +38,7 @@ def min_cut(joint: torch.fx.GraphModule, inputs: Any, prepare: Preparation, **re
 
     is_region = inputs == []  # AOTAutograd has example inputs of a graph, and none of the regions that it calls
     hand_on_operands(joint)
+    read_originals(joint)
     with mode_of(joint.graph):
         prepare(joint.graph, _results_of(joint.graph)[: rest["num_fwd_outputs"]])
     tokens, held = token_count(joint), rest.get("static_lifetime_input_indices") or ()
@@ -40,6 +46,7 @@ def min_cut(joint: torch.fx.GraphModule, inputs: Any, prepare: Preparation, **re
         tokens + position for position in held
     ]  # AOTAutograd counts behind the tokens
     forward, backward = min_cut_rematerialization_partition(joint, inputs, **rest)
+    save_old_contents(forward, backward, rest["num_fwd_outputs"])
     save_bases(forward, backward, rest["num_fwd_outputs"], is_region=is_region)
     mark_split(forward, backward, rest["num_fwd_outputs"])
     return forward, backward

@@ -42,8 +42,8 @@ def modules_around(node: torch.fx.Node) -> tuple[tuple[str, int, str], ...]:
     return tuple(found)
 
 
-def writes_to_operands(module: torch.fx.GraphModule, operands: Sequence[Any]) -> bool:
-    """Returns whether a graph writes to what it is given, running statistics of norms included.
+def written_operands(module: torch.fx.GraphModule, operands: Sequence[Any]) -> tuple[int, ...]:
+    """Returns the positions of the operands that a graph writes to, running statistics of norms included.
 
     Only functionalisation sees all writes; what runs a function under it is private.
 
@@ -57,7 +57,11 @@ def writes_to_operands(module: torch.fx.GraphModule, operands: Sequence[Any]) ->
     with torch.no_grad(), FunctionalTensorMode():
         given: list[Any] = [to_fun(each.detach()) if isinstance(each, torch.Tensor) else each for each in operands]
         torch.fx.Interpreter(module).run(*given)
-        return any(has_data_mutation(each) for each in given if isinstance(each, FunctionalTensor))
+        return tuple(
+            position
+            for position, each in enumerate(given)
+            if isinstance(each, FunctionalTensor) and has_data_mutation(each)
+        )
 
 
 @contextmanager

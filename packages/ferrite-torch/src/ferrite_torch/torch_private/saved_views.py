@@ -69,6 +69,39 @@ def save_bases(
         module.recompile()
 
 
+def save_old_contents(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, seen: int) -> None:
+    """Makes a forward save a copy of an input that it writes to in place of the input: the backward reads old contents.
+
+    Autograd would not notice: kernels do not count versions of what they write.
+
+    Args:
+        forward: one part of a joint graph, which writes at its end.
+        backward: the other.
+        seen: how many results of the forward are the caller's.
+    """
+    written = {
+        node.args[0] for node in forward.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    }
+    output = forward.graph.output_node()
+    results = list(output.args[0])  # type: ignore[arg-type]
+    given = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
+    for position, saved in enumerate(results[seen:], seen):
+        if saved not in written or saved.name not in given:
+            continue
+        with forward.graph.inserting_before(next(node for node in forward.graph.nodes if node.op != "placeholder")):
+            results[position] = forward.graph.call_function(torch.ops.aten.clone.default, (saved,))
+        results[position].meta = dict(saved.meta)
+        taken = given[saved.name]
+        with backward.graph.inserting_before(taken):
+            replacement = backward.graph.placeholder(results[position].name)
+        replacement.meta = dict(taken.meta)
+        taken.replace_all_uses_with(replacement)
+        backward.graph.erase_node(taken)
+    _return(output, results, ())
+    for module in (forward, backward):
+        module.recompile()
+
+
 def _is_node(value: Any) -> bool:
     return isinstance(value, torch.fx.Node)
 
@@ -116,6 +149,19 @@ def hand_on_operands(joint: torch.fx.GraphModule) -> None:
             if isinstance(position, int) and position < len(returned) and returned[position] in parameters:
                 reader.replace_all_uses_with(node.args[2 + parameters[returned[position]]])
                 joint.graph.erase_node(reader)
+
+
+def read_originals(joint: torch.fx.GraphModule) -> None:
+    """Has a region read a tensor where it is given a copy that nobody else reads.
+
+    Copies stand before regions that write to what they are given, for a derivative that takes it as it was. A region
+    changes nothing, and what it has written is stored after it.
+    """
+    for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default):
+        readers = list(node.users)
+        if len(readers) == 1 and readers[0].target is region_call() and not node.kwargs:
+            node.replace_all_uses_with(node.args[0])
+            joint.graph.erase_node(node)
 
 
 def _is_view(node: torch.fx.Node) -> bool:
