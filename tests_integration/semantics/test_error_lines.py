@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -71,8 +72,16 @@ def marked_line(function: Callable[..., Tensor]) -> str:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("function", [alone, in_a_branch, in_a_loop, of_lapack])
-def test_an_error_is_eagers_and_names_its_line(function: Callable[[Tensor], Tensor], *, dynamic: bool) -> None:
+@pytest.mark.parametrize(
+    ("function", "op"),
+    [
+        (alone, "line_tests.refuse"),
+        (in_a_branch, "line_tests.refuse"),
+        (in_a_loop, "line_tests.refuse"),
+        (of_lapack, "aten._linalg_check_errors"),
+    ],
+)
+def test_an_error_is_eagers_and_names_its_line(function: Callable[[Tensor], Tensor], op: str, *, dynamic: bool) -> None:
     x = torch.ones(4, 4)
     with pytest.raises((ValueError, torch.linalg.LinAlgError)) as expected:
         function(x)
@@ -81,7 +90,7 @@ def test_an_error_is_eagers_and_names_its_line(function: Callable[[Tensor], Tens
         with pytest.raises(type(expected.value)) as found:
             call(x)
         assert str(found.value) == str(expected.value)
-        assert note_of(found.value).endswith(f" ({marked_line(function)}) ran as a step of a compiled graph")
+        assert note_of(found.value) == f"while {op} ({marked_line(function)}) ran as a step of a compiled graph"
     steps = [step for body in bodies() for step in body["steps"] if step["do"] == "extern"]
     assert all(step["origin"] for step in steps)
     assert not any("captured" in step["target"] for step in steps)
@@ -99,3 +108,15 @@ def test_an_error_in_a_backward_names_the_line_of_the_forward() -> None:
     with pytest.raises(ValueError, match="not today") as found:
         loss.backward()
     assert marked_line(function) in note_of(found.value)
+
+
+@pytest.mark.parametrize("name", ["we\x01ird.py", "new\nline.py", "\u202ertl.py"])
+def test_a_file_may_be_called_anything(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text("def function(refuse, x):\n    return refuse(x.exp() * 2) + 1\n", encoding="utf-8")
+    module: dict[str, Any] = {}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), module)
+    with pytest.raises(ValueError, match="not today") as found:
+        compiled(module["function"])(refuse, torch.ones(4))
+    assert note_of(found.value).isprintable()
+    assert ascii(name)[1:-1] in note_of(found.value)

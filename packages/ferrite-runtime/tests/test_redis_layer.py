@@ -16,6 +16,8 @@ from ferrite_runtime.store.redis_transport import RedisTransport, connect_redis
 from ferrite_runtime.store.remote_layer import RemoteLayer, RemoteProblem
 
 ADDRESS = StoreAddress("redis", "127.0.0.1", 6379, writes=True, trusts_network=True)
+LONG = "ab" * 16
+"""The beginning of a key that is a digest."""
 
 
 def test_without_the_package_it_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,14 +41,14 @@ class TestWithClient:
         return RemoteLayer(ADDRESS, lambda: RedisTransport(client), "redis")
 
     def test_entries_come_back(self, layer: RemoteLayer) -> None:
-        layer.save("records", "ab-1", b"one")
-        layer.save("records", "ab-2", b"two")
+        layer.save("records", f"{LONG}-1", b"one")
+        layer.save("records", f"{LONG}-2", b"two")
         layer.save("records", "b-1", b"three")
         layer.flush()
-        assert layer.load("records", "ab-1") == b"one"
-        assert layer.load("records", "ab") is None
-        assert layer.scan("records", "ab-") == {"ab-1": b"one", "ab-2": b"two"}
-        assert layer.keys("records") == ["ab-1", "ab-2", "b-1"]
+        assert layer.load("records", f"{LONG}-1") == b"one"
+        assert layer.load("records", LONG) is None
+        assert layer.scan("records", f"{LONG}-") == {f"{LONG}-1": b"one", f"{LONG}-2": b"two"}
+        assert layer.keys("records") == [f"{LONG}-1", f"{LONG}-2", "b-1"]
         assert [(usage.kind, usage.entries) for usage in layer.usage()] == [("records", 3)]
         assert layer.verify() == []
 
@@ -78,10 +80,12 @@ class TestWithClient:
             assert layer.load("kernels", "k") is None
 
     def test_an_evicted_entry_is_none(self, layer: RemoteLayer, client: Any) -> None:
-        layer.save("kernels", "k", b"data")
+        layer.save("kernels", LONG, b"data")
         layer.flush()
-        client.delete("ferrite:1:kernels:k")
-        assert layer.scan("kernels", "k") == {}
+        assert layer.scan("kernels", LONG[:16]) == {LONG: b"data"}
+        client.delete(f"ferrite:1:kernels:{LONG}")
+        layer._absent.clear()
+        assert layer.scan("kernels", LONG[:16]) == {}
 
     def test_a_client_is_made_of_an_address(self) -> None:
         pytest.importorskip("redis")

@@ -199,14 +199,14 @@ def test_local_kinds_are_neither_asked_for_nor_served(tmp_path: Path, requests: 
 
 
 def test_an_entry_of_ones_own_goes_before_a_servers(tmp_path: Path) -> None:
-    LayeredStore(tmp_path / "there").save("kernels", "k", b"theirs")
+    LayeredStore(tmp_path / "there").save("kernels", LONG, b"theirs")
     with serving(tmp_path / "there") as (_, address):
         store = layered(tmp_path / "here", address)
-        store.save("kernels", "k", b"mine")
-        store.prefetch("kernels", ["k"])
-        assert dict(store.scan("kernels", "k")) == {"k": b"mine"}
-        store.remove("kernels", "k")
-        assert store.load("kernels", "k") is None, "what was of no use is not fetched again"
+        store.save("kernels", LONG, b"mine")
+        store.prefetch("kernels", [LONG])
+        assert dict(store.scan("kernels", LONG)) == {LONG: b"mine"}
+        store.remove("kernels", LONG)
+        assert store.load("kernels", LONG) is None, "what was of no use is not fetched again"
 
 
 def test_a_compiler_finds_its_binary(tmp_path: Path) -> None:

@@ -82,9 +82,10 @@ def _calls(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
 def op_name(node: torch.fx.Node) -> str:
     """Returns the aten op that the user's program called, where known, else the node's own: ``aten.gelu``.
 
-    That of a node that computes a size is a function of Python, as ``trunc``.
+    That of a node that computes a size is a function of Python, as ``trunc``. ``with_effects(token, op, …)`` calls it.
     """
-    original: Any = node.meta.get("original_aten") or node.target
+    called = node.args[1] if str(node.target) == "with_effects" else node.target
+    original: Any = node.meta.get("original_aten") or called
     is_function = isinstance(original, (FunctionType, BuiltinFunctionType))
     return _packet_name(original.__name__ if is_function else str(original))
 
@@ -110,7 +111,12 @@ def source_location(trace: str | None) -> tuple[str, str]:
     if not frames:
         return "", ""
     path, line = frames[-1]
-    return absolute(path), line
+    return _printable(absolute(path)), line
+
+
+def _printable(text: str) -> str:
+    """Returns a text as one line: what a program quotes, and a log; names of files may hold anything."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def absolute(path: str) -> str:
