@@ -10,7 +10,7 @@ import pytest
 
 from ferrite_ir.language import index as ix
 from ferrite_ir.language import scalar as sc
-from ferrite_ir.language import size_polynomials, sizes
+from ferrite_ir.language import size_extremes, size_polynomials, sizes
 from ferrite_ir.language.dtypes import F32, I64
 
 N = sizes.symbol("interned_n", 1, 9)
@@ -32,9 +32,9 @@ def is_complete(made: Any) -> bool:
         (ix.Atom, "_settle", lambda: ix.Indirect(sc.const(1, I64), 3)),
         (ix, "_bounds", lambda: D.index * 31),
         (sc, "indirects_of", lambda: sc.load("interned", (D.index,), F32)),
-        (size_polynomials, "_settle", lambda: sizes.symbol("interned_s", 1, 5)),
-        (size_polynomials, "_settle", lambda: sizes.floordiv(N * 7, 3)),
-        (size_polynomials, "_settle", lambda: sizes.maximum(N, 4)),
+        (size_polynomials, "settle", lambda: sizes.symbol("interned_s", 1, 5)),
+        (size_polynomials, "settle", lambda: sizes.floordiv(N * 7, 3)),
+        (size_extremes, "settle", lambda: sizes.maximum(N, 4)),
     ],
     ids=["dim", "floordiv", "mod", "indirect", "index", "load", "symbol", "size floordiv", "size maximum"],
 )

@@ -90,7 +90,9 @@ def _traces(work: Mapping[int, Work], dependences: Dependences) -> dict[int, Tra
     storage, nodes = dependences.storage, dependences.nodes
     made: dict[int, set[str]] = {}
     touched: dict[int, set[str]] = {}
-    ends = {storage[name] for name in (*dependences.kept, *dependences.held)}
+    ends = {
+        storage[name] for name in (*dependences.kept, *dependences.held) if name in storage
+    }  # parts of graphs lack some
     touching: dict[str, int] = dict.fromkeys(ends, 1)
     for group, item in work.items():
         numbers = _members(item)
