@@ -13,9 +13,10 @@ points.
 from __future__ import annotations
 
 from math import gcd
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from . import sizes
+from .interning import entered
 from .sizes import Size
 from .text_hooks import printed
 
@@ -25,12 +26,6 @@ Computed: TypeAlias = Any
 It is not named as that here, since scalars are made of indices."""
 
 _INTERNED: dict[Any, Any] = {}
-Interned = TypeVar("Interned")
-
-
-def _entered(key: Any, made: Interned) -> Interned:
-    """Returns what has a key from now on: what was made, complete, or what another thread has entered meanwhile."""
-    return _INTERNED.setdefault(key, made)  # type: ignore[no-any-return]
 
 
 class Atom:
@@ -67,7 +62,7 @@ class Dim(Atom):
             found = object.__new__(cls)
             found.name, found.size = name, size
             found._settle(0, sizes.add(size, -1), (0, len(name), name, sizes.text(size)))
-            found = _entered(key, found)
+            found = entered(_INTERNED, key, found)
         return found
 
     def __repr__(self) -> str:
@@ -91,7 +86,7 @@ class FloorDiv(Atom):
             lo = None if numerator.lo is None else sizes.floordiv(numerator.lo, divisor)
             hi = None if numerator.hi is None else sizes.floordiv(numerator.hi, divisor)
             found._settle(lo, hi, (1, order_text(numerator), sizes.text(divisor)), is_indirect=numerator.is_indirect)
-            found = _entered(key, found)
+            found = entered(_INTERNED, key, found)
         return found
 
 
@@ -109,13 +104,9 @@ class Mod(Atom):
         if found is None:
             found = object.__new__(cls)
             found.numerator, found.divisor = numerator, divisor
-            found._settle(
-                0,
-                sizes.add(divisor, -1),
-                (2, order_text(numerator), sizes.text(divisor)),
-                is_indirect=numerator.is_indirect,
-            )
-            found = _entered(key, found)
+            order = (2, order_text(numerator), sizes.text(divisor))
+            found._settle(0, sizes.add(divisor, -1), order, is_indirect=numerator.is_indirect)
+            found = entered(_INTERNED, key, found)
         return found
 
 
@@ -144,7 +135,7 @@ class Indirect(Atom):
             found = object.__new__(cls)
             found.value, found.size, found.wraps = value, size, wraps
             found._settle(0, sizes.add(size, -1), (3, value.digest, sizes.text(size), wraps), is_indirect=True)
-            found = _entered(key, found)
+            found = entered(_INTERNED, key, found)
         return found
 
 
@@ -270,7 +261,7 @@ def _intern_index(const: Size, terms: tuple[Term, ...]) -> Index:
         found.const, found.terms, found._text, found._dims = const, terms, None, None
         found.lo, found.hi = _bounds(const, terms)
         found.is_indirect = any([atom.is_indirect for atom, _ in terms])  # noqa: C419 - a list is faster for so few
-        found = _entered(key, found)
+        found = entered(_INTERNED, key, found)
     return found
 
 

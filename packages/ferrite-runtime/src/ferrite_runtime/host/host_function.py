@@ -3,8 +3,8 @@
 Names are resolved while writing: a view or a reused buffer that only kernels see costs nothing at run time, it is an
 address; a tensor object is made where an extern call or an output needs one. The text is meant to be read.
 
-This is the one place where what a file holds becomes code, and no string of the file is in that code: it is built of
-names (checked identifiers: ``json_fields.check_identifier``), of numbers, and of words that stand in this package.
+This and `host_values` are where what a file holds becomes code, and no string of the file is in that code: it is built
+of names (checked identifiers: ``json_fields.check_identifier``), of numbers, and of words that stand in this package.
 Strings that a program carries are globals, bound by name.
 """
 
@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ferrite_runtime.errors import SpecError
 from ferrite_runtime.formats.buffer_bounds import reach_of
 from ferrite_runtime.formats.call_steps import Call, CallStep, For, If, While
 from ferrite_runtime.formats.dtypes import DTYPES, torch_name
@@ -24,7 +23,6 @@ from ferrite_runtime.formats.kernel_spec import KernelSpec, Param
 from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import (
-    CLOSED_TAGS,
     Alloc,
     Alternative,
     Check,
@@ -47,29 +45,10 @@ from ferrite_runtime.host.call_text import write_graph_call
 from ferrite_runtime.host.deferred_release import MAX_LENGTHS_DEFERRED, DeferredRelease
 from ferrite_runtime.host.extern_calls import RESULTS_LIKE, result_kind
 from ferrite_runtime.host.footprint import bytes_of
+from ferrite_runtime.host.host_values import HostValues, Value, divided, moved
 from ferrite_runtime.host.launch_text import Argument, HostText, LaunchWriter, Option, Sequencing, Site
 from ferrite_runtime.host.native_products import Location, Product
 from ferrite_runtime.host.product_steps import HostStep, Multiply
-
-
-@dataclass(slots=True)
-class Value:
-    """What a name means while the function is written.
-
-    A tensor lives ``offset`` bytes after the first element of the tensor in the variable ``owner``; ``variable`` holds
-    it as an object of its own once one was needed. Addresses of buffers that the program allocates are ``trusted`` to
-    be aligned. A number or an opaque value has no owner.
-    """
-
-    variable: str | None
-    owner: str | None = None
-    offset: Expr = 0
-    layout: Layout | None = None
-    trusted: bool = False
-
-
-_WORDS = {(tag, word): word for tag, words in CLOSED_TAGS.items() for word in words}
-"""The values of closed tags as this package writes them."""
 
 LARGE_FALLBACK = "_large_fallback"
 """The function that gets calls whose sizes are too large for this one, and these sizes by name."""
@@ -80,116 +59,27 @@ def write_call(site: Site) -> Iterable[str]:
     yield f"_launch{site.number}(_stream, {', '.join(argument.text for argument in site.arguments)})"
 
 
-@dataclass(slots=True)
-class _Writer:
+@dataclass(slots=True, kw_only=True)
+class _Writer(HostValues):
+    """Writes the steps of a program, one after the other."""
+
     program: Program
     write_launch: LaunchWriter
     sequencing: Sequencing | None = None
-    lines: list[str] = field(default_factory=list)
     # Launches that are written but not started yet, and variables to delete once they are.
     is_waiting: bool = False
     deferred: DeferredRelease = field(default_factory=DeferredRelease)
-    values: dict[str, Value] = field(default_factory=dict)
-    users: dict[str, int] = field(default_factory=dict)
-    addresses: set[str] = field(default_factory=set)
-    # Whether the text is for people: comments that say where kernels came from. Such a text is not run.
-    is_listing: bool = False
     externs: dict[str, str] = field(default_factory=dict)
-    constants: dict[str, object] = field(default_factory=dict)
-    dtypes: dict[str, str] = field(default_factory=dict)
     sites: list[Site] = field(default_factory=list)
     kernels: dict[str, KernelSpec] = field(default_factory=dict)
-    owner_layouts: dict[str, Layout] = field(default_factory=dict)
     # All buffers, those in arenas as well.
     allocated: dict[str, Layout] = field(default_factory=dict)
     # Inputs in the host's memory, which no launch that waits can write to.
     apart: set[str] = field(default_factory=set)
     # Of results of extern calls: what tells how large they are.
     likely_layouts: dict[str, Layout] = field(default_factory=dict)
-    numbers: dict[Expr, str] = field(default_factory=dict)
     # What extern calls came from, by the places of their lines.
     origins: dict[int, tuple[str, ...]] = field(default_factory=dict)
-
-    # --- names ------------------------------------------------------------------------------------------------------
-
-    def own(self, name: str, layout: Layout | None, *, trusted: bool) -> None:
-        self.values[name] = Value(name, name, 0, layout, trusted)
-        self.users[name] = 1
-
-    def share(self, name: str, base: Value, layout: Layout, offset: Expr) -> None:
-        assert base.owner is not None
-        self.values[name] = Value(None, base.owner, offset, layout, base.trusted)
-        self.users[base.owner] += 1
-
-    def release(self, name: str) -> list[str]:
-        """Forgets a name; returns the variables that die with it."""
-        value = self.values.pop(name)
-        if value.owner is None:
-            return []
-        self.users[value.owner] -= 1
-        dying = [value.variable] if value.variable not in (None, value.owner) else []
-        return [*[v for v in dying if v], *([value.owner] if self.users[value.owner] == 0 else [])]
-
-    def dtype(self, name: str) -> str:
-        variable = f"_{torch_name(name)}"
-        self.dtypes[variable] = name
-        return variable
-
-    def number(self, expr: Expr) -> str:
-        """Returns the text of an integer; an expression is computed once, by a line before its first use."""
-        if not isinstance(expr, tuple):
-            return print_expr(expr)
-        if expr not in self.numbers:
-            parts = (self._operand(operand) for operand in expr[1:])
-            self.numbers[expr] = variable = f"_n{len(self.numbers)}"
-            self.lines.append(f"{variable} = {print_expr((expr[0], *parts))}")
-        return self.numbers[expr]
-
-    def _operand(self, expr: Expr) -> Expr:
-        """Returns an operand with what is known already by name."""
-        if isinstance(expr, tuple):
-            return self.numbers.get(expr) or (expr[0], *(self._operand(part) for part in expr[1:]))
-        return expr
-
-    def sizes(self, exprs: Sequence[Expr]) -> str:
-        """Returns the text of a tuple of integers."""
-        texts = [self.number(expr) for expr in exprs]
-        return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
-
-    def tensor(self, name: str) -> str:
-        """Returns the variable that holds a value as an object, writing the line that makes it where needed."""
-        value = self.values[name]
-        if value.variable is None:
-            assert value.layout is not None
-            assert value.owner is not None
-            self.lines.append(f"{name} = {self._view_text(value, value.owner, value.layout)}")
-            value.variable = name
-        return value.variable
-
-    def _view_text(self, value: Value, owner: str, layout: Layout) -> str:
-        base = self.owner_layouts.get(owner)
-        where = f"{self.sizes(layout.shape)}, {self.sizes(layout.strides)}"
-        elements = _divided(value.offset, self.itemsize(layout.dtype))
-        if base is not None and base.dtype == layout.dtype and elements is not None:
-            return f"_reinterpret({owner}, {where}, {self.number(elements)})"
-        return f"_retype({owner}, {self.dtype(layout.dtype)}, {where}, {self.number(value.offset)})"
-
-    @staticmethod
-    def itemsize(dtype: str) -> int:
-        if dtype not in DTYPES:
-            raise SpecError("dtype", f"views of {dtype} are not supported; only extern calls may touch it")
-        return DTYPES[dtype].itemsize
-
-    def address(self, name: str) -> str:
-        """Returns text for the address of a tensor's first element."""
-        value = self.values[name]
-        variable = f"_p_{value.owner}"
-        if value.owner not in self.addresses:
-            self.addresses.add(str(value.owner))
-            self.lines.append(f"{variable} = {value.owner}.data_ptr()")
-        if isinstance(value.offset, int):
-            return f"{variable} + {self.number(value.offset)}" if value.offset else variable
-        return self.number(("add", variable, self.number(value.offset)))
 
     # --- launches that wait ------------------------------------------------------------------------------------------
 
@@ -238,7 +128,7 @@ class _Writer:
                 self._reuse(name, source, layout)
             case View(name, base, layout, offset):
                 value = self.values[base]
-                self.share(name, value, layout, _moved(value.offset, offset, self.itemsize(layout.dtype)))
+                self.share(name, value, layout, moved(value.offset, offset, self.itemsize(layout.dtype)))
             case Let():
                 self._let(step)
             case Launch():
@@ -291,9 +181,9 @@ class _Writer:
         if isinstance(step, Within):
             self._within(step.owner, step.end)
         elif not is_settled(step.holds):
-            values = ", ".join(f"({self._bound(name)}, {print_expr(expr)})" for name, expr in step.names)
+            values = ", ".join(f"({self.bound(name)}, {print_expr(expr)})" for name, expr in step.names)
             test = print_condition(step.holds)
-            self.lines.append(f"if not ({test}): _fail({self._bound(step.message)}, [{values}])")
+            self.lines.append(f"if not ({test}): _fail({self.bound(step.message)}, [{values}])")
 
     def _within(self, owner: str, end: Expr) -> None:
         """Writes the check of what a library returned, unless the result is a buffer of known size after all."""
@@ -453,67 +343,12 @@ class _Writer:
         if "_" in names:
             self.lines.append("del _")
 
-    def constant(self, value: Any) -> str:
-        """Returns the text of an extern argument."""
-        match value:
-            case Tagged(tag, content):
-                return self._tagged(tag, content)
-            case tuple():
-                return f"[{', '.join(self.constant(element) for element in value)}]"
-            case None | bool() | int() | float():
-                return repr(value)
-        return self._bound(value)
-
-    def _bound(self, value: object) -> str:
-        """Returns the name of a global that is bound to a value: a string of the program."""
-        found = next((name for name, known in self.constants.items() if known == value), None)
-        if found is None:
-            found = f"_c{len(self.constants)}"
-            self.constants[found] = value
-        return f"{value!r}" if self.is_listing else found
-
-    def _tagged(self, tag: str, value: Any) -> str:
-        match tag:
-            case "ref":
-                return self.tensor(str(value))
-            case "dtype":
-                return self.dtype(str(value))
-            case "device":
-                return "_cpu" if value == "cpu" else "_device"
-            case "size":
-                return self.number(value)
-            case "float":
-                return f"_float({_WORDS[tag, str(value)]!r})"
-            case "complex":
-                return f"_complex({', '.join(self.constant(part) for part in value)})"
-        return f"_torch.{_WORDS[tag, str(value)]}"
-
     def output(self, output: Output) -> str:
         if output.value is not None:
             return self.tensor(output.value)
         if isinstance(output.scalar, (str, tuple)):
             return self.number(output.scalar)
         return repr(output.scalar)
-
-
-def _moved(offset: Expr, elements: Expr, itemsize: int) -> Expr:
-    """Returns an offset in bytes with so many elements added."""
-    if isinstance(offset, int) and isinstance(elements, int):
-        return offset + elements * itemsize
-    if elements == 0:
-        return offset
-    if itemsize == 1:
-        added = elements
-    else:
-        added = elements * itemsize if isinstance(elements, int) else ("mul", elements, itemsize)
-    return added if offset == 0 else ("add", offset, added)
-
-
-def _divided(offset: Expr, itemsize: int) -> Expr | None:
-    """Returns an offset in bytes as one in elements, or None where it is plain that there is none."""
-    if isinstance(offset, int):
-        return offset // itemsize if offset % itemsize == 0 else None
-    return offset if itemsize == 1 else ("floordiv", offset, itemsize)
 
 
 def _arena(dtype: str) -> str:
@@ -525,7 +360,7 @@ def _bind_arenas(writer: _Writer) -> None:
     """Writes the allocations of the arenas, which live as long as the call."""
     sizes = writer.sequencing.arenas.sizes if writer.sequencing is not None else {}
     for dtype, size in sizes.items():
-        elements = _divided(size, DTYPES[dtype].itemsize)
+        elements = divided(size, DTYPES[dtype].itemsize)
         assert elements is not None, "the size of an arena is rounded up"
         writer.step(Alloc(_arena(dtype), Layout(dtype, (elements,), (1,))))
 
@@ -566,7 +401,14 @@ def write_host(
     """
     kernels = {kernel.id: kernel for kernel in program.kernels}
     deferred = DeferredRelease(sequencing.sizes if sequencing is not None else None)
-    writer = _Writer(program, write_launch, sequencing, deferred=deferred, kernels=kernels, is_listing=is_listing)
+    writer = _Writer(
+        program=program,
+        write_launch=write_launch,
+        sequencing=sequencing,
+        deferred=deferred,
+        kernels=kernels,
+        is_listing=is_listing,
+    )
     writer.lines.extend(opening)
     names = [value.name for value in program.inputs]
     if names:

@@ -75,10 +75,9 @@ class HttpTransport:
 
     def usage(self) -> list[KindUsage]:
         """Returns how much is kept of each kind."""
-        description = self._json("GET", "/v1/stat").get("kinds", [])
+        kinds = self._json("GET", "/v1/stat").get("kinds", [])
         return [
-            KindUsage(str(each["kind"]), int(each["entries"]), int(each["size"]), int(each["oldest"]))
-            for each in description
+            KindUsage(str(each["kind"]), int(each["entries"]), int(each["size"]), int(each["oldest"])) for each in kinds
         ]
 
     def close(self) -> None:

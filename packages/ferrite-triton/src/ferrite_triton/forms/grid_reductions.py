@@ -41,7 +41,7 @@ class GridReductions:
         All of a program's states are published before it waits, once, for the others of its rows.
         """
         kept = frozenset(reduction.results[0].name for reduction in self.evaluator.shares.values())
-        words, members, description = self._positions()
+        words, members, valid = self._positions()
         axes = R.union(self.flat.space.order)
         positions: list[list[Expression]] = []
         own: dict[str, Tile] = {}
@@ -57,7 +57,7 @@ class GridReductions:
         self.builder.do(barrier, axes)
         for definition, states_at in zip(definitions, positions, strict=True):
             lanes_ = [
-                self._lanes((Offset(position, members), description, Constant(neutral)))
+                self._lanes((Offset(position, members), valid, Constant(neutral)))
                 for position, neutral in zip(states_at, neutral_state(definition.combine), strict=True)
             ]
             self.evaluator.publish(definition, self.reductions.merged(definition, tuple(lanes_), axes))
@@ -130,10 +130,10 @@ class GridReductions:
         words = self.builder.let("words", first, R).expression
         blocks = space.expand("r", Lanes(next_power_of_two(space.splits)))
         members = self.builder.let("members", blocks, R).expression
-        description: Expression = apply("lt", members, Literal(space.splits, I32))
+        valid: Expression = apply("lt", members, Literal(space.splits, I32))
         if self._rows_mask is not None:
-            description = both(description, self._rows_mask)
-        return words, members, self.builder.let("told", description, R).expression
+            valid = both(valid, self._rows_mask)
+        return words, members, self.builder.let("valid", valid, R).expression
 
     def _number(self, value: int) -> Literal:
         return Literal(value, self._index)

@@ -208,8 +208,8 @@ class RegisterNorms:
         row = TileType(F32, (columns,))
         moments = Call("moments_of_columns", (total, squares, origin, Constant(points)), (row, row))
         mean, spread = self.builder.hold_all(("mean", "squares"), moments, X)
-        description = (WORDS, sign, mean.expression, spread.expression, FIRST_CHANNEL, MEMBER, *self._sizes)
-        self.builder.do(Call("publish_groups", description), X)
+        operands = (WORDS, sign, mean.expression, spread.expression, FIRST_CHANNEL, MEMBER, *self._sizes)
+        self.builder.do(Call("publish_groups", operands), X)
 
     def _load_channels(self) -> None:
         """Writes the loads of what all positions of a channel share: they come while the program waits."""
