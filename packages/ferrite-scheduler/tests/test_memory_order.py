@@ -106,6 +106,12 @@ def test_the_gradient_of_a_weight_comes_before_that_of_the_input() -> None:
     assert footprint(found).peak < 2 * 64 * 512 * 4
 
 
+def test_many_items_are_left_in_the_order_of_the_program() -> None:
+    few = Policy(ordered_bytes=0, unfused_bytes=0, ordered_items=2)
+    found = schedule(parse_graph(BACKWARD), Target(), few)
+    assert [step.results[0] for step in found.steps if isinstance(step, CallExtern)] == ["da", "dw", "dx"]
+
+
 def test_what_the_caller_holds_frees_nothing() -> None:
     """The activations are the caller's, and stay; what is made first is read, and gone, before the other gradient."""
     found = schedule(parse_graph(BACKWARD), Target(), EVERY, held=["e", "a", "w", "u"])

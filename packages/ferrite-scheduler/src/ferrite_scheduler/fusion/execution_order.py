@@ -142,7 +142,7 @@ def _sizes(dependences: Dependences, graph: Graph) -> dict[str, int]:
 def _with_lower_peak(order: list[int], partition: _Partition, policy: Policy) -> list[int]:
     """Returns an order with a lower peak of memory, the given one where it gains little."""
     peak = partition.peak(order)
-    if peak < policy.ordered_bytes:
+    if peak < policy.ordered_bytes or len(order) > policy.ordered_items:
         return order
     found = low_peak_order(order, partition.items, policy.ordered_exactly, policy.order_states)
     return found if (peak - partition.peak(found)) * policy.ordered_share >= peak else order
@@ -158,7 +158,8 @@ def _unfused(
     raising the peak again is put together again.
     """
     peak = partition.peak(order)
-    cuts = _cuts(order, partition, policy) if peak >= policy.unfused_bytes else {}
+    is_worth_it = peak >= policy.unfused_bytes and len(order) <= policy.ordered_items
+    cuts = _cuts(order, partition, policy) if is_worth_it else {}
 
     def cut(groups: Iterable[int]) -> tuple[list[int], _Partition]:
         work = dict(partition.work)

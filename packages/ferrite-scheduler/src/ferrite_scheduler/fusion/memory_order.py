@@ -30,6 +30,8 @@ from itertools import islice
 
 NARROWEST = 16
 """Sets of items of one size that a beam search goes on with, at least: with fewer a list schedule is as good."""
+MOST_WINDOWS = 64
+"""Windows that are ordered exactly, one after the other, at most: each takes milliseconds."""
 LONGEST_CHAIN = 12
 """Items that the list schedule runs as one, at most, to reach one that frees memory."""
 WIDEST = 24
@@ -115,7 +117,7 @@ def low_peak_order(order: Sequence[int], items: Items, window: int, states: int)
     wide = _list_schedule(order, items) if is_narrow else _beam(order, items, least, states)
     for other in (_depth_first(order, items), wide):
         best = min(best, other, key=lambda each: peak_of(each, items))
-    for _ in range(2 * len(best) // window + window):
+    for _ in range(MOST_WINDOWS):
         lower = _with_lower_peak(best, items, least, window, states)
         if lower is None:
             break
