@@ -238,6 +238,13 @@ def bits(value: Any) -> Any:
     return value
 
 
+def with_one_zero(value: Any) -> Any:
+    """Returns values with 0.0 for -0.0."""
+    if isinstance(value, list):
+        return [with_one_zero(item) for item in value]
+    return value + 0.0 if isinstance(value, float) else value
+
+
 EXACT = [
     Simplify("rounding"),
     FoldConstants(),
@@ -276,7 +283,8 @@ def test_unroll_keeps_every_bit_of_reductions_that_do_not_round(graph: Graph, ma
     assume(not any(map(is_rounded, graph.definitions)))
     after = Unroll(numerics="rounding", max_gap=max_gap).run(graph)
     assert verify(after) == ()
-    assert bits(run(after)) == bits(run(graph))
+    # Nor does it say which zero is the greatest of 0.0 and -0.0, as torch does not.
+    assert bits(with_one_zero(run(after))) == bits(with_one_zero(run(graph)))
 
 
 def test_unrolled_sums() -> None:

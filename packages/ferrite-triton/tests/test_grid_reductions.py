@@ -62,9 +62,9 @@ def test_spec_tells_how_a_row_is_shared() -> None:
 def test_lanes_without_a_part_count_for_nothing() -> None:
     source = emitted(SUM_AND_MAXIMUM).source
     assert "members = tl.arange(0, 4)\n" in source
-    assert "told = members < 3\n" in source
-    assert "told, 0.0)" in source
-    assert 'told, float("-inf"))' in source
+    assert "valid = members < 3\n" in source
+    assert "valid, 0.0)" in source
+    assert 'valid, float("-inf"))' in source
 
 
 def test_components_of_states_lie_in_tables_of_their_own() -> None:
