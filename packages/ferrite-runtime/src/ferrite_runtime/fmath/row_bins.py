@@ -102,7 +102,7 @@ def _sooner(a, b):
 
 @triton.jit
 def _sort_share(destination, segments, ordered, share, count, rows: tl.constexpr, tile: tl.constexpr):
-    """Sorts the rows of a share by destination and writes the words of their runs."""
+    """Sorts the rows of a share by destination and writes the words of their segments."""
     lane = tl.arange(0, tile)
     number = share * tile + lane
     tl.store(ordered + number, sort_integers(destination * tile + lane))

@@ -55,13 +55,13 @@ class Plan:
     sizes: GivenSizes | None = None
     captured: torch.fx.GraphModule | None = None
 
-    def key(self, module: torch.fx.GraphModule, inputs: Sequence[Any], given: list[str]) -> str:
+    def key(self, module: torch.fx.GraphModule, inputs: Sequence[Any], settings: list[str]) -> str:
         """Returns the key of the graph in AOTAutograd's cache; without one it refuses to store the graph."""
         try:
             described = module if self.captured is None else self.captured
             regions = region_names(module)
             return captured_key(
-                described, inputs, self.facts, given, regions, *(self.sizes.ranges() if self.sizes else ())
+                described, inputs, self.facts, settings, regions, *(self.sizes.ranges() if self.sizes else ())
             )
         except NoKey as reason:
             return refuse_to_store(str(reason))

@@ -106,5 +106,5 @@ def nested_like(value: Any, leaves: Iterator[Any]) -> Any:
 
 
 def is_returned(fake: Any) -> bool:
-    """Returns whether a step has a result for one of an op's: a tensor, or an integer that a run tells (as one)."""
+    """Returns whether a step has a result for one of an op's: a tensor, or a data-dependent integer (as one)."""
     return isinstance(fake, (torch.Tensor, torch.SymInt))

@@ -163,7 +163,7 @@ class CapturedSteps:
     def _operand(self, node: torch.fx.Node) -> Any:
         """Returns an operand as the step takes it: a tensor lies as its fake does, a float is its present value.
 
-        A truth that only a run tells is a bool in memory: the call makes a truth of it (`calls.captured_calls`).
+        A data-dependent truth is a bool in memory: the call makes a truth of it (`calls.captured_calls`).
         """
         value, fake = self._results[node], node.meta.get("val")
         if isinstance(value, NeedsNumber):
@@ -184,7 +184,7 @@ class CapturedSteps:
 
 
 def _as_tensor(fake: Any) -> torch.Tensor:
-    """Returns the fake of a step's result: an integer that a run tells comes as a tensor of the host's memory."""
+    """Returns the fake of a step's result: a data-dependent integer comes as a tensor of the host's memory."""
     return fake if isinstance(fake, torch.Tensor) else torch.empty((), dtype=torch.int64, device="cpu")
 
 

@@ -92,7 +92,7 @@ class ControlFlow:
         return _nested(fakes, regions[0], values, given)
 
     def _chosen(self, predicate: Any) -> Any:
-        """Returns what decides; a truth that only a run tells as a bool in memory."""
+        """Returns what decides; a data-dependent truth as a bool in memory."""
         value = self._results[predicate] if isinstance(predicate, torch.fx.Node) else predicate
         if not isinstance(value, NeedsNumber):
             return value
@@ -284,7 +284,7 @@ class ControlFlow:
 
 
 def decides(operand: torch.fx.Node, node: torch.fx.Node) -> bool:
-    """Returns whether an operand of a node is a truth that the op chooses by; that may be one that only a run tells."""
+    """Returns whether an operand of a node is a truth that the op chooses by; that may depend on data."""
     return str(node.target) == "cond" and operand is node.args[0]
 
 

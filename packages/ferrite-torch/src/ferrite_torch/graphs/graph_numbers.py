@@ -56,7 +56,7 @@ class GraphNumbers:
         return NeedsNumber(origins_of(node)[0].description, f"whether {fake}", ())
 
     def truth(self, node: torch.fx.Node) -> Tensor:
-        """Returns a truth that a run tells as a bool in memory.
+        """Returns a data-dependent truth as a bool in memory.
 
         Raises:
             NeedsNumber: it asks something that no expression computes.

@@ -100,7 +100,7 @@ class RunTimeSizes:
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
-        """What the user's program calls the symbols that a run tells."""
+        """What the user's program calls data-dependent symbols."""
         self._lines: dict[str, str] = {}
         self._requirements: dict[Any, _Requirement] = {}
         self._granted: set[Any] = set()
@@ -218,7 +218,7 @@ class RunTimeSizes:
     # --- what is asked ----------------------------------------------------------------------------------------------
 
     def check(self, builder: Builder, node: torch.fx.Node, floats: Mapping[str, Scalar]) -> None:
-        """Notes what an op of `ASSERTIONS` asks; ``floats`` are those that a run tells, by their symbols' names.
+        """Notes what an op of `ASSERTIONS` asks; ``floats`` are the data-dependent ones, by their symbols' names.
 
         Raises:
             Unsupported: it asks what neither sizes nor floats tell.

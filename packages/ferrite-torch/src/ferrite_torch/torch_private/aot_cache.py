@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 class Keeper(Protocol):
     """What decides under which key a graph is kept, and remembers what was."""
 
-    def key(self, module: torch.fx.GraphModule, inputs: Sequence[Any], given: list[str]) -> str:
-        """Returns the key of a graph that AOTAutograd was ``given`` for."""
+    def key(self, module: torch.fx.GraphModule, inputs: Sequence[Any], settings: list[str]) -> str:
+        """Returns the key of a graph that AOTAutograd is to compile with these settings."""
 
     def register(self, key: str, digest: str, size: int) -> None:
         """Remembers the SHA-256 and the size of an entry that is about to be written."""
@@ -51,7 +51,7 @@ class RegisterOnly:
     def __init__(self, register: Callable[[str, str, int], None]) -> None:
         self.register = register
 
-    def key(self, module: torch.fx.GraphModule, inputs: Sequence[Any], given: list[str]) -> str:
+    def key(self, module: torch.fx.GraphModule, inputs: Sequence[Any], settings: list[str]) -> str:
         """Raises: nothing is compiled under this keeper."""
         raise NotImplementedError
 

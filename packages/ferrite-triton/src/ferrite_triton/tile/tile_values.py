@@ -67,6 +67,6 @@ def spread(tile: Tile, shape: tuple[int, ...]) -> list[Element]:
 
 
 def line_of(tile: Tile, position: tuple[int, ...], axis: int) -> list[Element]:
-    """Returns the elements of a tile along an axis, through a position whose position along it does not matter."""
+    """Returns the elements of a tile along an axis, through a position whose entry for it does not matter."""
     indices = ((*position[:axis], index, *position[axis + 1 :]) for index in range(tile.shape[axis]))
     return [tile.elements[row_major(index, tile.shape)] for index in indices]
