@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
@@ -129,14 +129,21 @@ class Compiler:
                 future = self._futures[key] = self._begin(job, key)
         return future
 
-    def prefetch(self, jobs: Sequence[Job]) -> None:
-        """Brings near the binaries of jobs that will be submitted, but for those that came prebuilt."""
-        wanted = {job_key(job): job for job in jobs}
-        with self._lock:
-            fresh = [key for key in wanted if key not in self._futures]
-        if self.library is not None:
-            fresh = [key for key in fresh if self.library.find(wanted[key]) is None]
-        self._store.prefetch(KERNELS, fresh)
+    def prefetch(self, jobs: Iterable[Job]) -> None:
+        """Brings near the binaries of jobs that will be submitted, but for those that came prebuilt.
+
+        Jobs are looked at only where the store has a part that is far.
+        """
+        self._store.prefetch(KERNELS, self._not_begun(jobs))
+
+    def _not_begun(self, jobs: Iterable[Job]) -> Iterator[str]:
+        """Yields the keys of jobs that are neither begun nor prebuilt."""
+        for job in jobs:
+            key = job_key(job)
+            with self._lock:
+                is_begun = key in self._futures
+            if not is_begun and (self.library is None or self.library.find(job) is None):
+                yield key
 
     def _start_over(self) -> None:
         """Forgets what the parent of a forked process was still compiling: nobody will finish it here."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,7 +26,8 @@ from ferrite_runtime.engines.size_buckets import (
     is_bucketed,
 )
 from ferrite_runtime.formats.expressions import print_expr
-from ferrite_runtime.formats.kernel_spec import USER
+from ferrite_runtime.formats.kernel_spec import USER, KernelSpec
+from ferrite_runtime.formats.measurements import Situation
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Launch
 from ferrite_runtime.host.host_function import write_host
@@ -130,16 +131,22 @@ def begin_kernels(program: Program, machine: Machine) -> dict[str, AnyKernel]:
     bucketed = {spec.id: BucketedKernel(spec, machine) for spec in program.kernels if is_bucketed(spec)}
     likely = [kernel for name, kernel in bucketed.items() if name in expected]
     plain = [spec for spec in program.kernels if spec.id not in bucketed]
-    situations = [situation_of(spec, machine.facts) for spec in plain]
-    situations += [each for kernel in likely for each in kernel.expected_situations()]
     if machine.effort.measures and not machine.is_forced:
-        machine.choices.prefetch(situations)
+        machine.choices.prefetch(_situations(plain, likely, machine))
     alone = {spec.id: DeviceKernel.prepare(spec, machine) for spec in plain}
     begun = [*alone.values(), *(each for kernel in likely for each in kernel.prepare())]
-    machine.compiler.prefetch([job for kernel in begun for job in kernel.jobs(kernel.candidates)])
+    machine.compiler.prefetch(job for kernel in begun for job in kernel.jobs(kernel.candidates))
     for kernel in begun:
         kernel.submit(kernel.candidates)
     return {spec.id: bucketed.get(spec.id) or alone[spec.id] for spec in program.kernels}
+
+
+def _situations(plain: list[KernelSpec], likely: list[BucketedKernel], machine: Machine) -> Iterator[Situation]:
+    """Yields what the choices of kernels depend on, at the sizes that are expected."""
+    for spec in plain:
+        yield situation_of(spec, machine.facts)
+    for kernel in likely:
+        yield from kernel.expected_situations()
 
 
 def expected_kernels(program: Program) -> frozenset[str]:

@@ -34,7 +34,10 @@ class Store(Protocol):
         """Yields key and bytes of the entries of a kind whose keys begin so."""
 
     def prefetch(self, kind: str, keys: Iterable[str] = (), prefixes: Iterable[str] = ()) -> None:
-        """Brings near what will be asked for, by key or by what keys begin with, where a part of the store is far."""
+        """Brings near what will be asked for, by key or by what keys begin with, where a part of the store is far.
+
+        Elsewhere neither is looked at, so that they may be computed as they are asked for.
+        """
 
 
 class MemoryStore:

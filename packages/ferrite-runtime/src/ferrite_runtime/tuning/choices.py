@@ -53,8 +53,8 @@ class Choices:
     agreement: Agreement | None = None
 
     def prefetch(self, situations: Iterable[Situation]) -> None:
-        """Brings near what was measured in situations that will be asked for."""
-        self.store.prefetch(RECORDS, prefixes=[situation.key for situation in situations])
+        """Brings near what was measured in situations that will be asked for, where a part of the store is far."""
+        self.store.prefetch(RECORDS, prefixes=(situation.key for situation in situations))
 
     def pinned(self, situation: Situation) -> Config | None:
         """Returns the config that people chose, or None.
