@@ -18,13 +18,13 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ferrite_runtime.formats.binary import CorruptEntry
-from ferrite_runtime.store.backend import Backend, seal_entry, unseal_entry
+from ferrite_runtime.store.backend import Backend, seal_entry
 from ferrite_runtime.store.http_transport import ANSWERED
 from ferrite_runtime.store.interface import LOCAL_KINDS
 from ferrite_runtime.store.layers import LayeredStore
 from ferrite_runtime.store.pack_frames import PUT, pack_frame, unpack_frames
 from ferrite_runtime.store.remote_layer import LEAST_PREFIX, MOST_BYTES, MOST_NAMES
-from ferrite_runtime.store.transfer import take_entries
+from ferrite_runtime.store.transfer import sound_entries, take_entries
 
 _LOG = logging.getLogger("ferrite_runtime")
 
@@ -192,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
             frames = unpack_frames(self._body(_MOST_SENT))
         except CorruptEntry as error:
             raise _Refused(400, str(error)) from error
-        transfer = take_entries(self.server.store, _sound(frames, refused), refused)
+        transfer = take_entries(self.server.store, sound_entries(_named(frames, refused), refused), refused)
         self._send_json({"taken": transfer.taken, "known": transfer.known, "refused": list(transfer.refused)[:20]})
 
     # --- requests and replies ---------------------------------------------------------------------------------------
@@ -241,14 +241,13 @@ def _keys(values: object) -> list[str]:
     return values
 
 
-def _sound(frames: list[tuple[str, str, bytes]], refused: list[str]) -> Iterator[tuple[str, str, bytes]]:
-    """Yields the entries of some frames that are whole, and of kinds and names that are taken."""
+def _named(frames: list[tuple[str, str, bytes]], refused: list[str]) -> Iterator[tuple[str, str, bytes]]:
+    """Yields those of some frames whose kinds and names are taken."""
     for kind, key, sealed in frames:
         try:
             _kind(kind)
             _keys([key])
-            data = unseal_entry(kind, key, sealed)
-        except (_Refused, CorruptEntry) as error:
+        except _Refused as error:
             refused.append(f"{kind[:32]}/{key[:24]}: {error}")
         else:
-            yield kind, key, data
+            yield kind, key, sealed

@@ -79,21 +79,28 @@ def take_pack(store: Store, content: bytes) -> Transfer:
         CorruptEntry: it is no pack, or was cut.
     """
     refused: list[str] = []
-    return take_entries(store, _sound_entries(unpack_frames(content), refused), refused)
+    return take_entries(store, sound_entries(unpack_frames(content), refused), refused)
 
 
-def _sound_entries(frames: Iterable[tuple[str, str, bytes]], refused: list[str]) -> Iterator[tuple[str, str, bytes]]:
+def sound_entries(frames: Iterable[tuple[str, str, bytes]], refused: list[str]) -> Iterator[tuple[str, str, bytes]]:
     """Yields the entries that are whole and not of a kind that stays on its machine."""
     for kind, key, sealed in frames:
-        try:
-            data = unseal_entry(kind, key, sealed)
-        except CorruptEntry as error:
-            refused.append(f"{kind}/{key[:24]}: {error}")
-            continue
-        if kind in LOCAL_KINDS:
-            refused.append(f"{kind}/{key[:24]}: code for this processor is not taken from others")
-        else:
+        data = _taken(kind, key, sealed, refused)
+        if data is not None:
             yield kind, key, data
+
+
+def _taken(kind: str, key: str, sealed: bytes, refused: list[str]) -> bytes | None:
+    """Returns what a sealed entry of another machine holds; None, and a reason more, if it is not taken."""
+    try:
+        data = unseal_entry(kind, key, sealed)
+    except CorruptEntry as error:
+        refused.append(f"{kind}/{key[:24]}: {error}")
+        return None
+    if kind in LOCAL_KINDS:
+        refused.append(f"{kind}/{key[:24]}: code for this processor is not taken from others")
+        return None
+    return data
 
 
 def import_entries(store: Store, file: Path) -> Transfer:
@@ -162,14 +169,8 @@ def _read_pack(file: Path, refused: list[str]) -> Iterator[tuple[str, str, bytes
                 refused.append(f"{file}: {reading.damaged + size - reading.end} bytes are no entry")
             for frame in reading.frames:
                 source.seek(frame.start)
-                try:
-                    data = unseal_entry(frame.kind, frame.key, source.read(frame.size))
-                except CorruptEntry as error:
-                    refused.append(f"{frame.kind}/{frame.key[:24]}: {error}")
-                    continue
-                if frame.kind in LOCAL_KINDS:
-                    refused.append(f"{frame.kind}/{frame.key[:24]}: code for this processor is not taken from others")
-                elif frame.operation == PUT:
+                data = _taken(frame.kind, frame.key, source.read(frame.size), refused)
+                if data is not None and frame.operation == PUT:
                     yield frame.kind, frame.key, data
     except OSError as error:
         raise FileUnreadable(file, error) from error
