@@ -13,33 +13,16 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+import sys
 import time
+from pathlib import Path
 
+sys.path.extend(map(str, Path(__file__).resolve().parents[2].glob("packages/*/src")))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "ferrite-scheduler" / "tests"))
+
+from crossed_items import crossed_items
 from ferrite_scheduler import Policy
-from ferrite_scheduler.fusion.memory_order import Items, Trace, low_peak_order, peak_of
-
-SIZES = (1, 2, 4, 8, 16, 64)
-
-
-def drawn(rng: random.Random) -> Items:
-    """Returns items at random; what nobody reads stays."""
-    count, most = rng.randint(20, 60), rng.randint(1, 4)
-    before: dict[int, list[int]] = {item: [] for item in range(count)}
-    after: dict[int, list[int]] = {item: [] for item in range(count)}
-    for item in range(count):
-        near = range(max(0, item - 12), item)
-        before[item] = sorted(rng.sample(near, min(len(near), rng.randint(0, most))))
-        for other in before[item]:
-            after[other].append(item)
-    sizes = {str(item): rng.choice(SIZES) for item in range(count)} | {"x": 8}
-    traces = {
-        item: Trace(
-            frozenset({str(item)}),
-            frozenset({str(other) for other in before[item]} or {"x"}) | ({str(item)} if after[item] else frozenset()),
-        )
-        for item in range(count)
-    }
-    return Items(before, after, traces, sizes)
+from ferrite_scheduler.fusion.memory_order import Items, low_peak_order, peak_of
 
 
 def shuffled(items: Items, rng: random.Random) -> list[int]:
@@ -72,7 +55,7 @@ def main() -> None:
     print("graph  items  program  scheduler  long search  ratio     ms")
     for number in range(arguments.graphs):
         rng = random.Random(f"{arguments.seed}/{number}")
-        items = drawn(rng)
+        items = crossed_items(rng, rng.randint(20, 60), rng.randint(1, 4))
         program = range(len(items.traces))
         begun = time.perf_counter()
         order = low_peak_order(program, items, policy.ordered_exactly, policy.order_states)

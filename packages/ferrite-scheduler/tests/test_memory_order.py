@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 
 import pytest
 
+from crossed_items import crossed_items
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, Target, schedule
 from ferrite_scheduler.fusion.memory_order import Items, Trace, low_peak_order, peak_of, profile
@@ -26,22 +27,7 @@ graph @f(e: f32[64, 8], a: f32[64, 512], w: f32[512, 8], u: f32[8, 512]) -> (dx,
 
 
 def drawn(seed: int, count: int, most: int) -> Items:
-    """Items that each read up to so many results of those before; what nobody reads is a result of the graph."""
-    rng = random.Random(seed)
-    before: dict[int, list[int]] = {item: [] for item in range(count)}
-    after: dict[int, list[int]] = {item: [] for item in range(count)}
-    for item in range(count):
-        near = range(max(0, item - 12), item)
-        before[item] = sorted(rng.sample(near, min(len(near), rng.randint(0, most))))
-        for other in before[item]:
-            after[other].append(item)
-    sizes = {f"s{item}": rng.choice([1, 2, 4, 8, 16, 64]) for item in range(count)} | {"x": 8}
-    traces = {}
-    for item in range(count):
-        read = {f"s{other}" for other in before[item]} or {"x"}
-        own = {f"s{item}"} if after[item] else set()
-        traces[item] = Trace(frozenset({f"s{item}"}), frozenset(read | own))
-    return Items(before, after, traces, sizes)
+    return crossed_items(random.Random(seed), count, most)
 
 
 def lowest(items: Items) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from typing import TypeAlias
 
 from ferrite_ir.language.graph import Graph, Reduction
 from ferrite_scheduler.analysis.clusters import Cluster
@@ -22,10 +23,10 @@ from .greedy import Fusion
 from .joining import clusters_of
 from .memory_order import Items, Trace, low_peak_order, peak_of, profile
 
-Work = Cluster | Node
+Group: TypeAlias = Cluster | Node
 
 
-def in_execution_order(fusion: Fusion, graph: Graph, target: Target) -> list[Work]:
+def in_execution_order(fusion: Fusion, graph: Graph, target: Target) -> list[Group]:
     """Returns all clusters and host calls in execution order."""
     dependences, policy = fusion.dependences, fusion.policy
     work = {
@@ -51,12 +52,12 @@ class _Partition:
         dependences: of the definitions.
     """
 
-    work: Mapping[int, Work]
+    work: Mapping[int, Group]
     items: Items
     dependences: Dependences
 
     @classmethod
-    def of(cls, work: Mapping[int, Work], dependences: Dependences, sizes: Mapping[str, int]) -> _Partition:
+    def of(cls, work: Mapping[int, Group], dependences: Dependences, sizes: Mapping[str, int]) -> _Partition:
         """Returns the partition into some work."""
         owner = {number: group for group, item in work.items() for number in _members(item)}
         before: dict[int, list[int]] = {}
@@ -81,18 +82,17 @@ class _Partition:
         return peak_of(order, self.items)
 
 
-def _members(item: Work) -> Sequence[int]:
+def _members(item: Group) -> Sequence[int]:
     return (item.number,) if isinstance(item, Node) else tuple(item.members)
 
 
-def _traces(work: Mapping[int, Work], dependences: Dependences) -> dict[int, Trace]:
+def _traces(work: Mapping[int, Group], dependences: Dependences) -> dict[int, Trace]:
     """Returns what each item does to memory. Values that one kernel alone touches stay in registers."""
     storage, nodes = dependences.storage, dependences.nodes
     made: dict[int, set[str]] = {}
     touched: dict[int, set[str]] = {}
-    ends = {
-        storage[name] for name in (*dependences.kept, *dependences.held) if name in storage
-    }  # parts of graphs lack some
+    lasting = (*dependences.kept, *dependences.held)  # a part of a graph lacks some that are held
+    ends = {storage[name] for name in lasting if name in storage}
     touching: dict[str, int] = dict.fromkeys(ends, 1)
     for group, item in work.items():
         numbers = _members(item)

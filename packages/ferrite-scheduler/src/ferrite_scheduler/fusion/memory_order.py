@@ -118,7 +118,7 @@ def low_peak_order(order: Sequence[int], items: Items, window: int, states: int)
     for other in (_depth_first(order, items), wide):
         best = min(best, other, key=lambda each: peak_of(each, items))
     for _ in range(MOST_WINDOWS):
-        lower = _with_lower_peak(best, items, least, window, states)
+        lower = _with_exact_window(best, items, least, window, states)
         if lower is None:
             break
         best = lower
@@ -140,7 +140,7 @@ def _run(item: int, items: Items, left: Counter[str]) -> int:
 
 def _depth_first(order: Sequence[int], items: Items) -> list[int]:
     """Returns an order in which items follow what they need, operands that need most memory beyond themselves first."""
-    kept = {item: sum(items.sizes[root] for root in items.traces[item].made) for item in order}
+    kept = {item: items.made(item) for item in order}
     need: dict[int, int] = {}
     operands: dict[int, list[int]] = {}
     for item in order:
@@ -236,7 +236,7 @@ def _rise_of(step: Sequence[int], items: Items, left: Counter[str], live: int, p
 # --- windows ---------------------------------------------------------------------------------------------------------
 
 
-def _with_lower_peak(order: list[int], items: Items, least: int, window: int, states: int) -> list[int] | None:
+def _with_exact_window(order: list[int], items: Items, least: int, window: int, states: int) -> list[int] | None:
     """Returns an order with the items around its first peak ordered exactly, None where that does not lower it."""
     heights = profile(order, items)
     peak = max(heights, default=0)
