@@ -6,13 +6,17 @@ import random
 from heapq import heappop, heappush
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from checks import check, generated_inputs
 from crossed_items import crossed_items
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, Target, schedule
 from ferrite_scheduler.fusion.memory_order import Items, Trace, low_peak_order, peak_of, profile
 from ferrite_scheduler.memory.footprint import footprint
 from ferrite_scheduler.model.schedule import CallExtern, Launch
+from generated_graphs import generated_graph
 
 EVERY = Policy(ordered_bytes=0, unfused_bytes=0)
 NEVER = Policy(ordered_bytes=1 << 62, unfused_bytes=1 << 62)
@@ -131,3 +135,12 @@ def test_kernels_stay_whole_where_the_peak_is_not_much_lower() -> None:
     policy = Policy(ordered_bytes=0, unfused_bytes=0, unfused_share=1)
     together = schedule(parse_graph(FIVE), Target(), NEVER, held=["x", "w"])
     assert len(schedule(parse_graph(FIVE), Target(), policy, held=["x", "w"]).kernels) == len(together.kernels)
+
+
+@given(st.integers(0, 10**6), st.integers(2, 20))
+@settings(max_examples=60, deadline=None)
+def test_drawn_graphs_compute_the_same_in_searched_orders(seed: int, length: int) -> None:
+    """Any gain is taken, and kernels are cut for any: as many orders and cuts as there can be."""
+    graph = generated_graph(seed, length)
+    policy = Policy(ordered_bytes=0, unfused_bytes=0, ordered_share=1 << 30, unfused_share=1 << 30)
+    check(graph, policy=policy, inputs=generated_inputs(graph, seed))

@@ -158,7 +158,7 @@ def _unfused(
     raising the peak again is put together again.
     """
     peak = partition.peak(order)
-    is_worth_it = peak >= policy.unfused_bytes and len(order) <= policy.ordered_items
+    is_worth_it = peak >= policy.unfused_bytes and 0 < len(order) <= policy.ordered_items
     cuts = _cuts(order, partition, policy) if is_worth_it else {}
 
     def cut(groups: Iterable[int]) -> tuple[list[int], _Partition]:
