@@ -340,9 +340,10 @@ def stress(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def gpu(session: nox.Session) -> None:
-    """Runs the GPU suite with the torch of the current environment; installs nothing."""
+    """Runs the GPU suite with the torch of the current environment, and fails without a GPU; installs nothing."""
     folders = ("tests_integration", "packages/ferrite-runtime/tests", "packages/ferrite-torch/tests")
-    session.run("python3", "-m", "pytest", "-m", "gpu", *folders, *session.posargs, external=True)
+    needed = {"FERRITE_TESTS_NEED_GPU": "1"}
+    session.run("python3", "-m", "pytest", "-m", "gpu", *folders, *session.posargs, external=True, env=needed)
 
 
 @nox.session(

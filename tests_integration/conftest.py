@@ -1,7 +1,7 @@
 """Settings of the integration tests.
 
-What lies in `gpu/` is marked so, and what is marked so skips without a GPU. With ``--emitted FOLDER`` every kernel that
-a test emits is kept there, for compile_emitted.py.
+What lies in `gpu/` is marked so, and what is marked so skips without a GPU, or fails where one is asked for. With
+``--emitted FOLDER`` every kernel that a test emits is kept there, for compile_emitted.py.
 """
 
 import json
@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 GPU_FOLDER = Path(__file__).parent / "gpu"
+GPU_NEEDED = "FERRITE_TESTS_NEED_GPU"
+"""Where this variable is set, tests that need a GPU fail without one: what hides the GPU must not pass for a run."""
 
 
 @cache
@@ -35,6 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and (reason := gpu_absence()):
+        if os.environ.get(GPU_NEEDED):
+            pytest.fail(f"{reason}, and {GPU_NEEDED} is set")
         pytest.skip(reason)
 
 

@@ -29,12 +29,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-# An installed runtime is what is tested; the tree's own is taken where there is none.
-if __name__ == "__main__" and find_spec("ferrite_runtime") is None:
-    sys.path[:0] = [str(path) for path in sorted(Path(__file__).resolve().parents[2].glob("*/src"))]
-
-# Autograd has threads where there is a GPU, and a process with such does not fork.
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
+if __name__ == "__main__":
+    # Autograd has threads where there is a GPU, and a process with such does not fork.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    # An installed runtime is what is tested; the tree's own is taken where there is none.
+    if find_spec("ferrite_runtime") is None:
+        sys.path[:0] = [str(path) for path in sorted(Path(__file__).resolve().parents[2].glob("*/src"))]
 
 import torch
 
