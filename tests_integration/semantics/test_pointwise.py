@@ -272,3 +272,23 @@ def test_complex_numbers(device: str) -> None:
         actual, eager = compiled(lambda x, f=function: f(x))(x), function(x)
         assert_same_type(actual, eager, f"function {number}")
         torch.testing.assert_close(actual, eager)
+
+
+@each_device
+@pytest.mark.parametrize("shape", [(300, 128), (64, 36), (33, 4096)], ids=str)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_quotients_by_a_divisor_for_many_are_exact(device: str, shape: tuple[int, int], dim: int) -> None:
+    """One reciprocal serves a row or a column; quotients are rounded as a division rounds, for divisors of any size."""
+    numbers = torch.Generator().manual_seed(7)
+    x = torch.randn(shape, generator=numbers) * 2.0 ** torch.randint(-90, 90, shape, generator=numbers)
+    x[0, :4] = torch.tensor([math.inf, -math.inf, math.nan, -0.0])
+    shared = [1, shape[1]] if dim == 0 else [shape[0], 1]
+    y = torch.randn(shared, generator=numbers) * 2.0 ** torch.randint(-126, 127, shared, generator=numbers)
+    ends = torch.tensor([0.0, -0.0, math.inf, math.nan, 1.0, 3.0, 2.0**127, -(2.0**-126), 1.5 * 2.0**-130, 1e-40])
+    y.view(-1)[: len(ends)] = ends
+    x, y = x.to(device), y.to(device)
+    got, wanted = compiled(lambda x, y: x / y)(x, y), x / y
+    small = wanted.abs() < 2.0**-100  # off by a bit of the last place there, as documented
+    torch.testing.assert_close(got[~small], wanted[~small], rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(got[small], wanted[small], rtol=2.0**-22, atol=2.0**-148)
+    assert torch.equal(got.signbit()[wanted == 0], wanted.signbit()[wanted == 0])

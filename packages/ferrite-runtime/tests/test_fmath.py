@@ -445,6 +445,17 @@ def test_scans() -> None:
     torch.testing.assert_close(run_reduction(x, "prod", [("value", "f32")], scan=True)[0], x.cumprod(1))
 
 
+def test_sums_of_exponentials_are_as_good_as_float32() -> None:
+    a = torch.cat((torch.randn(20000) * 10, torch.linspace(-120, 0, 20000)))
+    b = torch.cat((torch.randn(20000) * 10, torch.zeros(20000)))
+    got, exact = run("fmath.logaddexp(a, b)", a, b, dtype="f32"), torch.logaddexp(a.double(), b.double())
+    least = torch.finfo(torch.float32).eps * torch.maximum(a.abs(), b.abs()).clamp_min(1.0)
+    assert ((got.double() - exact).abs() <= 2 * least).all()
+    ends = torch.tensor([math.inf, -math.inf, math.nan, 0.0])
+    a, b = (each.reshape(-1).contiguous() for each in torch.meshgrid(ends, ends, indexing="ij"))
+    torch.testing.assert_close(run("fmath.logaddexp(a, b)", a, b, dtype="f32"), torch.logaddexp(a, b), equal_nan=True)
+
+
 def test_random_numbers() -> None:
     seed, n = "tl.full([XBLOCK], 7, tl.int64)", 20000
     x = torch.zeros(n)

@@ -116,6 +116,44 @@ def test_a_rest_is_masked_and_an_even_split_is_not():
     assert "masked" in str(rest.graph)
 
 
+@pytest.mark.parametrize(("rows", "parts", "points"), [(91, 91, 1024), (64, 32, 2048)])
+def test_parts_of_several_dims_begin_with_rows(rows, parts, points):
+    text = f"""graph @f(x: f32[4, {rows}, 1024]) -> (s) {{
+      s: f32[4] = reduce sum [g < 4 | c < {rows}, r < 1024] x[g, c, r]
+    }}"""
+    found = schedule(parse_graph(text), Target(), Policy(programs_per_processor=1))
+    first = found.graph.definitions[0]
+    assert "masked" not in str(found.graph)
+    assert (first.dims[0].size, first.reduction_dims[0].size) == (parts, points)
+
+
+def test_a_rest_of_several_dims_is_whole_rows():
+    text = "graph @f(x: f32[4, 1021, 64]) -> (s) {\n  s: f32[4] = reduce sum [g < 4 | c < 1021, r < 64] x[g, c, r]\n}"
+    found = schedule(parse_graph(text), Target(), Policy(programs_per_processor=1))
+    first = found.graph.definitions[0]
+    assert "masked" in str(found.graph)
+    assert first.reduction_dims[0].size % 64 == 0
+
+
+@pytest.mark.parametrize(
+    ("cost", "kernels"), [("x[g, r]", 1), ("exp(exp(exp(exp(x[g, r]))))", 2)], ids=["memory decides", "arithmetic does"]
+)
+def test_a_row_that_takes_long_to_compute_is_split(cost, kernels):
+    text = f"graph @f(x: f32[16, 8192]) -> (s) {{\n  s: f32[16] = reduce sum [g < 16 | r < 8192] {cost}\n}}"
+    assert len(schedule(parse_graph(text), Target(lane_operations=2e10), Policy()).kernels) == kernels
+
+
+def test_loops_that_wait_for_few_rows_count_as_work_of_these():
+    text = """graph @f(x: f32[16, 8192]) -> (y) {
+      s: f32[16]       = reduce sum [g < 16 | r < 8192] x[g, r]
+      y: f32[16, 8192] = loop [g < 16, r < 8192] sub(x[g, r], s[g])
+    }"""
+    target = Target(launch_seconds=2.2e-6)
+    assert len(schedule(parse_graph(text), target, Policy(grid_reductions=False)).kernels) == 3
+    alone = text[: text.index("y: f32")].replace("-> (y)", "-> (s)") + "}"
+    assert len(schedule(parse_graph(alone), target, Policy()).kernels) == 1
+
+
 @pytest.mark.parametrize(
     ("cache", "length", "reads", "turns"),
     [

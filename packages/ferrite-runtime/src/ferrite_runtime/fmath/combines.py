@@ -112,7 +112,29 @@ def prod(a, b):
 
 
 @triton.jit
+def _log1p_exp(x):
+    """Returns log(1 + exp(x)) of what is not above 0.
+
+    Of float32 by the hardware's exponential to base 2, whose errors of a few units in the last place are next to a
+    larger number here, and a polynomial for log(1 + e) / e: interpolation at Chebyshev points of 0 to 1, of degree 8,
+    off by 1.7e-7 of the value at most, roundings included.
+    """
+    if x.dtype == tl.float32:
+        e = tl.exp2(x * 1.4426950408889634)
+        p = e * 0.005253457929939032 - 0.02958850748836994
+        p = p * e + 0.07836166769266129
+        p = p * e - 0.13674770295619965
+        p = p * e + 0.19111430644989014
+        p = p * e - 0.24844369292259216
+        p = p * e + 0.33319270610809326
+        p = p * e - 0.49999502301216125
+        return e * (p * e + 1.0)
+    else:
+        return log1p(exp(x))
+
+
+@triton.jit
 def logaddexp(a, b):
     """Combines by log(exp(a) + exp(b)), without overflow; NaN wins."""
     top = maximum_nan(a, b)
-    return tl.where(tl.abs(top) == _INF, top, top + log1p(exp(-tl.abs(a - b))))
+    return tl.where(tl.abs(top) == _INF, top, top + _log1p_exp(-tl.abs(a - b)))

@@ -356,6 +356,27 @@ def share(x, y, inverse):
 
 
 @triton.jit
+def divisor_scale(y):
+    """Returns a power of two, mostly 1, that float32 divisors times which have normal reciprocals."""
+    magnitude = tl.abs(y)
+    return tl.where(magnitude > 2.0**100, 2.0**-64, tl.where(magnitude < 2.0**-100, 2.0**64, 1.0))
+
+
+@triton.jit
+def row_quotient(x, divisor, scale, inverse):
+    """Returns x / y rounded to nearest for float32, where ``divisor`` is y times its `divisor_scale`.
+
+    ``inverse`` is the rounded reciprocal of ``divisor``: one division for all that is divided by the same number. The
+    correction is that of `share`, left out where nothing is left of x, or what is left is infinite or NaN. A result may
+    be off by its last bit where it, or x, is below 2**-100 in magnitude.
+    """
+    part = x * scale
+    quotient = part * inverse
+    rest = tl.fma(-quotient, divisor, part)
+    return tl.where(tl.abs(rest) > 0.0, tl.fma(rest, inverse, quotient), quotient)
+
+
+@triton.jit
 def divide_by(x, count, inverse):
     """Returns x / count rounded to nearest for float32, an integer up to 2**24 and ``inverse``, its rounded reciprocal.
 

@@ -72,6 +72,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "erfinv": _torch_special("erfinv"),
     "exp": np.exp,
     "divide_by": lambda x, count, _: x / count,
+    "row_quotient": lambda x, divisor, scale, _: x * scale / divisor,
     "fast_divide": np.divide,
     "fast_reciprocal": np.reciprocal,
     "fast_exp": np.exp,

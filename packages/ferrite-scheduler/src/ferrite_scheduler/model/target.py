@@ -23,6 +23,9 @@ class Target:
         registers: 32-bit registers per multiprocessor.
         l2_bytes: size of the last-level cache.
         bandwidth: achievable memory bandwidth, bytes per second.
+        lane_operations: instructions of single lanes that a multiprocessor completes in a second.
+        program_bytes: what one program has on its way from memory at once, at most: 16 bytes for each of 1024 threads.
+        latency_seconds: from a program's asking for that to its going on.
         launch_seconds: what one more kernel costs: from the end of one to the first access of the next, and its start.
     """
 
@@ -33,6 +36,9 @@ class Target:
     registers: int = 65536
     l2_bytes: int = 50 * 1024 * 1024
     bandwidth: float = 4.0e12
+    lane_operations: float = 128 * 1.75e9
+    program_bytes: int = 16 << 10
+    latency_seconds: float = 0.8e-6
     launch_seconds: float = 3e-6
 
     def __post_init__(self) -> None:
@@ -47,12 +53,15 @@ class Target:
         """
         return _from_mapping(cls, facts, "target fact")
 
-    def seconds(self, moved: float, programs: int) -> float:
-        """Returns how long so many equal programs take to move so many bytes of memory in all.
+    def seconds(self, moved: float, programs: int, operations: float = 0.0) -> float:
+        """Returns how long so many equal programs take to move so many bytes of memory in all, and to compute.
 
-        No multiprocessor draws more than its share of the bandwidth, so too few programs leave some of it unused.
+        No multiprocessor draws more than its share of the bandwidth, so too few programs leave some of it unused; and
+        none completes instructions, ``operations`` of single lanes in all, faster than it can.
         """
-        return math.ceil(programs / self.processors) * (moved / programs) * self.processors / self.bandwidth
+        moving = (moved / programs) * self.processors / self.bandwidth
+        computing = (operations / programs) / self.lane_operations
+        return math.ceil(programs / self.processors) * max(moving, computing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +414,8 @@ class Policy:
 # least.
 _LEAST = dict.fromkeys(
     (
-        "processors", "warp_size", "registers", "bandwidth", "persistent_elements", "persistent_elements_outer",
+        "processors", "warp_size", "registers", "bandwidth", "lane_operations", "program_bytes",
+        "persistent_elements", "persistent_elements_outer",
         "persistent_elements_again", "scan_elements", "heavy_scan_elements", "run_programs", "run_elements",
         "programs_for_images", "max_kernel_params", "max_combo_params", "max_combo_parts", "max_kernel_ops",
         "max_tiled_axes", "horizontal_share", "uncoalesced_factor", "look_back_points", "grid_reduction_points",

@@ -8,14 +8,33 @@ still fuse side by side.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ferrite_ir.language.dtypes import I64, DType
-from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction, Scan, TensorType, names_read
+from ferrite_ir.language.graph import (
+    Definition,
+    Graph,
+    Loop,
+    Reduction,
+    Scan,
+    TensorType,
+    bodies_of,
+    names_read,
+)
 from ferrite_ir.language.index import Dim, Index, constant, delinearize
+from ferrite_ir.language.ops import OPS
 from ferrite_ir.language.powers_of_two import previous_power_of_two
-from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, load, substitute_dims
+from ferrite_ir.language.scalar import (
+    Scalar,
+    apply,
+    cast,
+    const,
+    index_value,
+    load,
+    postorder,
+    substitute_dims,
+)
 from ferrite_ir.language.sizes import Size, ceildiv, hint, is_static, product
 from ferrite_scheduler.analysis.generic_sizes import hinted, is_symbolic, reckoned
 from ferrite_scheduler.analysis.neutral_elements import neutral_state
@@ -30,8 +49,45 @@ from .look_back import look_back_scan, looks_back
 from .merged_partials import combines_parts_of, merge_parts, readers_of_states
 from .row_partials import Rows, find_row_partials
 
+ACCESS_OPERATIONS = 2
+"""Instructions for each element that is read: its address, and what makes it wider."""
 VECTOR = 8
 """Elements that parts of memory that lies in one piece are multiples of: 16 bytes of the narrowest floats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a kernel has to do for all its points.
+
+    Attributes:
+        read: bytes.
+        written: bytes.
+        operations: instructions of single lanes.
+        loops: loops over the same points that wait for a reduction and that its kernel does besides, a row at a time.
+    """
+
+    read: float
+    written: float = 0.0
+    operations: float = 0.0
+    loops: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.read + other.read,
+            self.written + other.written,
+            self.operations + other.operations,
+            self.loops + other.loops,
+        )
+
+    def seconds(self, programs: int, target: Target) -> float:
+        """Returns how long so many programs take that read a row of theirs after the other."""
+        return target.seconds(self.read + self.written, programs, self.operations)
+
+    def waiting(self, programs: int, target: Target) -> float:
+        """Returns how long each of so many programs waits for memory, while its multiprocessor has no other one."""
+        if programs > target.processors:
+            return 0.0
+        return math.ceil(self.read / programs / target.program_bytes) * target.latency_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +184,7 @@ def _split_by_rows(
     first, second = split(reduction, Plan(rows.count, rows.length, exact=True), types)
     made = types | {result.name: result.type for result in first.results}
     node = make_node(0, second, made, {})
-    parts = _parts(sum(touch.bytes for touch in node.loads), node, target, policy, is_image=False)
+    parts = _parts(_work(node), node, target, policy, is_image=False)
     if parts < 2:
         return first, second
     return first, *split(second, _even_plan(parts, (rows.count,), policy), made)
@@ -165,9 +221,9 @@ def _plans(
 ) -> dict[tuple[tuple[int, ...], ...], Plan]:
     """Returns the plan for each domain that is to be split; the reduction over it that moves most bytes decides."""
     loops = [definition for definition in graph.definitions if isinstance(definition, Loop)]
-    heaviest: dict[tuple[tuple[int, ...], ...], tuple[int, Node]] = {}
+    heaviest: dict[tuple[tuple[int, ...], ...], tuple[Work, Node]] = {}
     joined: set[tuple[tuple[int, ...], ...]] = set()
-    for definition in graph.definitions:
+    for position, definition in enumerate(graph.definitions):
         if not isinstance(definition, Reduction):
             continue
         if definition.results[0].name in settled:
@@ -176,25 +232,53 @@ def _plans(
         length = _length(node, policy)
         if length < policy.split_minimum:
             continue
-        # A reduction that loads little still computes something at each point.
-        count = max(hinted(node.points), sum(touch.bytes for touch in node.loads))
-        count = count * length // max(1, hinted(node.reduction))
+        work = _work(node, length / max(1, hinted(node.reduction)))
+        if not is_outer(node):
+            for loop in _following(definition, graph.definitions[position + 1 :][: policy.run_search]):
+                work += replace(_work(make_node(0, loop, types, {})), loops=1)
         domain = _domain(definition)
-        if domain not in heaviest or count > heaviest[domain][0]:
-            heaviest[domain] = (count, node)
+        if domain not in heaviest or work.read > heaviest[domain][0].read:
+            heaviest[domain] = (work, node)
         if is_outer(node) and domain not in joined and _is_joined(definition, loops, graph):
             joined.add(domain)
     looped = {load.source for loop in loops for body in loop.bodies for load in body.loads}
     plans: dict[tuple[tuple[int, ...], ...], Plan] = {}
-    for domain, (count, node) in heaviest.items():
+    for domain, (work, node) in heaviest.items():
         again = _read_again(node, looped, target, policy)
         has_images = any(_has_images(touch, node) for touch in again)
-        parts = _parts(count, node, target, policy, is_image=has_images, is_joined=domain in joined)
+        parts = _parts(work, node, target, policy, is_image=has_images, is_joined=domain in joined)
         if parts >= 2:
             plan = _even_plan(parts, domain[1], policy)
             is_large = any(touch.bytes > target.l2_bytes for touch in again)
             plans[domain] = replace(plan, takes_turns=is_large and not has_images and plan.exact)
     return plans
+
+
+def _work(node: Node, times: float = 1.0) -> Work:
+    """Returns what a definition moves and computes, of an axis that is taken for so many times its points."""
+    # A reduction that loads little still computes something at each point.
+    points = hinted(node.points) * times
+    read = max(points, sum(touch.bytes for touch in node.loads) * times)
+    steps = sum(OPS[each.op].cost for each in postorder(bodies_of(node.definition)) if each.op in OPS)
+    results = (result.type.dtype.bytes for result in node.definition.results if result is not None)
+    written = 0 if node.reduction_dims else points * sum(results)
+    return Work(read, written, points * (steps + ACCESS_OPERATIONS * len(node.loads)))
+
+
+def _following(reduction: Reduction, later: Sequence[Definition]) -> Iterator[Loop]:
+    """Yields the loops among later definitions that wait for a reduction and read again all that it has reduced."""
+    reduced = {load.source for body in reduction.bodies for load in body.loads}
+    points = product(dim.size for dim in (*reduction.dims, *reduction.reduction_dims))
+    waiting = {result.name for result in reduction.results}
+    for definition in later:
+        read = names_read(definition)
+        if waiting.isdisjoint(read):
+            continue
+        waiting.update(result.name for result in definition.results if result is not None)
+        if not isinstance(definition, Loop) or reduced.isdisjoint(read):
+            continue
+        if product(dim.size for dim in definition.dims) == points:
+            yield definition
 
 
 def _read_again(node: Node, looped: Collection[str], target: Target, policy: Policy) -> list[Touch]:
@@ -244,9 +328,9 @@ def _joins(loop: Loop, reduction: Reduction) -> bool:
 
 
 def _parts(
-    count: int, node: Node, target: Target, policy: Policy, *, is_image: bool = False, is_joined: bool = False
+    work: Work, node: Node, target: Target, policy: Policy, *, is_image: bool = False, is_joined: bool = False
 ) -> int:
-    """Returns in how many parts a reduction that moves so many bytes goes best, about; 0 or 1 where it stays whole.
+    """Returns in how many parts a reduction that has so much to do goes best, about; 0 or 1 where it stays whole.
 
     Where loops are joined to a reduction of columns its kernel stores as many bytes as it reads: narrow pieces of
     columns, with a program for each multiprocessor, are too few.
@@ -258,8 +342,11 @@ def _parts(
     wanted = target.processors * (policy.programs_for_images if is_image else policy.programs_per_processor)
     if programs >= wanted:
         return 0
-    alone, together = target.seconds(count, _programs_alone(grid, node, target, policy)), count / target.bandwidth
-    is_slower = alone < policy.stages_gain * (together + target.launch_seconds)
+    there = _programs_alone(grid, node, target, policy)
+    alone, together = work.seconds(there, target), work.seconds(target.processors, target)
+    if not is_outer(node):
+        alone += work.waiting(there, target)
+    is_slower = alone < policy.stages_gain * (together + (1 + work.loops) * target.launch_seconds)
     if is_slower and not (is_joined and together > target.launch_seconds):
         return 0
     # The nearest power of two in proportion, so that as many programs as wanted are missed or exceeded by few.
@@ -291,16 +378,37 @@ def is_outer(node: Node) -> bool:
 
 
 def _even_plan(parts: int, reduced: tuple[int, ...], policy: Policy) -> Plan:
-    """Returns a plan with about so many parts that cuts the reduction dims evenly, or one that leaves a rest."""
+    """Returns a plan with about so many parts that cuts the reduction dims evenly, or one that leaves a rest.
+
+    Parts that begin inside a row of an inner dim have positions that divisions find, so several dims are cut evenly in
+    any case, with up to four times as many parts, and a rest only at the end of all.
+    """
     points = product(reduced)
     if not is_static(points):
         return Plan(parts, ceildiv(points, parts), exact=False)
     near = sorted(range(parts, max(2, parts // 2) - 1, -1), key=lambda n: (n & (n - 1) != 0, -n))
-    near += range(parts + 1, min(2 * parts, policy.split_parts) + 1)
+    farthest = 2 * parts if len(reduced) == 1 else min(4 * parts, points // policy.split_chunk)
+    near += range(parts + 1, min(farthest, policy.split_parts) + 1)
     for count in near:
         if points % count == 0 and cuts_evenly(points // count, reduced):
             return Plan(count, points // count, exact=True)
-    return Plan(parts, -(-points // parts), exact=False)
+    fewest = -(-points // policy.split_parts)
+    chunk = min(
+        (chunk for chunk in _even_chunks(points // parts, reduced) if chunk >= fewest),
+        key=lambda chunk: abs(math.log(chunk * parts / points)),
+    )
+    return Plan(-(-points // chunk), chunk, exact=points % chunk == 0)
+
+
+def _even_chunks(near: int, reduced: tuple[int, ...]) -> Iterator[int]:
+    """Yields how many points a part may have to begin and end with rows, of several rows about ``near`` points."""
+    inner = 1
+    for size in reversed(reduced[1:]):
+        for count in range(1, math.isqrt(size) + 1):
+            if size % count == 0:
+                yield from (inner * count, inner * (size // count))
+        inner *= size
+    yield inner * max(1, -(-near // inner))
 
 
 def _in_vectors(reduction: Reduction, plan: Plan, types: dict[str, TensorType], lasting: Collection[str]) -> Plan:

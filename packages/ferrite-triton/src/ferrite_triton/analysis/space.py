@@ -13,7 +13,7 @@ from ferrite_ir.language import sizes
 from ferrite_ir.language.dtypes import I32
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.powers_of_two import next_power_of_two
-from ferrite_ir.language.sizes import Size, is_provably_at_most
+from ferrite_ir.language.sizes import Size, is_provably_at_most, is_static
 from ferrite_scheduler.model.contractions import uses_tensor_cores
 from ferrite_scheduler.model.forms import (
     Combo,
@@ -88,6 +88,10 @@ class KernelAxis:
     def is_reduction(self) -> bool:
         """Returns whether this is the reduction axis, or that of the blocks it is cut into."""
         return self.name in REDUCTION_AXES
+
+
+HELD, WARP = 4, 32
+"""Elements of 32 bits that a thread reads at once, and threads of a warp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +217,18 @@ class Space:
         if len(self.order) == 1:
             return vector
         return Expand(vector, tuple(number for number, other in enumerate(self.order) if other != name))
+
+    def is_held_along(self, axes: Axes) -> bool:
+        """Returns whether a thread holds several elements of a tile that differ in their positions along these axes.
+
+        Along the innermost axis, threads hold neighbours that they read at once, and what a warp reads in more steps.
+        """
+        tiled = self.tiled(axes)
+        if tiled - {self.order[-1]} or not tiled or self.row_per_thread:
+            return bool(tiled)
+        axis = self.axis(self.order[-1])
+        size = axis.size if axis is not None else 1
+        return not is_static(size) or int(size) % HELD == 0 or int(size) >= HELD * WARP
 
     def tiled(self, axes: Axes) -> Axes:
         """Returns the axes along which a value that depends on ``axes`` has an extent."""

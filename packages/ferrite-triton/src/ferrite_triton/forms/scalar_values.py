@@ -274,6 +274,8 @@ class ScalarValues:
         tiles = [self._known(operand, inner if i == 1 else guard) for i, operand in enumerate(node.args)]
         if node in self.shares:
             return self._write_share(*tiles)
+        if self._divides_rows(node, tiles):
+            return self._write_row_quotient(*tiles)
         return self._write_operation(node, tiles)
 
     def _hold(self, prefix: str, expression: Expression, axes: Axes) -> Tile:
@@ -305,6 +307,28 @@ class ScalarValues:
         axes = part.axes | whole.axes
         operands = (part.expression, whole.expression, inverse.expression)
         return self._builder.call("div", "share", operands, self._tile_type(F32, axes), axes)
+
+    def _divides_rows(self, node: Scalar, tiles: list[Tile]) -> bool:
+        """Returns whether an exact f32 quotient has a divisor, no literal, that a thread has several elements for."""
+        if self._forms.get(node, node.op) != "div" or {node.dtype, *(tile.dtype for tile in tiles)} != {F32}:
+            return False
+        left, right = tiles
+        return not isinstance(right.expression, Literal) and self._space.is_held_along(left.axes - right.axes)
+
+    def _write_row_quotient(self, part: Tile, whole: Tile) -> Tile:
+        """Writes the exact quotient of many elements by the same divisor: one division for all of them."""
+        kind, axes = self._tile_type(F32, whole.axes), part.axes | whole.axes
+        find, remember = self._builder.find, self._builder.remember
+        keys = [(name, whole.expression) for name in ("scale", "divisor", "inverse")]
+        scale, divisor, inverse = map(find, keys)
+        if scale is None or divisor is None or inverse is None:
+            scale = self._builder.call("scale", "divisor_scale", (whole.expression,), kind, whole.axes)
+            divisor = self._hold("divisor", mul(whole.expression, scale.expression), whole.axes)
+            inverse = self._hold("inverse", apply("div", literal(1.0, F32), divisor.expression), whole.axes)
+            for key, tile in zip(keys, (scale, divisor, inverse), strict=True):
+                remember(key, tile)
+        operands = (part.expression, divisor.expression, scale.expression, inverse.expression)
+        return self._builder.call("div", "row_quotient", operands, self._tile_type(F32, axes), axes)
 
     def _tile_type(self, dtype: DType, axes: Axes) -> TileType:
         return TileType(dtype, self._space.shape(axes))

@@ -88,6 +88,8 @@ CALLS: dict[str, str] = {
     "opaque_indices": "{0}",
     "opaque_floats": "{0}",
     "share": "np.divide({0}, {1})",
+    "divisor_scale": "np.ones_like({0})",
+    "row_quotient": "np.divide({0}, {1})",
     "whole_to_half": "{0}.astype(np.float16)",
     "argmax_nan": "argmax(({0}, {1}), ({2}, {3}))",
     "argmin_nan": "argmin(({0}, {1}), ({2}, {3}))",
