@@ -1,6 +1,7 @@
 """The library's convolutions row-major (NCHW) and channels-last (NHWC): which is faster where, for random shapes.
 
     python benchmarks/kernels/convolution_layouts.py --count 60 --seconds 90 --out benchmark-results/layouts.jsonl
+    python benchmarks/kernels/convolution_layouts.py --dims 1,2 --transposed 0.5 --kinds bfloat16,tf32
 
 A line of JSON per convolution: microseconds of the convolution (and of its backward) with everything in one layout and
 in the other. `ferrite_torch` reads nothing of it; the rule that it keeps was made from such a table.
@@ -14,7 +15,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,19 @@ from benchmarks.tools.timing import machine_name, time_launches
 
 KINDS = ("bfloat16", "float16", "tf32", "float32")
 MEMORY = {4: torch.channels_last, 5: torch.channels_last_3d}
+EXTENTS = {
+    1: (128, 500, 1024, 1500, 4096, 8000),
+    2: (7, 14, 28, 32, 56, 64, 112),
+    3: (4, 8, 14, 16, 19, 28),
+}
 
 
-def drawn(numbers: random.Random) -> dict[str, Any]:
-    """Returns a convolution: batch, channels, extents, kernel, stride, dilation, groups, and whether transposed."""
-    dims = numbers.choice((2, 2, 3))
+def drawn(numbers: random.Random, among: Sequence[int], transposed: float) -> dict[str, Any]:
+    """Returns a convolution: batch, channels, extents, kernel, stride, dilation, groups, and whether transposed.
+
+    Those of one dim are convolutions of images of one row, as torch computes them.
+    """
+    dims = numbers.choice(among)
     kernel = numbers.choice((1, 1, 2, 3, 3, 3, 4, 5, 7))
     into = numbers.choice((3, 8, 16, 24, 32, 48, 64, 96, 128, 160, 256, 320, 512, 1024))
     out = numbers.choice((8, 16, 24, 32, 64, 96, 128, 256, 512, 1024))
@@ -42,12 +51,12 @@ def drawn(numbers: random.Random) -> dict[str, Any]:
         groups, out = into, into
     elif grouping == "grouped" and into % 8 == 0 and out % 8 == 0:
         groups = numbers.choice((2, 4, 8))
-    extent = numbers.choice((7, 14, 28, 32, 56, 64, 112)) if dims == 2 else numbers.choice((4, 8, 14, 16, 19, 28))
+    extent = numbers.choice(EXTENTS[dims])
     batch = numbers.choice((1, 2, 8, 10, 32))
     while batch > 1 and batch * max(into, out) * extent**dims > 1 << 25:
         batch //= 2
     if batch * into * out // groups * (extent * kernel) ** dims > 3 << 34:
-        return drawn(numbers)  # as many operations as take the library whole milliseconds
+        return drawn(numbers, among, transposed)  # as many operations as take the library whole milliseconds
     return {
         "dims": dims,
         "batch": batch,
@@ -57,7 +66,7 @@ def drawn(numbers: random.Random) -> dict[str, Any]:
         "kernel": kernel,
         "stride": numbers.choice((1, 1, 2)),
         "groups": groups,
-        "transposed": groups == 1 and numbers.random() < 0.15,
+        "transposed": groups == 1 and numbers.random() < transposed,
     }
 
 
@@ -71,13 +80,18 @@ def measured(case: dict[str, Any], kind: str) -> dict[str, float]:
     """Returns microseconds by layout, forward and backward."""
     dtype = torch.float32 if kind in ("tf32", "float32") else getattr(torch, kind)
     torch.backends.cudnn.allow_tf32 = kind == "tf32"
-    dims, kernel, groups = case["dims"], case["kernel"], case["groups"]
-    x = torch.randn(case["batch"], case["into"], *[case["extent"]] * dims, device="cuda", dtype=dtype)
+    dims, groups = case["dims"], case["groups"]
+
+    def each(size: int, of_row: int) -> list[int]:
+        return [of_row, size] if dims == 1 else [size] * dims
+
+    x = torch.randn(case["batch"], case["into"], *each(case["extent"], 1), device="cuda", dtype=dtype)
     ends = (case["into"], case["out"]) if case["transposed"] else (case["out"], case["into"])
-    weight = torch.randn(ends[0], ends[1] // groups, *[kernel] * dims, device="cuda", dtype=dtype)
-    given = ([case["stride"]] * dims, [kernel // 2] * dims, [1] * dims, case["transposed"], [0] * dims, groups)
+    weight = torch.randn(ends[0], ends[1] // groups, *each(case["kernel"], 1), device="cuda", dtype=dtype)
+    stride, padding = each(case["stride"], 1), each(case["kernel"] // 2, 0)
+    given = (stride, padding, [1] * len(stride), case["transposed"], [0] * len(stride), groups)
     found: dict[str, float] = {}
-    for layout, memory in (("nchw", torch.contiguous_format), ("nhwc", MEMORY[dims + 2])):
+    for layout, memory in (("nchw", torch.contiguous_format), ("nhwc", MEMORY[x.dim()])):
         image, filters = x.contiguous(memory_format=memory), weight.contiguous(memory_format=memory)
         out = torch.ops.aten.convolution(image, filters, None, *given)
         if layout == "nchw":
@@ -95,14 +109,17 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=90.0)
+    parser.add_argument("--dims", default="2,2,3", help="spatial dims that are drawn among")
+    parser.add_argument("--transposed", type=float, default=0.15, help="share of those without groups")
+    parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--out", type=Path, default=Path("benchmark-results/convolution_layouts.jsonl"))
     chosen = parser.parse_args()
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     numbers, until, rows = random.Random(chosen.seed), time.monotonic() + chosen.seconds, []
     with chosen.out.open("w") as lines:
         for _ in range(chosen.count):
-            case = drawn(numbers)
-            for kind in KINDS:
+            case = drawn(numbers, list(map(int, chosen.dims.split(","))), chosen.transposed)
+            for kind in chosen.kinds.split(","):
                 if time.monotonic() > until:
                     break
                 try:

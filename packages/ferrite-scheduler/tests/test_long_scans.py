@@ -7,10 +7,10 @@ import pytest
 from checks import EAGER_TO_SPLIT, check, kernel_of
 from ferrite_ir import parse_graph
 from ferrite_ir.language.graph import Reduction, Scan
-from ferrite_scheduler import Policy, schedule
+from ferrite_scheduler import Policy, Target, schedule
 from ferrite_scheduler.rewrites import long_scans
 
-POLICY = Policy(split_minimum=4, scan_part=2, look_back=False, mixed_combos=False)
+POLICY = Policy(split_minimum=4, scan_part=2, scan_column_part=2, look_back=False, mixed_combos=False)
 SCANS = {
     "sum": "s: f32[{n}, 3] = scan sum [r < {n}, c < 3] along r x[r, c]",
     "prod": "s: f32[{n}, 3] = scan prod [r < {n}, c < 3] along r add(x[r, c], f32(1.0))",
@@ -122,3 +122,13 @@ def test_the_policy_says_how_long_a_line_in_one_tile_may_be() -> None:
         assert tile("f32", "sum", policy) == policy.scan_elements
         assert tile("f64", "sum", policy) == min(policy.scan_elements, policy.heavy_scan_elements)
         assert tile("f32", "logaddexp", policy) == min(policy.scan_elements, policy.heavy_scan_elements)
+
+
+def test_lines_beside_each_other_have_shorter_parts():
+    """A program of columns takes few rows in a step, and there are few columns to share out."""
+    for place, shape, parts in (("c, r", "8, 65536", 64), ("r, c", "65536, 8", 512)):
+        line = f"y: f32[8, 65536] = scan sum [c < 8, r < 65536] along r x[{place}]"
+        found = schedule(
+            parse_graph(f"graph @f(x: f32[{shape}]) -> (y) {{\n{line}\n}}"), Target(), Policy(look_back=False)
+        )
+        assert found.graph.definitions[0].dims[1].size == parts, place

@@ -113,6 +113,8 @@ class Policy:
         merged_states: most states that one program combines, where a reduction reads the results of another that was
             split. Set: more of them are many programs' work first (decision 0017).
         scan_part: fewest points of a part of a scan in stages. Set: one step of a kernel that scans block by block.
+        scan_column_part: the same of lines that lie beside each other in memory. Set: such a kernel takes so many rows
+            in a step.
         scan_parts: most parts of a line. Set: the scan of their totals stays one tile.
         typical_size: what a symbolic size is at least taken for where the form for large sizes is no worse for small
             ones. Set.
@@ -293,6 +295,7 @@ class Policy:
     narrow_column_block: int = 16
     merged_states: int = 4096
     scan_part: int = 1024
+    scan_column_part: int = 128
     scan_parts: int = 1024
     typical_size: int = 1024
     reckoned_length: int = 16384
@@ -421,7 +424,8 @@ _LEAST = dict.fromkeys(
         "max_tiled_axes", "horizontal_share", "uncoalesced_factor", "look_back_points", "grid_reduction_points",
         "grid_reduction_rows", "segment_batch", "segment_prefetch", "run_least_programs", "run_tile", "split_chunk",
         "split_symbolic_chunk", "split_parts", "stages_gain", "column_block", "narrow_column_block", "scan_part",
-        "scan_parts", "typical_size", "reckoned_length", "reckoned_growth", "combo_shared_share", "hoisted_points",
+        "scan_column_part", "scan_parts", "typical_size",
+        "reckoned_length", "reckoned_growth", "combo_shared_share", "hoisted_points",
         "row_minimum", "row_waste", "divided_share", "fusion_neighbours", "reordered_share", "ordered_share",
         "ordered_exactly", "order_states", "unfused_share",
         "grid_reduction_share", "norm_points", "norm_least_points", "accumulated_products", "accumulated_share",

@@ -48,7 +48,8 @@ def parts_of(scan: Scan, types: dict[str, TensorType], target: Target, policy: P
         return None
     node = make_node(0, scan, types, {})
     length = int(scan.along.size)
-    programs = math.ceil(node.grid / policy.column_block) if is_strided(scan, node) else node.grid
+    is_column = is_strided(scan, node)
+    programs = math.ceil(node.grid / policy.column_block) if is_column else node.grid
     wanted = target.processors * policy.programs_per_processor
     if node.grid == 0 or programs >= wanted or length < policy.split_minimum:
         return None
@@ -57,7 +58,8 @@ def parts_of(scan: Scan, types: dict[str, TensorType], target: Target, policy: P
     together = (2 * read + result_bytes) / target.bandwidth
     if target.seconds(read + result_bytes, programs) < policy.stages_gain * (together + 2 * target.launch_seconds):
         return None
-    most = min(policy.scan_parts, wanted // programs, length // policy.scan_part)
+    least = policy.scan_column_part if is_column else policy.scan_part
+    most = min(policy.scan_parts, wanted // programs, length // least)
     parts = _even_parts(previous_power_of_two(most), length, policy) if most > 1 else None
     return None if parts is not None and _begins_with_nothing(scan, parts) else parts
 
