@@ -40,9 +40,9 @@ def shuffled(items: Items, rng: random.Random) -> list[int]:
 
 def long_search(items: Items, rng: random.Random) -> int:
     """Returns the lowest peak that is found in much time."""
-    states = 100 * Policy().order_states
+    policy = Policy(ordered_exactly=20, order_states=100 * Policy().order_states)
     starts = [list(range(len(items.traces))), *(shuffled(items, rng) for _ in range(2))]
-    return min(peak_of(low_peak_order(start, items, 20, states), items) for start in starts)
+    return min(peak_of(low_peak_order(start, items, policy), items) for start in starts)
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
         items = crossed_items(rng, rng.randint(20, 60), rng.randint(1, 4))
         program = range(len(items.traces))
         begun = time.perf_counter()
-        order = low_peak_order(program, items, policy.ordered_exactly, policy.order_states)
+        order = low_peak_order(program, items, policy)
         spent = (time.perf_counter() - begun) * 1e3
         found = peak_of(order, items)
         lowest = min(found, long_search(items, rng))

@@ -57,3 +57,13 @@ def test_aligned_scans_compute_the_same(combine: str, *, reverse: bool) -> None:
         assert is_near(evaluate(aligned, [LINE]), evaluate(graph, [LINE])), text
         changed += aligned is not graph
     assert changed > 12
+
+
+@pytest.mark.parametrize(("growth", "longest"), [(8, 7), (3, 9), (1, 13)])
+def test_a_scan_gets_no_longer_than_the_pass_allows(growth: int, longest: int) -> None:
+    """Six points may become 6 + 6 / growth + 1."""
+    for extent in range(7, 16):
+        text = text_of("sum", "+", -extent + 6, extent, reverse=False)
+        graph = parse_graph(text)
+        assert not verify(graph)
+        assert (AlignScans(growth).run(graph) is not graph) == (extent <= longest), text

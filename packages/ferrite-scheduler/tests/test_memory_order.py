@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from heapq import heappop, heappush
 
 import pytest
@@ -59,7 +60,7 @@ def lowest(items: Items) -> int:
 @pytest.mark.parametrize("seed", range(60))
 def test_few_items_have_the_best_order(seed: int) -> None:
     items = drawn(seed, count=4 + seed % 9, most=1 + seed % 4)
-    order = low_peak_order(range(len(items.traces)), items, 16, 4000)
+    order = low_peak_order(range(len(items.traces)), items, Policy())
     assert peak_of(order, items) == lowest(items)
 
 
@@ -67,7 +68,7 @@ def test_few_items_have_the_best_order(seed: int) -> None:
 @pytest.mark.parametrize("states", [60, 2000], ids=["list schedule", "beam"])
 def test_an_order_is_valid_and_no_worse(seed: int, states: int) -> None:
     items = drawn(seed, count=20 + seed, most=1 + seed % 4)
-    order = low_peak_order(range(len(items.traces)), items, 8, states)
+    order = low_peak_order(range(len(items.traces)), items, Policy(ordered_exactly=8, order_states=states))
     at = {item: position for position, item in enumerate(order)}
     assert sorted(order) == sorted(items.traces)
     assert all(at[other] < at[item] for item in order for other in items.before[item])
@@ -78,15 +79,35 @@ def test_an_order_is_valid_and_no_worse(seed: int, states: int) -> None:
 def test_more_items_than_a_window_has_come_close(seed: int) -> None:
     """Of 17 to 20 items a window of 8 finds, with what was searched before, an order within 15 % of the best."""
     items = drawn(200 + seed, count=17 + seed % 4, most=1 + seed % 3)
-    order = low_peak_order(range(len(items.traces)), items, 8, 1000)
+    order = low_peak_order(range(len(items.traces)), items, Policy(ordered_exactly=8, order_states=1000))
     assert peak_of(order, items) <= 1.15 * lowest(items)
+
+
+@pytest.mark.parametrize(
+    ("less", "seed"), [({"order_windows": 0}, 2), ({"order_chain": 1}, 2), ({"order_choices": 1}, 0)], ids=str
+)
+def test_a_search_with_tighter_bounds_finds_less(less: dict[str, int], seed: int) -> None:
+    """Few states, so that a list schedule and windows of four items decide."""
+    items = drawn(seed, count=20 + seed, most=1 + seed % 4)
+    bounds = Policy(ordered_exactly=4, order_states=60)
+    found, wanting = (low_peak_order(range(20 + seed), items, each) for each in (bounds, replace(bounds, **less)))
+    assert peak_of(found, items) < peak_of(wanting, items)
+
+
+def test_a_beam_that_would_be_narrow_gives_way_to_a_list_schedule() -> None:
+    items = drawn(10, count=30, most=3)
+    list_schedule, beam = (
+        low_peak_order(range(30), items, Policy(ordered_exactly=4, order_states=60, order_beam=least))
+        for least in (16, 1)
+    )
+    assert list_schedule != beam
 
 
 def test_a_peak_that_no_order_lowers_is_left_alone() -> None:
     traces = {item: Trace(frozenset({f"s{item}"}), frozenset({"x"})) for item in range(3)}
     items = Items({0: [], 1: [], 2: []}, {0: [], 1: [], 2: []}, traces, {"x": 4, "s0": 1, "s1": 1, "s2": 1})
     assert profile([0, 1, 2], items) == [5, 6, 7]
-    assert low_peak_order([2, 0, 1], items, 8, 100) == [2, 0, 1]
+    assert low_peak_order([2, 0, 1], items, Policy(ordered_exactly=8, order_states=100)) == [2, 0, 1]
 
 
 def test_the_gradient_of_a_weight_comes_before_that_of_the_input() -> None:

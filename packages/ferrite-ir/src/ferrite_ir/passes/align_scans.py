@@ -27,9 +27,6 @@ from ferrite_ir.reference.combine_semantics import neutral
 
 from .rewriting import map_scalars, with_definitions
 
-GROWTH = 8
-"""A scan may get longer by this part of its length, and by one point: longer ones would combine mostly nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class AlignScans:
@@ -40,9 +37,14 @@ class AlignScans:
     where there are none it combines the neutral element, so that nobody takes an element away again, which would lose
     digits, and infinities. All points that the scan begins with must have a position in the new one. Along its other
     axes a scan is made where it is read as well.
+
+    Attributes:
+        growth: a scan may get longer by one part in so many of its length, and by one point: longer ones would combine
+            mostly neutral elements.
     """
 
     name: ClassVar[str] = "align_scans"
+    growth: int = 8
 
     def run(self, graph: Graph) -> Graph:
         """Returns the graph with scans made where they are read, and their readers changed."""
@@ -52,11 +54,18 @@ class AlignScans:
         for position in reversed(range(len(definitions))):
             scan = definitions[position]
             accesses = _accesses(scan, definitions, graph.output_names) if isinstance(scan, Scan) else {}
-            if isinstance(scan, Scan) and accesses:
+            if isinstance(scan, Scan) and accesses and not self._is_long(scan, accesses):
                 moved = _Move(scan, accesses)
                 definitions = list(map(moved.definition, definitions))
                 definitions[position] = _aligned(scan, accesses)
         return with_definitions(graph, definitions)
+
+    def _is_long(self, scan: Scan, accesses: Mapping[Dim, _Access]) -> bool:
+        """Returns whether a scan would get too much longer where it is read."""
+        if scan.along not in accesses:
+            return False
+        length, extent = sizes.hint(scan.along.size), sizes.hint(accesses[scan.along].extent)
+        return extent * self.growth > length * (self.growth + 1) + self.growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +120,6 @@ def _accesses(scan: Scan, definitions: Collection[Definition], kept: Collection[
 
 def _has_begin(scan: Scan, along: Dim, access: _Access) -> bool:
     """Returns whether all points before the first one that is read are points of a scan that is made there."""
-    if sizes.hint(access.extent) * GROWTH > sizes.hint(along.size) * (GROWTH + 1) + GROWTH:
-        return False
     last = sizes.add(access.extent, -1)
     first = sizes.add(along.size, -1) if scan.reverse else 0
     begin = sizes.mul(access.sign, sizes.add(first, sizes.mul(-1, access.offset)))

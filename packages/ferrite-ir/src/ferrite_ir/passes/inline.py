@@ -38,7 +38,7 @@ class Inline:
 
     A value that one reader uses at one index always moves there, unless many points would repeat an expensive body. A
     value with several uses moves if computing it again reads no more bytes than loading it, and is cheap. A value that
-    must lie in memory anyway moves only if it is trivial.
+    must lie in memory anyway moves only if it costs next to nothing.
 
     Attributes:
         max_cost: most expensive body that is computed at several places, in simple instructions.
@@ -47,6 +47,8 @@ class Inline:
             that it shares with others.
         max_strip_cost: the same where the contraction has so many rows that several tiles of them compute it anew:
             beside tensor cores that are busy all the time nothing is for free.
+        tile_rows: rows of a contraction that one tile has.
+        max_stored_cost: most expensive body that is computed again although its value must lie in memory.
         max_loads: most loads in a body that is computed at several places.
         max_body_nodes, max_body_loads: readers stop growing here.
         numerics: how bodies are simplified on the way; see `Simplify`.
@@ -57,6 +59,8 @@ class Inline:
     max_repeated_cost: int = 64
     max_factor_cost: int = 12
     max_strip_cost: int = 2
+    tile_rows: int = 128
+    max_stored_cost: int = 2
     max_loads: int = 6
     max_body_nodes: int = 600
     max_body_loads: int = 40
@@ -73,12 +77,6 @@ class Inline:
             rounded = round_values(graph, twofold)
             assert rounded != graph, f"nothing takes the excess precision from {', '.join(sorted(twofold))}"
             graph = rounded
-
-
-TILE_ROWS = 128
-"""Rows of a contraction that one tile has."""
-TRIVIAL_COST = 2
-"""Dearest body that is computed again although its value lies in memory."""
 
 
 @dataclass(slots=True)
@@ -300,8 +298,8 @@ class _Inliner:
     def _is_worthwhile(self, value: Value, body: Scalar, uses: _Uses) -> bool:
         policy = self._policy
         if value.name in self._fixed:
-            return self._is_cheap(value, body, TRIVIAL_COST, 1)
-        is_strip = uses.rows > TILE_ROWS
+            return self._is_cheap(value, body, policy.max_stored_cost, 1)
+        is_strip = uses.rows > policy.tile_rows
         if uses.sites > 1:
             most = policy.max_strip_cost if is_strip else policy.max_cost
             return self._is_cheap(value, body, most, policy.max_loads)

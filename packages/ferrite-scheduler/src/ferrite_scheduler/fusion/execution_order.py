@@ -144,7 +144,7 @@ def _with_lower_peak(order: list[int], partition: _Partition, policy: Policy) ->
     peak = partition.peak(order)
     if peak < policy.ordered_bytes or len(order) > policy.ordered_items:
         return order
-    found = low_peak_order(order, partition.items, policy.ordered_exactly, policy.order_states)
+    found = low_peak_order(order, partition.items, policy)
     return found if (peak - partition.peak(found)) * policy.ordered_share >= peak else order
 
 
@@ -170,7 +170,7 @@ def _unfused(
                 work |= {min(cluster.members): cluster for cluster in clusters}
         found = _Partition.of(work, partition.dependences, partition.items.sizes)
         start = _sorted_by(found.first, found)
-        return low_peak_order(start, found.items, policy.ordered_exactly, policy.order_states), found
+        return low_peak_order(start, found.items, policy), found
 
     best = cut(cuts) if cuts else (list(order), partition)
     lowest = best[1].peak(best[0])

@@ -28,14 +28,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush, nsmallest
 from itertools import islice
 
-NARROWEST = 16
-"""Sets of items of one size that a beam search goes on with, at least: with fewer a list schedule is as good."""
-MOST_WINDOWS = 64
-"""Windows that are ordered exactly, one after the other, at most: each takes milliseconds."""
-LONGEST_CHAIN = 12
-"""Items that the list schedule runs as one, at most, to reach one that frees memory."""
-WIDEST = 24
-"""Items that the list schedule looks at for its next step, and those that wait for each of them, at most."""
+from ferrite_scheduler.model.target import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,25 +93,24 @@ def peak_of(order: Sequence[int], items: Items) -> int:
     return max(profile(order, items), default=0)
 
 
-def low_peak_order(order: Sequence[int], items: Items, window: int, states: int) -> list[int]:
+def low_peak_order(order: Sequence[int], items: Items, policy: Policy) -> list[int]:
     """Returns an order of items whose peak of memory is low, the given one where nothing lower is found.
 
     Args:
         order: of all items, topological.
         items: what they need and do.
-        window: items that are ordered exactly, at most.
-        states: sets of items that one search looks at, at most.
+        policy: bounds the search: ``ordered_exactly`` and ``order_states`` to ``order_choices``.
     """
     least = items.least_peak()
     best = list(order)
     if peak_of(best, items) <= least:
         return best
-    is_narrow = states < NARROWEST * len(best)
-    wide = _list_schedule(order, items) if is_narrow else _beam(order, items, least, states)
-    for other in (_depth_first(order, items), wide):
-        best = min(best, other, key=lambda each: peak_of(each, items))
-    for _ in range(MOST_WINDOWS):
-        lower = _with_exact_window(best, items, least, window, states)
+    is_narrow = policy.order_states < policy.order_beam * len(best)
+    other = _list_schedule(order, items, policy) if is_narrow else _beam(order, items, least, policy.order_states)
+    for candidate in (_depth_first(order, items), other):
+        best = min(best, candidate, key=lambda each: peak_of(each, items))
+    for _ in range(policy.order_windows):
+        lower = _with_exact_window(best, items, least, policy.ordered_exactly, policy.order_states)
         if lower is None:
             break
         best = lower
@@ -163,7 +155,7 @@ def _depth_first(order: Sequence[int], items: Items) -> list[int]:
     return list(found)
 
 
-def _list_schedule(order: Sequence[int], items: Items) -> list[int]:
+def _list_schedule(order: Sequence[int], items: Items, policy: Policy) -> list[int]:
     """Returns an order made step by step, of what raises the peak least and then leaves least behind.
 
     A step is an item that could run, or one behind it with all that it still waits for.
@@ -174,7 +166,7 @@ def _list_schedule(order: Sequence[int], items: Items) -> list[int]:
     left, live, peak = items.touching(), items.given(), 0
     found: dict[int, None] = {}
     while ready:
-        steps = _steps(ready, found, items, number)
+        steps = _steps(ready, found, items, number, policy)
         rated = [(*_rise_of(step, items, left, live, peak), position, step) for position, step in enumerate(steps)]
         for item in min(rated)[-1]:
             live += items.made(item)
@@ -191,30 +183,30 @@ def _list_schedule(order: Sequence[int], items: Items) -> list[int]:
 
 
 def _steps(
-    ready: Sequence[int], done: Mapping[int, None], items: Items, number: Mapping[int, int]
+    ready: Sequence[int], done: Mapping[int, None], items: Items, number: Mapping[int, int], policy: Policy
 ) -> Iterator[tuple[int, ...]]:
     """Yields what may run next: single items, and those that wait for them, each with all that it waits for."""
     seen: set[int] = set()
-    for item in islice(ready, WIDEST):
+    for item in islice(ready, policy.order_choices):
         yield (item,)
-        for other in islice(items.after[item], WIDEST):
+        for other in islice(items.after[item], policy.order_choices):
             if other in seen:
                 continue
             seen.add(other)
-            chain = _chain(other, done, items)
+            chain = _chain(other, done, items, policy.order_chain)
             if chain is not None:
                 yield tuple(sorted(chain, key=number.__getitem__))
 
 
-def _chain(item: int, done: Mapping[int, None], items: Items) -> set[int] | None:
-    """Returns an item and all that it still waits for; None where that is too much."""
+def _chain(item: int, done: Mapping[int, None], items: Items, longest: int) -> set[int] | None:
+    """Returns an item and all that it still waits for; None where that is more than so many items."""
     chain, pending = {item}, [item]
     while pending:
         for other in items.before[pending.pop()]:
             if other not in done and other not in chain:
                 chain.add(other)
                 pending.append(other)
-        if len(chain) > LONGEST_CHAIN:
+        if len(chain) > longest:
             return None
     return chain
 

@@ -180,6 +180,11 @@ class Policy:
         ordered_share: such an order is taken where it lowers the peak by one part in so many, at least. Set.
         ordered_exactly: kernels and calls around the peak that are put in the best order there is, at most. Set.
         order_states: sets of kernels that one search for an order looks at, at most: about 10 microseconds each.
+        order_beam: sets of one size that a beam search goes on with, at least; where ``order_states`` allows fewer, a
+            list schedule takes its place. Set: with fewer that is as good.
+        order_windows: how often kernels around the peak are put in order, at most. Set: each time takes milliseconds.
+        order_chain: kernels that the list schedule runs as one step, at most, to reach one that frees memory. Set.
+        order_choices: kernels that could run next that it looks at, and those that wait for each of them. Set.
         unfused_bytes: peak of memory from which on kernels are cut whose parts could run one after the other. Set: less
             memory is not worth the time.
         unfused_share: that is done where it lowers the peak by one part in so many, at least. Set.
@@ -342,6 +347,10 @@ class Policy:
     ordered_share: int = 64
     ordered_exactly: int = 16
     order_states: int = 4000
+    order_beam: int = 16
+    order_windows: int = 64
+    order_chain: int = 12
+    order_choices: int = 24
     unfused_bytes: int = 64 << 20
     unfused_share: int = 8
     unfused_kernels: int = 8
@@ -427,7 +436,7 @@ _LEAST = dict.fromkeys(
         "scan_column_part", "scan_parts", "typical_size",
         "reckoned_length", "reckoned_growth", "combo_shared_share", "hoisted_points",
         "row_minimum", "row_waste", "divided_share", "fusion_neighbours", "reordered_share", "ordered_share",
-        "ordered_exactly", "order_states", "unfused_share",
+        "ordered_exactly", "order_states", "order_beam", "order_chain", "order_choices", "unfused_share",
         "grid_reduction_share", "norm_points", "norm_least_points", "accumulated_products", "accumulated_share",
         "affine_operands", "last_use_share", "recomputed_points", "combo_least_parts",
         "combo_launches", "combo_refusals",
