@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 import ferrite_torch
 from against_eager import compiled, devices, own_only
 from ferrite_torch.lowering.products import matrix_products
+from ferrite_torch.thresholds import PRODUCTS
 
 pytestmark = own_only("it looks at its programs")
 
@@ -35,8 +37,7 @@ class Head(nn.Module):
 @pytest.mark.parametrize("device", devices())
 def test_logits_stay_in_the_rows_that_their_product_made(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrix_products, "DEVICES", (device,))
-    monkeypatch.setattr(matrix_products, "MINIMUM_FLOPS", 1)
-    monkeypatch.setattr(matrix_products, "FLOPS_PER_BYTE_IF_ODD", 0)
+    monkeypatch.setattr(matrix_products, "PRODUCTS", replace(PRODUCTS, extended_flops=1, odd_flops_per_byte=0))
     torch._dynamo.reset()
     ferrite_torch.reset_statistics()
     torch.manual_seed(0)

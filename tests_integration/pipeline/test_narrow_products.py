@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,14 +18,17 @@ OPTIONS: dict[str, Any] = {"fallback": False, "verify": True, "policy": {"progra
 K, N = 72, 40
 
 
+def narrow_products(monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...], **thresholds: int) -> None:
+    """Has products on some devices lowered by other thresholds."""
+    own = pytest.importorskip("ferrite_torch.lowering.products.narrow_products")
+    monkeypatch.setattr(own, "DEVICES", devices)
+    monkeypatch.setattr(own, "PRODUCTS", replace(own.PRODUCTS, **thresholds))
+
+
 @pytest.fixture(autouse=True)
 def narrow_products_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Has small products on any device computed as large ones are on a GPU."""
-    own = pytest.importorskip("ferrite_torch.lowering.products.narrow_products")
-    monkeypatch.setattr(own, "DEVICES", ("cpu", "cuda"))
-    monkeypatch.setattr(own, "FEWEST_COLUMNS", 1)
-    monkeypatch.setattr(own, "FEWEST_POINTS", 1)
-    monkeypatch.setattr(own, "PLAIN_ROWS", 16)
+    narrow_products(monkeypatch, ("cpu", "cuda"), narrow_columns=1, narrow_points=1, plain_rows=16)
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -175,9 +179,7 @@ def test_one_kernel_does_all(function: Callable[..., Tensor]) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_weights_are_dequantised_on_their_way(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    own = pytest.importorskip("ferrite_torch.lowering.products.narrow_products")
-    for name, value in {"DEVICES": ("cpu",), "FEWEST_COLUMNS": 1, "FEWEST_POINTS": 1}.items():
-        monkeypatch.setattr(own, name, value)
+    narrow_products(monkeypatch, ("cpu",), narrow_columns=1, narrow_points=1)
 
     def function(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
         return F.linear(x, codes.to(x.dtype) * scale[:, None])
@@ -241,7 +243,7 @@ def test_several_rows_by_weights_in_memory_are_left_to_the_library(
 ) -> None:
     import ferrite_torch
 
-    monkeypatch.setattr("ferrite_torch.lowering.products.narrow_products.PLAIN_ROWS", 1)
+    narrow_products(monkeypatch, ("cpu",), plain_rows=1)
     ferrite_torch.reset_statistics()
     check(product, given(rows, torch.bfloat16, "cpu"))
     assert len(ferrite_torch.statistics()["externs"]) == calls
@@ -258,7 +260,7 @@ def test_several_rows_in_memory_are_multiplied_where_their_reader_is(
 ) -> None:
     import ferrite_torch
 
-    monkeypatch.setattr("ferrite_torch.lowering.products.narrow_products.PLAIN_ROWS", 1)
+    narrow_products(monkeypatch, ("cpu",), plain_rows=1)
     ferrite_torch.reset_statistics()
     check(function, given(4, torch.bfloat16, "cpu"))
     assert len(ferrite_torch.statistics()["externs"]) == calls

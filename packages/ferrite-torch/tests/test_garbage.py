@@ -5,7 +5,10 @@ import threading
 
 import pytest
 
-from ferrite_torch.capture.garbage import YOUNG, rare_collections
+from ferrite_torch.capture.garbage import rare_collections
+from ferrite_torch.thresholds import INTERPRETER
+
+YOUNG = INTERPRETER.young_objects
 
 
 @pytest.fixture(autouse=True)

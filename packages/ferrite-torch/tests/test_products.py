@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,21 +15,28 @@ import ferrite_torch
 from ferrite_torch.diagnostics.statistics import compiled_graphs
 from ferrite_torch.graphs import graph_outputs
 from ferrite_torch.lowering.products import matrix_products
-from ferrite_torch.lowering.products.matrix_products import FLOPS_PER_BYTE, FLOPS_PER_BYTE_IF_ODD, extended_extent
+from ferrite_torch.lowering.products.matrix_products import extended_extent
+from ferrite_torch.thresholds import PRODUCTS
 
 OPTIONS = {"fallback": False, "verify": True, "use_cache": False}
+SMALL = replace(
+    PRODUCTS,
+    extended_flops=1,
+    flops_per_byte=0,
+    odd_flops_per_byte=0,
+    extended_extent=2,
+    stripped_rows=16,
+    last_rows=8,
+    padding_held=1,
+)
+"""Has small products extended as large ones are."""
 
 
 @pytest.fixture(autouse=True)
 def small_products_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(matrix_products, "DEVICES", ("cpu",))
-    monkeypatch.setattr(matrix_products, "MINIMUM_FLOPS", 1)
-    monkeypatch.setattr(matrix_products, "FLOPS_PER_BYTE", 0)
-    monkeypatch.setattr(matrix_products, "FLOPS_PER_BYTE_IF_ODD", 0)
-    monkeypatch.setattr(matrix_products, "SMALLEST_EXTENT", 2)
-    monkeypatch.setattr(matrix_products, "STRIPPED_ROWS", 16)
-    monkeypatch.setattr(matrix_products, "LAST_ROWS", 8)
-    monkeypatch.setattr(graph_outputs, "PADDING_HELD", 1)
+    monkeypatch.setattr(matrix_products, "PRODUCTS", SMALL)
+    monkeypatch.setattr(graph_outputs, "PRODUCTS", SMALL)
     torch._dynamo.reset()
     ferrite_torch.reset_statistics()
     torch.manual_seed(0)
@@ -165,8 +173,7 @@ def test_products_that_suit_the_library_stay_as_they_are() -> None:
 def test_odd_extents_are_extended_for_few_rows_too(
     columns: int, rows: int, copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matrix_products, "FLOPS_PER_BYTE", FLOPS_PER_BYTE)
-    monkeypatch.setattr(matrix_products, "FLOPS_PER_BYTE_IF_ODD", FLOPS_PER_BYTE_IF_ODD)
+    monkeypatch.setattr(matrix_products, "PRODUCTS", replace(PRODUCTS, extended_flops=1, extended_extent=2))
     left, right = torch.randn(rows, 16, dtype=torch.bfloat16), torch.randn(16, columns, dtype=torch.bfloat16)
     torch.compile(lambda x, y: (x @ y).float().amax(1), backend="ferrite", options={"fallback": False})(left, right)
     shapes = [strides[0] for (strides,) in calls("aten.mm.default")]

@@ -25,14 +25,7 @@ from ferrite_runtime.process.forking import renewed_in_children, reset_in_childr
 from ferrite_torch.calls.compiled_graph import Boxed, CompiledGraph
 from ferrite_torch.diagnostics.logs import BACKGROUND
 from ferrite_torch.diagnostics.statistics import record_settled, record_waiting
-
-TURN_SECONDS = 2e-4
-"""Time after which a thread that runs Python lets others, while a program is made beside calls; usually 5 ms.
-
-Each op of a call gives the interpreter away, and has to wait for so long to get it back. A hundred products of 256 by
-256 and as many ``tanh`` take 106 ms alone; beside a thread that only runs Python 326 ms with 5 ms, 125 ms with 1 ms,
-116 ms with 0.2 ms and 165 ms with 0.05 ms (x86, one core for each thread).
-"""
+from ferrite_torch.thresholds import INTERPRETER
 
 _NO_DEVICE = -1
 """What `torch.cuda.device` takes for leaving the device as it is."""
@@ -55,7 +48,7 @@ class _Process:
         """Has one thread at a time make programs, which calls do not wait for longer than they must."""
         with self.turn:
             self._usual = sys.getswitchinterval()
-            sys.setswitchinterval(min(self._usual, TURN_SECONDS))
+            sys.setswitchinterval(min(self._usual, INTERPRETER.turn_seconds))
             try:
                 yield
             finally:

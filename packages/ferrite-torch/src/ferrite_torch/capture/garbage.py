@@ -8,14 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ferrite_runtime.process.forking import renewed_in_children, reset_in_children
-
-YOUNG = 50_000
-"""New objects after which Python looks for garbage among them, while compiling; usually that is after 700 to 2000.
-
-Compiling makes millions of objects that live until it ends, graphs and what is traced in them. To look through them
-every few hundred, and again together with all that is older, is a good part of the time that compiling takes
-(`benchmarks/host/compile_host.py`).
-"""
+from ferrite_torch.thresholds import INTERPRETER
 
 
 class _Compilations:
@@ -30,14 +23,14 @@ class _Compilations:
         with self._lock:
             if self._count == 0:
                 self._usual = gc.get_threshold()[0]
-                if 0 < self._usual < YOUNG:
-                    gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
+                if 0 < self._usual < INTERPRETER.young_objects:
+                    gc.set_threshold(INTERPRETER.young_objects, *gc.get_threshold()[1:])
             self._count += 1
 
     def end(self) -> None:
         with self._lock:
             self._count -= 1
-            if self._count == 0 and gc.get_threshold()[0] == YOUNG:
+            if self._count == 0 and gc.get_threshold()[0] == INTERPRETER.young_objects:
                 gc.set_threshold(self._usual, *gc.get_threshold()[1:])
 
     def forget(self) -> None:

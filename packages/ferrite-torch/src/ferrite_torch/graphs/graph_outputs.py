@@ -23,9 +23,8 @@ from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.sizes.size_names import named
 from ferrite_torch.sizes.symbolic_sizes import NeedsNumber, size_of, sizes_of, steps_of
+from ferrite_torch.thresholds import PRODUCTS
 
-PADDING_HELD = 1 / 32
-"""Share of a result's bytes that it may keep alive of the larger value that it is a part of."""
 VIEWS = frozenset(
     f"aten.{name}.default" for name in ("view", "_unsafe_view", "reshape", "alias", "detach", "squeeze", "unsqueeze")
 )
@@ -220,7 +219,7 @@ class GraphOutputs:
         kind = tensor.value.type
         held = hint(kind.storage_size) * kind.dtype.bytes
         needed = max(hint(size_of(fake.untyped_storage().nbytes())), hint(tensor.numel) * kind.dtype.bytes)
-        return node.op == "placeholder" or held <= needed * (1 + PADDING_HELD)
+        return node.op == "placeholder" or held <= needed * (1 + PRODUCTS.padding_held)
 
 
 def _view_at(base: View, whole_fake: torch.Tensor, fake: torch.Tensor) -> View | None:

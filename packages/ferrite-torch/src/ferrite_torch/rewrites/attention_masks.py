@@ -19,14 +19,13 @@ import torch.nn.functional as F
 from torch.fx import Graph, GraphModule, Node
 
 from ferrite_torch.rewrites.mask_elements import CAUSAL, Elements, Hiding, Line
+from ferrite_torch.thresholds import ATTENTION
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key, without_modes
 from ferrite_torch.torch_private.nodes import attribute_read, is_in_place_name
 from ferrite_torch.torch_private.symbolic_shapes import symbolic_value
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 1 << 30
-"""Bytes of all tensors that are computed to look at a mask: some tenths of a second on a few cores."""
 HIDDEN = -1e30
 """An added number from here on hides a place whatever the scores are; the least float16, -65504, need not."""
 
@@ -169,7 +168,7 @@ def known_value(node: Node, changing: frozenset[int]) -> torch.Tensor | None:
     if made_by is None or any(storage_of(maker) in changing for maker in made_by):
         return None
     storages = {storage_of(maker): maker.meta["example_value"].untyped_storage().nbytes() for maker in made_by}
-    if sum(storages.values()) > MOST_BYTES:
+    if sum(storages.values()) > ATTENTION.mask_bytes:
         return None
     try:
         with without_modes(), torch.device("cpu"), torch.no_grad():

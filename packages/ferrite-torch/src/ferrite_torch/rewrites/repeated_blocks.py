@@ -29,22 +29,13 @@ from typing import Any, TypeAlias
 import torch
 
 from ferrite_torch.rewrites.block_structure import AMBIENT, NoStructure, Run, run_of
+from ferrite_torch.thresholds import REPEATED_BLOCKS
 from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.nodes import example_of, target_name
 from ferrite_torch.torch_private.regions import modules_around, region_call, written_operands
 from ferrite_torch.torch_private.symbolic_shapes import is_known
 
 log = logging.getLogger(__name__)
-
-LEAST_CALLS = 3
-"""Calls of equal structure from which on a region is made: two do not repay the boundary that no fusion crosses."""
-LEAST_NODES = 8
-"""Nodes that a block has at least: what is smaller (a norm, an activation) gains more from fusing with what surrounds
-it."""
-MOST_WRITTEN = 2**20
-"""Bytes of a tensor that a block writes to at most: above, the copy takes longer than the launch of a kernel does, and
-a cache of keys and values, of which a block writes a row, would be copied whole. From the bandwidth of GPUs, 2 to 4
-TB/s, over which 1 MiB is read and written twice in 1 to 2 microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +91,7 @@ def _chosen(nodes: Sequence[torch.fx.Node], is_wanted: Callable[[int], bool]) ->
     names = [target_name(node) for node in nodes]
     for found in _calls(nodes):
         for call in _apart(found, names):
-            if call.length >= LEAST_NODES and is_wanted(call.identity) and plain[call.first]:
+            if call.length >= REPEATED_BLOCKS.least_nodes and is_wanted(call.identity) and plain[call.first]:
                 alike[call.kind, tuple(names[call.first : call.last + 1])].append(call)
     taken = [False] * len(nodes)
     chosen: list[_Block] = []
@@ -117,7 +108,7 @@ def _equal_runs(
     nodes: Sequence[torch.fx.Node], calls: Sequence[_Call]
 ) -> Iterator[tuple[list[tuple[_Call, Run]], tuple[int, ...]]]:
     """Yields calls of equal structure, as many as make a region, and which of their operands they write to."""
-    if len(calls) < LEAST_CALLS:
+    if len(calls) < REPEATED_BLOCKS.least_calls:
         return
     equal: defaultdict[Hashable, list[tuple[_Call, Run]]] = defaultdict(list)
     for call in calls:
@@ -128,11 +119,11 @@ def _equal_runs(
             continue
         equal[run.structure].append((call, run))
     for runs in equal.values():
-        written = _written(runs[0][1]) if len(runs) >= LEAST_CALLS else None
+        written = _written(runs[0][1]) if len(runs) >= REPEATED_BLOCKS.least_calls else None
         if written is None:
             continue
         fitting = [(call, run) for call, run in runs if all(_is_own(run, number) for number in written)]
-        if len(fitting) >= LEAST_CALLS:
+        if len(fitting) >= REPEATED_BLOCKS.least_calls:
             yield fitting, written
 
 
@@ -153,7 +144,7 @@ def _is_own(run: Run, number: int) -> bool:
     fake = example_of(run.operands[number])
     sharing = [each for each in map(example_of, (*run.operands, *run.nodes)) if _shares(each, fake)]
     is_alone = sum(_shares(example_of(each), fake) for each in run.operands) == 1
-    is_small = is_known(fake.numel() * fake.element_size() <= MOST_WRITTEN)
+    is_small = is_known(fake.numel() * fake.element_size() <= REPEATED_BLOCKS.most_written)
     return is_alone and is_small and fake.is_contiguous() and not any(each.requires_grad for each in sharing)
 
 
@@ -188,7 +179,8 @@ def _apart(call: _Call, names: Sequence[str]) -> Iterator[_Call]:
     """Yields the calls that one is: several of the same module in a row look like one, with what repeats inside."""
     own = names[call.first : call.last + 1]
     period = next(
-        (p for p in range(LEAST_NODES, call.length) if call.length % p == 0 and own[p:] == own[:-p]), call.length
+        (p for p in range(REPEATED_BLOCKS.least_nodes, call.length) if call.length % p == 0 and own[p:] == own[:-p]),
+        call.length,
     )
     for first in range(call.first, call.last + 1, period):
         yield replace(call, first=first, last=first + period - 1)

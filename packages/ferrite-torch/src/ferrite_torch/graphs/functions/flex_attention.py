@@ -27,9 +27,8 @@ from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import packed_strides
 from ferrite_torch.lowering.requirements import existing
 from ferrite_torch.lowering.tensors import Tensor, grid_dims, whole_tensor
+from ferrite_torch.thresholds import ATTENTION
 
-LONGEST_HEAD = 256
-"""Elements of a head that a program holds at once."""
 OF_QUERIES, OF_KEYS = slice(2, 6), slice(6, 10)
 """Places in torch's tuple of a block mask: lists of keys for blocks of queries, and of queries for blocks of keys."""
 
@@ -163,8 +162,8 @@ def refuse_operands(given: Inputs) -> None:
     if given.query.dtype not in FACTORS:
         raise Unlowered(f"there are kernels for bf16, f16 and f32, not for {given.query.dtype}")
     for size in (given.query.shape[3], given.value.shape[3]):
-        if not is_static(size) or not 0 < size <= LONGEST_HEAD:
-            raise Unlowered(f"heads have {size} elements, of which a program holds {LONGEST_HEAD} at most")
+        if not is_static(size) or not 0 < size <= ATTENTION.longest_head:
+            raise Unlowered(f"heads have {size} elements, of which a program holds {ATTENTION.longest_head} at most")
     if any(size == 0 for tensor in tensors for size in tensor.shape):
         raise Unlowered("it has no queries, or no keys")
 

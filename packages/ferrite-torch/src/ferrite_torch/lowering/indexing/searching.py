@@ -31,6 +31,7 @@ from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.requirements import inside, required
 from ferrite_torch.lowering.tensors import Point, Tensor
 from ferrite_torch.sizes.symbolic_sizes import sizes_of
+from ferrite_torch.thresholds import ORDER
 
 Read = Callable[[Scalar], Scalar]
 """The element of a sorted sequence, by its position."""
@@ -38,10 +39,6 @@ Test = Callable[[Scalar, Scalar], Scalar]
 
 MOST_NARROW = 1 << 31
 """Fewest elements whose positions need 64 bits."""
-PRELOADED = 3
-"""Halvings whose positions are known beforehand: their seven elements are loaded once, and selected from."""
-PRELOADED_SIZE = 64
-"""Shortest sequence for which that pays."""
 MOST_HALVINGS = 40
 """As many as a sequence in any memory needs: where a size is symbolic nothing else bounds it."""
 
@@ -60,7 +57,7 @@ def insertion_position(
     before = gt if right else ge
     if isinstance(size, Symbolic):
         return _position_in_any(read, size, value, before, integer)
-    preloaded = PRELOADED if shared and size >= PRELOADED_SIZE else 0
+    preloaded = ORDER.preloaded_halvings if shared and size >= ORDER.preloaded_size else 0
     low, rest = sc.const(0, integer), Range(size)
     ranges = [(0, size)]  # where each way down has come to
     turns: list[Scalar] = []

@@ -31,25 +31,14 @@ from ferrite_torch.lowering.products.tiled_products import tiled_sums
 from ferrite_torch.lowering.products.vector_products import shifted
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.tensors import Point, Tensor, grid_dims
+from ferrite_torch.thresholds import PRODUCTS
 
 DEVICES = ("cuda",)
 """Device types whose library wants this."""
 ALIGNMENT = 8
 """Elements of a half type in 16 bytes: extents that are multiples of it are fast."""
-WIDE_ALIGNMENT, WIDE_GROWTH = 64, 1 / 32
-"""Extents so long that a multiple of whole cache lines adds at most this share become one."""
-MINIMUM_FLOPS = 2_000_000_000
-FLOPS_PER_BYTE, FLOPS_PER_BYTE_IF_ODD = 100, 8
-"""A product repays copies of its operands with this many operations per byte copied (read and written).
-
-With an extent that is odd the library is slower still: 16 rows by 50257 columns take 104 us, 27 with the columns
-extended, which takes 42 (`benchmarks/kernels/odd_products.py`, on one H200).
-"""
-SMALLEST_EXTENT = 16
-STRIPPED_ROWS = 1024
-"""Rows from which on a result that must not exist twice is computed in strips."""
-LAST_ROWS = 64
-"""Rows of the last strip, and what those of the others are multiples of."""
+WIDE_ALIGNMENT = 64
+"""The same of whole cache lines."""
 
 
 @lowers("aten.mm.default")
@@ -116,7 +105,7 @@ def product(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Ten
         and b.is_returned
         and isinstance(m, int)
         and isinstance(n, int)
-        and m >= STRIPPED_ROWS
+        and m >= PRODUCTS.stripped_rows
         and n >= 2 * WIDE_ALIGNMENT
     ):
         return _in_strips(b, bias, left, right)
@@ -138,9 +127,8 @@ def _extension(b: Builder, left: Tensor, right: Tensor) -> tuple[Size, Size, Siz
         return None
     m_counts, k_counts = _lies_along(left, 0), _lies_along(left, 1) or _lies_along(right, 0)
     extended = extended_extent(m) if m_counts else m, extended_extent(k) if k_counts else k, extended_extent(n)
-    if extended == (m, k, n) or min(map(hint, (m, k, n))) < SMALLEST_EXTENT or not _is_repaid((m, k, n), extended):
-        return None
-    return extended
+    is_small = min(map(hint, (m, k, n))) < PRODUCTS.extended_extent
+    return None if extended == (m, k, n) or is_small or not _is_repaid((m, k, n), extended) else extended
 
 
 def _lies_along(matrix: Tensor, axis: int) -> bool:
@@ -159,7 +147,7 @@ def extended_extent(size: Size) -> Size:
     wide = -(-size // WIDE_ALIGNMENT) * WIDE_ALIGNMENT
     if size % ALIGNMENT == 0:
         return size
-    return wide if wide <= size * (1 + WIDE_GROWTH) else -(-size // ALIGNMENT) * ALIGNMENT
+    return wide if wide <= size * (1 + PRODUCTS.widening) else -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _is_repaid(sizes: tuple[Size, Size, Size], extended: tuple[Size, Size, Size]) -> bool:
@@ -167,7 +155,8 @@ def _is_repaid(sizes: tuple[Size, Size, Size], extended: tuple[Size, Size, Size]
     flops = 2 * m * k * n
     copied = (m * k if (m, k) != (long_m, long_k) else 0) + (k * n if (k, n) != (long_k, long_n) else 0)
     is_odd = any(long != size and size % 2 for size, long in zip(sizes, extended, strict=True))
-    return flops >= max(MINIMUM_FLOPS, (FLOPS_PER_BYTE_IF_ODD if is_odd else FLOPS_PER_BYTE) * 4 * copied)
+    per_byte = PRODUCTS.odd_flops_per_byte if is_odd else PRODUCTS.flops_per_byte
+    return flops >= max(PRODUCTS.extended_flops, per_byte * 4 * copied)
 
 
 def extend(b: Builder, tensor: Tensor, shape: Sequence[int]) -> Tensor:
@@ -239,8 +228,9 @@ def _in_strips(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> 
 def strips(rows: int) -> Iterator[tuple[int, int]]:
     """Yields the first row and the number of rows of each strip: about half of the rows left, at last few of them."""
     start = 0
-    while rows - start > LAST_ROWS:
-        count = max(LAST_ROWS, (rows - start) // 2 // LAST_ROWS * LAST_ROWS)
+    last = PRODUCTS.last_rows
+    while rows - start > last:
+        count = max(last, (rows - start) // 2 // last * last)
         yield start, count
         start += count
     yield start, rows - start

@@ -15,17 +15,10 @@ from ferrite_ir.language.sizes import hint
 from ferrite_scheduler.model.contractions import MULTIPLIED_ROWS
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.tensors import Tensor
+from ferrite_torch.thresholds import PRODUCTS
 
 DEVICES = ("cuda",)
 """Device types whose kernels do this faster than the library."""
-FEWEST_COLUMNS, FEWEST_POINTS = 2048, 512
-"""Columns of a product, enough for all multiprocessors without cutting the sums, and points of a sum."""
-PLAIN_ROWS = 1
-"""Most rows of a product with weights that lie in memory as they are multiplied, whoever reads it. On an H200 (4096 x
-14336, bf16) the library reaches 90 % of the floor with two to sixteen rows and such kernels 86 to 87 %, but 97 against
-88 % with one. With what reads the result in the kernel four rows reach 88 % (a residual) and 92 % (a gate), where the
-library and a second kernel reach 80 %. Weights that are made of fewer bits in the kernel gain in any case: with four
-rows of int8, 23 us against 90."""
 ALIGNMENT = 8
 """Elements of a half type in 16 bytes, at multiples of which the columns of the weights begin."""
 
@@ -40,7 +33,7 @@ def sums_of_few_rows(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
         return None
     if left.dtype not in (BF16, F16, F32) or not all(isinstance(size, int) for size in (m, k, n)):
         return None
-    if n < FEWEST_COLUMNS or k < FEWEST_POINTS or not _has_columns(right):
+    if n < PRODUCTS.narrow_columns or k < PRODUCTS.narrow_points or not _has_columns(right):
         return None
     if left.dtype is F32:
         # Where people let tensor cores round, the library is as fast.
@@ -50,7 +43,11 @@ def sums_of_few_rows(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
         return b.contract((m, n), k, left.at, right.at)
     if not 1 <= m <= b.product_rows:
         return None
-    if m > PLAIN_ROWS and not _is_made_of_fewer_bits(b, right) and (b.is_returned or not _lies_in_rows(b, left)):
+    if (
+        m > PRODUCTS.plain_rows
+        and not _is_made_of_fewer_bits(b, right)
+        and (b.is_returned or not _lies_in_rows(b, left))
+    ):
         return None
     return b.contract((m, n), k, left.at, right.at)
 

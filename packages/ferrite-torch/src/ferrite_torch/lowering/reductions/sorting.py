@@ -20,22 +20,22 @@ from ferrite_torch.lowering.reductions.reductions import Axes, finished, reduced
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.shapes.views import axis_of, inserted, replaced, reshaped
 from ferrite_torch.lowering.tensors import Point, Tensor
-
-LONGEST_ROW = 2048
-"""Longest row that is sorted in one tile. The network of 4096 takes 78 steps, compiles for seconds, and one program of
-16 warps holds a whole multiprocessor; the library's sort of such rows is no slower."""
-LONGEST_SORTED_ROW, LONGEST_WIDE_ROW = 1024, 512
-"""The same where a sort is all that is asked for, of at most 16 bits and of more. Measured on an H200, over the time of
-the library's sort: in bfloat16, rows of 1024 take 0.87 and rows of 2048 1.6, in float32, rows of 1024 take 1.15."""
+from ferrite_torch.thresholds import ORDER
 
 
 def longest_sorted(dtype: DType) -> int:
     """Returns the longest row of a type that is sorted here where a sort is all that is asked for."""
-    return LONGEST_SORTED_ROW if dtype.bits <= 16 else LONGEST_WIDE_ROW
+    return ORDER.longest_sorted_row if dtype.bits <= 16 else ORDER.longest_wide_row
 
 
 def sorted_along(
-    b: Builder, x: Tensor, dim: int, *, descending: bool = False, top: int | None = None, longest: int = LONGEST_ROW
+    b: Builder,
+    x: Tensor,
+    dim: int,
+    *,
+    descending: bool = False,
+    top: int | None = None,
+    longest: int = ORDER.longest_row,
 ) -> tuple[Tensor, Tensor]:
     """Returns the elements sorted along a dim and their positions; ``top`` keeps the first that many.
 

@@ -1,0 +1,129 @@
+"""Thresholds of capture and lowering: what is left to the library, what is compiled once, what Python waits for.
+
+What becomes one kernel is decided by the scheduler's `Policy`, which users change; these numbers come before it. How a
+default was found stands behind it as there: "measured" on an H200; "set" by the reason that is given, and never swept.
+What follows from hardware alone, or from how kernels are written, stands beside what uses it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ProductThresholds:
+    """Which products of matrices are left to the library, and what is done to their operands.
+
+    Attributes:
+        narrow_columns, narrow_points: fewest columns, and points of a sum, of a product of few rows that has a kernel
+            of its own. Set: enough for all multiprocessors without cutting the sums.
+        plain_rows: most rows of such a product with weights that lie in memory as they are multiplied, whoever reads
+            it. Measured (4096 x 14336, bf16): of the bandwidth bound the library reaches 90 % with two to sixteen rows
+            and such kernels 86 to 87 %, but 97 against 88 % with one. With what reads the result in the kernel four
+            rows reach 88 % (a residual) and 92 % (a gate), where the library and a second kernel reach 80 %. Weights
+            that are made of fewer bits in the kernel gain in any case: with four rows of int8, 23 us against 90.
+        extended_flops: fewest operations of a product whose operands are extended with zeros. Set.
+        flops_per_byte: operations per byte copied (read and written) with which a product repays these copies. Set.
+        odd_flops_per_byte: the same where an extent is odd, for which the library is slower still. Measured
+            (``benchmarks/kernels/odd_products.py``): 16 rows by 50257 columns take 104 us, 27 with the columns
+            extended, which takes 42.
+        extended_extent: smallest extent of such a product. Set.
+        widening: an extent becomes a multiple of whole cache lines where that adds this share of it at most. Set.
+        stripped_rows: rows from which on a result that must not exist twice is computed in strips. Set.
+        last_rows: rows of the last strip, and what those of the others are multiples of. Set.
+        padding_held: share of a result's bytes that it may keep alive of the larger value that it is a part of. Set:
+            what ``widening`` adds.
+    """
+
+    narrow_columns: int = 2048
+    narrow_points: int = 512
+    plain_rows: int = 1
+    extended_flops: int = 2_000_000_000
+    flops_per_byte: int = 100
+    odd_flops_per_byte: int = 8
+    extended_extent: int = 16
+    widening: float = 1 / 32
+    stripped_rows: int = 1024
+    last_rows: int = 64
+    padding_held: float = 1 / 32
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionThresholds:
+    """Attention.
+
+    Attributes:
+        longest_head: most elements of a head of which there is a kernel. Set: a program holds all of them, for a block
+            of queries and one of keys.
+        mask_bytes: most bytes of all tensors that are computed, while compiling, to see what a mask hides. Set: some
+            tenths of a second on a few cores.
+    """
+
+    longest_head: int = 256
+    mask_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class OrderThresholds:
+    """Sorting, and searching in what is sorted.
+
+    Attributes:
+        longest_row: longest row that is sorted in one tile. Set: the network of 4096 takes 78 steps, compiles for
+            seconds, and one program of 16 warps holds a whole multiprocessor; the library's sort of such rows is no
+            slower.
+        longest_sorted_row, longest_wide_row: the same where a sort is all that is asked for, of at most 16 bits and of
+            more. Measured, over the time of the library's sort: in bfloat16, rows of 1024 take 0.87 and rows of 2048
+            1.6, in float32, rows of 1024 take 1.15.
+        preloaded_halvings: first steps of a binary search whose elements (7 of 3 steps) are loaded once, and selected
+            from, where all values are searched for in one sequence. Set.
+        preloaded_size: shortest sequence for which that is done. Set.
+    """
+
+    longest_row: int = 2048
+    longest_sorted_row: int = 1024
+    longest_wide_row: int = 512
+    preloaded_halvings: int = 3
+    preloaded_size: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedBlockThresholds:
+    """Calls of modules that become calls of one region (decision 0048).
+
+    Attributes:
+        least_calls: calls of equal structure from which on a region is made. Set: two do not repay the boundary that no
+            fusion crosses.
+        least_nodes: nodes that a block has at least. Set: what is smaller (a norm, an activation) gains more from
+            fusing with what surrounds it.
+        most_written: bytes of a tensor that a block writes to at most. Set: above, the copy takes longer than the
+            launch of a kernel does (1 MiB is read and written twice in 1 to 2 microseconds at 2 to 4 TB/s), and a cache
+            of keys and values, of which a block writes a row, would be copied whole.
+    """
+
+    least_calls: int = 3
+    least_nodes: int = 8
+    most_written: int = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class InterpreterThresholds:
+    """Python's own clockwork while a graph is compiled.
+
+    Attributes:
+        turn_seconds: time after which a thread that runs Python lets others, while a program is made beside calls;
+            usually 5 ms. Each op of a call gives the interpreter away, and has to wait for so long to get it back.
+            Measured (x86, one core for each thread): a hundred products of 256 by 256 and as many ``tanh`` take 106 ms
+            alone; beside a thread that only runs Python 326 ms with 5 ms, 125 ms with 1 ms, 116 ms with 0.2 ms and
+            165 ms with 0.05 ms.
+        young_objects: new objects after which Python looks for garbage among them; usually 700 to 2000. Set:
+            compiling makes millions of objects that live until it ends, and to look through them every few hundred is
+            a good part of the time that it takes (``benchmarks/host/compile_host.py``).
+    """
+
+    turn_seconds: float = 2e-4
+    young_objects: int = 50_000
+
+
+PRODUCTS, ATTENTION, ORDER = ProductThresholds(), AttentionThresholds(), OrderThresholds()
+REPEATED_BLOCKS, INTERPRETER = RepeatedBlockThresholds(), InterpreterThresholds()
+"""What graphs are captured and lowered by."""
