@@ -16,6 +16,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,10 +135,10 @@ def measure(model: str, mode: str, repeats: int) -> str:
     same = batches[:1] * len(batches)
     static = microseconds(step_of(module, mode, dynamic=False), same, repeats)
     step = step_of(module, mode, dynamic=True)
-    threshold, shape_cache.CALL_THRESHOLD = shape_cache.CALL_THRESHOLD, sys.maxsize
+    thresholds, shape_cache.SHAPES = shape_cache.SHAPES, replace(shape_cache.SHAPES, calls=sys.maxsize)
     unprepared = microseconds(step, batches, repeats)
-    shape_cache.CALL_THRESHOLD = threshold
-    for batch in batches * threshold:
+    shape_cache.SHAPES = thresholds
+    for batch in batches * thresholds.calls:
         step(batch)
     dynamic = microseconds(step, same, repeats)
     changing = microseconds(step, batches, repeats)

@@ -20,6 +20,7 @@ import ferrite_runtime.loading.loaded_program
 from against_eager import assert_all_close, compiled, devices, widened
 from ferrite_runtime.engines.cuda_engine import CudaEngine
 from ferrite_runtime.host.product_library import find_products
+from ferrite_runtime.host.thresholds import MemoryThresholds, ShapeThresholds
 from ferrite_runtime.launching.native_launcher import find_launcher
 from ferrite_runtime.store.interface import MemoryStore
 
@@ -186,9 +187,9 @@ def test_values_and_gradients(make: Callable[[], nn.Module], dtype: torch.dtype,
 
 LIMITS = {
     "small": {},
-    "no arenas": {"MAX_ARENA": 0},
-    "free early": {"MAX_ARENA": 0, "MAX_LENGTHS_DEFERRED": 0},
-    "come again": {"CALL_THRESHOLD": 1},
+    "no arenas": {"arena": 0},
+    "free early": {"arena": 0, "deferred_of_lengths": 0},
+    "come again": {"calls": 1},
 }
 """What says how a call is treated whose sizes are given: bytes from which on it is not small any more, or how often
 these sizes have to come."""
@@ -200,12 +201,11 @@ these sizes have to come."""
 def test_values_and_gradients_at_sizes_of_the_call(
     make: Callable[[], nn.Module], limits: str, device: str, hosts: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, most in LIMITS[limits].items():
-        monkeypatch.setattr(
-            ferrite_runtime.engines.shape_cache if name == "CALL_THRESHOLD" else ferrite_runtime.host.host_function,
-            name,
-            most,
-        )
+    thresholds = LIMITS[limits]
+    if "calls" in thresholds:
+        monkeypatch.setattr(ferrite_runtime.engines.shape_cache, "SHAPES", ShapeThresholds(**thresholds))
+    else:
+        monkeypatch.setattr(ferrite_runtime.host.host_function, "MEMORY", MemoryThresholds(**thresholds))
     torch.manual_seed(0)
     model = make().to(device)
     exact = make().to(device, torch.float64)

@@ -18,6 +18,7 @@ from ferrite_runtime import InputError, LoadedProgram, Program, load_program
 from ferrite_runtime.engines import shape_cache
 from ferrite_runtime.engines.bucketed_sequence import Plans
 from ferrite_runtime.engines.cuda_engine import CudaEngine
+from ferrite_runtime.host.thresholds import ShapeThresholds
 from ferrite_runtime.launching.native_launcher import find_launcher
 from ferrite_runtime.store.interface import MemoryStore
 from ferrite_scheduler import schedule
@@ -148,7 +149,7 @@ def test_the_gpu_engine_keeps_a_build_for_each_bucket(
     name: str, launcher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine for GPUs runs with a driver that interprets, so what is launched with which blocks is real."""
-    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 1 if launcher == "known sizes" else 1000)
+    monkeypatch.setattr(shape_cache, "SHAPES", ShapeThresholds(calls=1 if launcher == "known sizes" else 1000))
     native = None if launcher == "one by one" else find_launcher(STORE, may_build=True)
     if launcher in WAYS and native is None:
         pytest.skip("no C compiler here")
@@ -217,7 +218,7 @@ SUM_SIZES = ((2, 3), (1, 1), (0, 3), (7, 2), (4508, 3), (4509, 3), (9560, 3), (9
 @pytest.mark.parametrize("launcher", ["interpreter", "one by one", *WAYS])
 def test_reductions_in_two_forms(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel does the work of two up to a length; what is not launched is no part of a native sequence."""
-    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 1 if launcher == "known sizes" else 1000)
+    monkeypatch.setattr(shape_cache, "SHAPES", ShapeThresholds(calls=1 if launcher == "known sizes" else 1000))
     machine = fakes().fake_machine()
     if launcher == "interpreter":
         program = loaded(SUMS)

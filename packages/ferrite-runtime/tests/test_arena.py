@@ -26,7 +26,8 @@ from ferrite_runtime.formats.steps import (
     Tagged,
     View,
 )
-from ferrite_runtime.host.arena import ALIGNMENT, MAX_ARENA, plan_arenas
+from ferrite_runtime.host.arena import ALIGNMENT, plan_arenas
+from ferrite_runtime.host.thresholds import MEMORY
 
 
 def vector(count: Expr, dtype: str = "f32") -> Layout:
@@ -108,9 +109,9 @@ def check_apart(steps: list, values: dict[str, int], most: int) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(histories((0, 1, 100, 5000, MAX_ARENA // 256)))
+@given(histories((0, 1, 100, 5000, MEMORY.arena // 256)))
 def test_buffers_that_live_at_once_lie_apart(steps: list) -> None:
-    check_apart(steps, {}, MAX_ARENA)
+    check_apart(steps, {}, MEMORY.arena)
 
 
 @settings(max_examples=300, deadline=None)
@@ -143,7 +144,7 @@ def test_sizes_that_are_no_lengths_are_unknown() -> None:
 
 
 def test_a_length_never_makes_a_large_program_small() -> None:
-    large = Alloc("a", vector(MAX_ARENA // 4 + 1))
+    large = Alloc("a", vector(MEMORY.arena // 4 + 1))
     assert not slots_of(large, Alloc("b", vector("n")), lengths="n")
 
 
@@ -193,9 +194,9 @@ def test_other_devices_and_longer_reuses_are_left_out() -> None:
 
 
 def test_a_program_that_allocates_much_or_nobody_knows_how_much_has_no_arena() -> None:
-    half = Alloc("a", vector(MAX_ARENA // 8))
-    assert slots_of(half, Alloc("b", vector(MAX_ARENA // 8)))
-    assert not slots_of(half, Alloc("b", vector(MAX_ARENA // 8 + 1)))
+    half = Alloc("a", vector(MEMORY.arena // 8))
+    assert slots_of(half, Alloc("b", vector(MEMORY.arena // 8)))
+    assert not slots_of(half, Alloc("b", vector(MEMORY.arena // 8 + 1)))
     assert not slots_of(Alloc("a", vector(8)), Alloc("b", Layout("f32", ("n",), (1,))))
 
 

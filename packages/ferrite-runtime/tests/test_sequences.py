@@ -15,6 +15,7 @@ from ferrite_runtime.formats.program import Program
 from ferrite_runtime.host.footprint import bytes_of, lengths_of
 from ferrite_runtime.host.host_function import LARGE_FALLBACK
 from ferrite_runtime.host.product_library import find_products
+from ferrite_runtime.host.thresholds import MemoryThresholds
 from ferrite_runtime.launching.native_launcher import find_launcher
 from ferrite_runtime.store.interface import MemoryStore
 from runtime_fakes import FakeStreams, fake_machine
@@ -107,11 +108,16 @@ def test_small_calls_are_one_sequence_on_one_allocation() -> None:
     assert large_fallback(host)._host is None
 
 
+def limit(monkeypatch: pytest.MonkeyPatch, **thresholds: int) -> None:
+    """Has host functions tell large calls, and free memory, by other numbers of bytes."""
+    for module in (ferrite_runtime.host.host_function, ferrite_runtime.host.deferred_release):
+        monkeypatch.setattr(module, "MEMORY", MemoryThresholds(**thresholds))
+
+
 def test_larger_calls_allocate_one_by_one_and_yet_larger_ones_free_early(monkeypatch) -> None:
     host = steady(layers(), given(5))
     small = host.__code__.co_names
-    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_ARENA", 3 * 2 * (31 * K * 4 + 512))
-    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_LENGTHS_DEFERRED", 5 * 32 * K * 4)
+    limit(monkeypatch, arena=3 * 2 * (31 * K * 4 + 512), deferred_of_lengths=5 * 32 * K * 4)
     host = steady(layers(), given(5))
     assert host.__code__.co_names == small
     check(host)
@@ -125,9 +131,7 @@ def test_larger_calls_allocate_one_by_one_and_yet_larger_ones_free_early(monkeyp
 
 def test_calls_that_are_larger_by_far_free_what_is_large_early(monkeypatch) -> None:
     """Functions are written for the sizes of the first call that needs them."""
-    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_ARENA", 0)
-    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_LENGTHS_DEFERRED", 2 * 10 * K * 4)
-    monkeypatch.setattr(ferrite_runtime.host.deferred_release, "MAX_DEFERRED", 10 * K * 4)
+    limit(monkeypatch, arena=0, deferred_of_lengths=2 * 10 * K * 4, deferred=10 * K * 4)
     host = steady(layers(), given(5))
 
     def starts(n: int) -> tuple[int, int]:
@@ -152,8 +156,7 @@ def test_what_is_held_by_others_does_not_make_a_call_large(monkeypatch) -> None:
     mapping["steps"][5]["names"].append("w")
     mapping["steps"][6]["args"][1] = mapping["steps"][12]["args"][1] = {"ref": "v"}
     mapping["inputs"].insert(2, tensor_input("v", [K, K]))
-    monkeypatch.setattr(ferrite_runtime.host.deferred_release, "MAX_DEFERRED", K * K * 4)
-    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_ARENA", 0)
+    limit(monkeypatch, arena=0, deferred=K * K * 4)
     x, w, v, _ = inputs = [torch.randn(4, K), torch.randn(K, K), torch.randn(K, K), 4]
     host = steady(mapping, inputs)
     (found,) = host(list(inputs))
@@ -164,7 +167,7 @@ def test_what_is_held_by_others_does_not_make_a_call_large(monkeypatch) -> None:
 
 
 def test_each_call_goes_where_its_sizes_belong(monkeypatch) -> None:
-    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_ARENA", 3 * 2 * (31 * K * 4 + 512))
+    limit(monkeypatch, arena=3 * 2 * (31 * K * 4 + 512))
     host = steady(layers(), given(5))
     host(given(31))
     assert large_fallback(host)._host is None
@@ -193,8 +196,7 @@ def test_an_error_of_a_library_call_between_sequences_has_a_note_of_its_line(n: 
         return (x,)
 
     program = replace(Program.from_mapping(mapping), captured={"captured.fail.1": fail})
-    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_ARENA", 4 << 10)
-    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_LENGTHS_DEFERRED", 4 << 10)
+    limit(monkeypatch, arena=4 << 10, deferred_of_lengths=4 << 10)
     host = steady(program, given(5))
     for count in (5, 500) if n == "n" else (5,):
         with pytest.raises(ValueError, match="not today") as caught:

@@ -22,6 +22,7 @@ from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.sized_program import at_sizes, size_roots
 from ferrite_runtime.formats.steps import Alloc, Check, Free, Launch, Output
 from ferrite_runtime.host.product_library import find_products
+from ferrite_runtime.host.thresholds import ShapeThresholds
 from ferrite_runtime.launching.native_launcher import find_launcher
 from ferrite_runtime.store.interface import MemoryStore
 from runtime_fakes import FakeStreams, fake_machine
@@ -211,7 +212,7 @@ class Written:
 
 
 def test_a_function_is_written_after_several_calls(monkeypatch) -> None:
-    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 3)
+    monkeypatch.setattr(shape_cache, "SHAPES", ShapeThresholds(calls=3))
     written = Written()
     assert [written.at(n) for n in (5, 6, 5, 5, 5, 6, 7)] == ["usual"] * 4 + [(5,), "usual", "usual"]
     assert written.sizes == [(5,)]
@@ -219,9 +220,7 @@ def test_a_function_is_written_after_several_calls(monkeypatch) -> None:
 
 
 def test_there_are_only_so_many_and_the_oldest_goes(monkeypatch) -> None:
-    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 1)
-    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD_WHEN_FULL", 4)
-    monkeypatch.setattr(shape_cache, "MOST", 2)
+    monkeypatch.setattr(shape_cache, "SHAPES", ShapeThresholds(calls=1, calls_when_full=4, functions=2))
     written = Written()
     for n in (5, 6, 7, 7, 7):
         written.at(n)
@@ -232,8 +231,7 @@ def test_there_are_only_so_many_and_the_oldest_goes(monkeypatch) -> None:
 
 
 def test_sizes_that_keep_changing_get_no_function(monkeypatch) -> None:
-    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 2)
-    monkeypatch.setattr(shape_cache, "MOST_COUNTED", 8)
+    monkeypatch.setattr(shape_cache, "SHAPES", ShapeThresholds(calls=2, counted=8))
     written = Written()
     for n in [*range(9), *range(9), *range(9)]:
         assert written.at(n) == "usual"
@@ -252,7 +250,7 @@ def test_sizes_are_read_from_scalars_and_tensors() -> None:
 
 
 def test_sizes_whose_function_cannot_be_written_go_on_with_that_for_all(monkeypatch, caplog) -> None:
-    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 2)
+    monkeypatch.setattr(shape_cache, "SHAPES", ShapeThresholds(calls=2))
     tries: list[tuple[int, ...]] = []
 
     def write(sizes: tuple[int, ...]):
@@ -267,7 +265,7 @@ def test_sizes_whose_function_cannot_be_written_go_on_with_that_for_all(monkeypa
 
 
 def test_threads_write_each_function_once(monkeypatch) -> None:
-    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 20)
+    monkeypatch.setattr(shape_cache, "SHAPES", ShapeThresholds(calls=20))
     written = Written()
     barrier = threading.Barrier(4)
 
@@ -300,9 +298,7 @@ def prepared(host) -> dict:
 
 @native
 def test_functions_of_interleaved_sizes_compute_the_same(monkeypatch) -> None:
-    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 2)
-    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD_WHEN_FULL", 3)
-    monkeypatch.setattr(shape_cache, "MOST", 3)
+    monkeypatch.setattr(shape_cache, "SHAPES", ShapeThresholds(calls=2, calls_when_full=3, functions=3))
     host = entry_of(layers(), given(5))
     seen = set()
     for n in (5, 8, 0, 1, 33) * 8:
@@ -317,7 +313,7 @@ def test_functions_of_interleaved_sizes_compute_the_same(monkeypatch) -> None:
 
 @native
 def test_known_sizes_need_one_allocation_and_one_prepared_sequence(monkeypatch) -> None:
-    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 1)
+    monkeypatch.setattr(shape_cache, "SHAPES", ShapeThresholds(calls=1))
     host = entry_of(layers(), given(5))
     host(given(5))
     (made,) = prepared(host).values()
@@ -327,7 +323,7 @@ def test_known_sizes_need_one_allocation_and_one_prepared_sequence(monkeypatch) 
 
 @native
 def test_a_check_fails_as_it_does_at_sizes_that_are_new(monkeypatch) -> None:
-    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 2)
+    monkeypatch.setattr(shape_cache, "SHAPES", ShapeThresholds(calls=2))
     mapping = layers()
     check = {"do": "check", "holds": ["le", "n", 6], "message": "model.py:3: few rows", "names": [["rows", "n"]]}
     mapping["steps"].insert(0, check)
@@ -343,9 +339,7 @@ def test_a_check_fails_as_it_does_at_sizes_that_are_new(monkeypatch) -> None:
 @native
 def test_threads_with_other_sizes_do_not_disturb_each_other(monkeypatch) -> None:
     """Functions come and go while others run."""
-    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD", 1)
-    monkeypatch.setattr(shape_cache, "CALL_THRESHOLD_WHEN_FULL", 1)
-    monkeypatch.setattr(shape_cache, "MOST", 2)
+    monkeypatch.setattr(shape_cache, "SHAPES", ShapeThresholds(calls=1, calls_when_full=1, functions=2))
     host = entry_of(layers(), given(5))
     host(given(5))
 

@@ -18,18 +18,10 @@ from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.sized_program import leading_lets
 from ferrite_runtime.formats.steps import Probe
 from ferrite_runtime.host.launch_text import HostText
+from ferrite_runtime.host.thresholds import SHAPES
 from ferrite_runtime.process.forking import renewed_in_children
 
 log = logging.getLogger(__name__)
-
-CALL_THRESHOLD = 32
-"""Calls of the same sizes after which a function is written for them."""
-MOST = 16
-"""Functions that a program has at once; one more takes the place of the oldest."""
-CALL_THRESHOLD_WHEN_FULL = 1024
-"""Calls of the same sizes after which another function goes for theirs: so often is one written, at most."""
-MOST_COUNTED = 256
-"""Different sizes whose calls are counted; beyond that counting starts anew."""
 
 Sizes: TypeAlias = "tuple[int, ...]"
 
@@ -78,13 +70,11 @@ class ShapeCache:
         """Counts a call, and tells whether it is the one that has a function written."""
         with self._lock:
             met = self._met.pop(sizes, 0) + 1
-            if len(self._met) >= MOST_COUNTED:
+            if len(self._met) >= SHAPES.counted:
                 self._met.clear()
             self._met[sizes] = met
-            if (
-                met < (CALL_THRESHOLD if len(self.prepared) < MOST else CALL_THRESHOLD_WHEN_FULL)
-                or sizes in self._writing
-            ):
+            is_full = len(self.prepared) >= SHAPES.functions
+            if met < (SHAPES.calls_when_full if is_full else SHAPES.calls) or sizes in self._writing:
                 return False
             self._writing.add(sizes)
             return True
@@ -92,7 +82,7 @@ class ShapeCache:
     def _keep(self, sizes: Sizes, host: HostFunction) -> None:
         with self._lock:
             self._met.pop(sizes, None)
-            if len(self.prepared) >= MOST:
+            if len(self.prepared) >= SHAPES.functions:
                 del self.prepared[next(iter(self.prepared))]
             self.prepared[sizes] = host
 

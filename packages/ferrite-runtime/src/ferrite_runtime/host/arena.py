@@ -22,9 +22,8 @@ from ferrite_runtime.formats.steps import Alloc, Extern, Free, Launch, Output, R
 from ferrite_runtime.host.extern_calls import RESULTS_LIKE
 from ferrite_runtime.host.footprint import bytes_of
 from ferrite_runtime.host.product_steps import HostStep, Multiply
+from ferrite_runtime.host.thresholds import MEMORY
 
-MAX_ARENA = 8 << 20
-"""Bytes that a program with arenas may allocate altogether."""
 ALIGNMENT = 512
 """What torch's allocator aligns to, in bytes."""
 
@@ -57,7 +56,7 @@ class Arenas:
     Attributes:
         slots: dtype and offset in bytes by name.
         sizes: the bytes of each dtype's arena.
-        total: the bytes that the program allocates altogether, at most; more than `MAX_ARENA` at sizes without arenas.
+        total: the bytes that the program allocates altogether, at most; without arenas more than `MEMORY.arena`.
     """
 
     slots: dict[str, tuple[str, Expr]] = field(default_factory=dict)
@@ -80,7 +79,7 @@ def plan_arenas(
         lengths: the names that sizes of buffers may depend on; none of them is negative.
     """
     total = _total(steps, lengths)
-    if total is None or total.get((), 0) > MAX_ARENA:
+    if total is None or total.get((), 0) > MEMORY.arena:
         return Arenas()
     buffers = _candidates(steps, outputs, device, lengths)
     if not buffers:

@@ -7,15 +7,7 @@ from dataclasses import dataclass, field
 
 from ferrite_runtime.formats.expression_sums import Terms, bound_of, expr_of, total_of, without_number
 from ferrite_runtime.formats.expressions import evaluate
-
-MAX_DEFERRED = 8 << 20
-"""Bytes of known sizes that may live longer so."""
-MAX_LENGTHS_DEFERRED = 32 << 20
-"""The same for sizes that a call gives.
-
-The text is one for many sizes: it cannot start what waits just where the sum gets too large, as it does for known
-sizes, but only where it did so for the sizes of one call, and leave calls of much larger ones to another text.
-"""
+from ferrite_runtime.host.thresholds import MEMORY
 
 
 @dataclass(slots=True)
@@ -42,7 +34,7 @@ class DeferredRelease:
                 return False
             known.append(size)
         together = total_of(known)
-        if self._known(together) > MAX_DEFERRED:
+        if self._known(together) > MEMORY.deferred:
             return False
         self.variables += variables
         self.bytes = together

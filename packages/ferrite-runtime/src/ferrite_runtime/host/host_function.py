@@ -40,15 +40,15 @@ from ferrite_runtime.formats.steps import (
     View,
     Within,
 )
-from ferrite_runtime.host.arena import MAX_ARENA
 from ferrite_runtime.host.call_text import write_graph_call
-from ferrite_runtime.host.deferred_release import MAX_LENGTHS_DEFERRED, DeferredRelease
+from ferrite_runtime.host.deferred_release import DeferredRelease
 from ferrite_runtime.host.extern_calls import RESULTS_LIKE, result_kind
 from ferrite_runtime.host.footprint import bytes_of
 from ferrite_runtime.host.host_values import HostValues, Value, divided, moved
 from ferrite_runtime.host.launch_text import Argument, HostText, LaunchWriter, Option, Sequencing, Site
 from ferrite_runtime.host.native_products import Location, Product
 from ferrite_runtime.host.product_steps import HostStep, Multiply
+from ferrite_runtime.host.thresholds import MEMORY
 
 LARGE_FALLBACK = "_large_fallback"
 """The function that gets calls whose sizes are too large for this one, and these sizes by name."""
@@ -113,7 +113,8 @@ class _Writer(HostValues):
         """Returns the lines that hand a call over whose sizes are too large for arenas, or for what is put off."""
         if self.sequencing is None:
             return []
-        needs = ((self.sequencing.arenas.total, MAX_ARENA), (self.deferred.most(), MAX_LENGTHS_DEFERRED))
+        arena, deferred = self.sequencing.arenas.total, self.deferred.most()
+        needs = ((arena, MEMORY.arena), (deferred, MEMORY.deferred_of_lengths))
         tests = [f"{print_expr(expr_of(need))} > {most}" for need, most in needs if not is_number(need)]
         sizes = ", ".join(f"{name!r}: {name}" for name in sorted(self.sequencing.lengths))
         return [f"if {' or '.join(tests)}: return {LARGE_FALLBACK}(args, {{{sizes}}})"] if tests else []

@@ -18,10 +18,8 @@ from ferrite_runtime.formats.facts import AttentionFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import Axis, KernelSpec
 from ferrite_runtime.policies.blocks import LEAST_EXTENT, next_power_of_two
 from ferrite_runtime.policies.shape import Shape
+from ferrite_runtime.policies.thresholds import PRODUCTS
 
-MAX_ACCUMULATED, COPIES = 220, 1.25
-"""Registers of a thread that hold sums and scores, of which there are so many in the making; more leave too few for
-addresses, and are kept in memory: so the compiler does for sm_90 from about 224 on."""
 RESERVED = 2048
 """Bytes of shared memory that a program takes beside the blocks of its factors."""
 NARROW = 2
@@ -160,7 +158,7 @@ def attention_problem(spec: KernelSpec, config: Config, device: DeviceFacts) -> 
         if axis.max_block is not None and chosen > axis.max_block:
             return f"{axis.block} {chosen} is more than axis {axis.name} allows"
     held = accumulated(spec, config, device)
-    if held > MAX_ACCUMULATED:
+    if held > PRODUCTS.sums_and_scores:
         return f"{held} sums and scores per thread do not fit in its registers"
     need = shared_bytes(spec, config)
     if need > device.shared_per_program:
@@ -173,7 +171,7 @@ def accumulated(spec: KernelSpec, config: Config, device: DeviceFacts) -> int:
     facts = facts_as(spec.facts, AttentionFacts)
     rows, columns = _blocks(spec, config, "YBLOCK", "XBLOCK")
     (points,) = _blocks(spec, config, "RBLOCK")
-    scores = points * facts.products * (COPIES if facts.factor_bytes <= NARROW else 1)
+    scores = points * facts.products * (PRODUCTS.score_copies if facts.factor_bytes <= NARROW else 1)
     tile = rows * (columns * facts.sums + scores)
     return math.ceil(tile / (config.num_warps * device.target.warp_size))
 

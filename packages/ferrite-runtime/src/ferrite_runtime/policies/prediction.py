@@ -24,24 +24,7 @@ from ferrite_runtime.formats.facts import (
 )
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.candidates import configs
-
-# Corrections of the roofline, the same for all devices; rates of a device stand in its descriptor.
-ACCESS_OPERATIONS = 1.5
-"""Instructions per element and buffer for addresses, masks and conversions."""
-OVERLAP_LOSS = 0.1
-"""Share of the shorter of traffic and arithmetic that is not hidden behind the longer."""
-CACHE_SHARE = 0.5
-"""Share of the cache in which data is found again that was read before."""
-ATOMIC_FACTOR = 4.0
-"""How many times a plain store an atomic update costs."""
-PROGRAM_SHARE = 4.0
-"""How many times its share of the bandwidth a multiprocessor can draw while others are idle."""
-SCATTERED_FACTOR = 2.0
-"""How many times its bytes a kernel moves whose neighbours in memory are on no axis."""
-LOOK_BACK_SECONDS, LOOK_BACK_PROGRAMS = 1.7e-6, 4
-"""What programs that scan a line together wait for those before them, and how many of a multiprocessor do at once."""
-SORT_OPERATIONS = 6.0
-"""Instructions per element and step of a sorting network."""
+from ferrite_runtime.policies.thresholds import ROOFLINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +48,8 @@ def predict(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | No
     memory = _memory(spec, device, config)
     arithmetic = sum(_arithmetic(part, device) * copies for part, copies in _often(spec))
     longer, shorter = max(memory, arithmetic), min(memory, arithmetic)
-    seconds = device.launch_nanoseconds / 1e9 + longer + OVERLAP_LOSS * shorter + _waiting(spec, device, config)
+    working = longer + ROOFLINE.overlap_loss * shorter
+    seconds = device.launch_nanoseconds / 1e9 + working + _waiting(spec, device, config)
     return Prediction(seconds, memory, arithmetic)
 
 
@@ -74,13 +58,13 @@ def _waiting(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
     if spec.form != "look_back":
         return 0.0
     programs = spec.expected_programs(dict(config.blocks))
-    return LOOK_BACK_SECONDS * programs / (device.multiprocessors * LOOK_BACK_PROGRAMS)
+    return ROOFLINE.look_back_seconds * programs / (device.multiprocessors * ROOFLINE.look_back_programs)
 
 
 def _memory(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
     moved = sum(_moved(part.facts, device) * copies for part, copies in _often(spec))
     programs = max(1, spec.expected_programs(dict(config.blocks)))
-    share = min(1.0, PROGRAM_SHARE * programs / device.multiprocessors)
+    share = min(1.0, ROOFLINE.program_share * programs / device.multiprocessors)
     return moved / (device.bandwidth * share)
 
 
@@ -96,9 +80,9 @@ def _moved(facts: Facts, device: DeviceFacts) -> float:
     if isinstance(facts, ReductionFacts) and facts.passes > 1:
         moved += _read_again(facts, device, moved)
     if facts.atomics:
-        moved *= ATOMIC_FACTOR
+        moved *= ROOFLINE.atomic_factor
     if facts.has_no_contiguous_axis:
-        moved *= SCATTERED_FACTOR
+        moved *= ROOFLINE.scattered_factor
     return moved
 
 
@@ -106,7 +90,8 @@ def _read_again(facts: ReductionFacts, device: DeviceFacts, moved: float) -> flo
     """Returns the bytes that further passes over the reduction axis read from memory, not from the cache."""
     buffers = max(1, facts.loads + facts.stores)
     read = moved * facts.loads / buffers
-    missed = max(0.0, 1.0 - CACHE_SHARE * device.l2_bytes / max(read, 1.0)) if facts.contiguous_axis == "x" else 0
+    found = ROOFLINE.cache_share * device.l2_bytes / max(read, 1.0)
+    missed = max(0.0, 1.0 - found) if facts.contiguous_axis == "x" else 0
     return float(read * (facts.passes - 1) * missed)
 
 
@@ -133,11 +118,11 @@ def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:
         return _attention(spec, facts, device)
     points = math.prod(max(1, size) for size in spec.hint_sizes().values())
     buffers = facts.loads + facts.stores
-    operations = float(facts.flops) + points * buffers * ACCESS_OPERATIONS
+    operations = float(facts.flops) + points * buffers * ROOFLINE.access_operations
     operations += points * facts.reductions
     if isinstance(facts, ContractionFacts) and facts.product:
         operations /= max(1, spec.hint_sizes().get("y", 1))  # tensor cores take all rows at once
     if spec.form == "sort":
         steps = math.log2(max(2, facts_as(facts, ReductionFacts).reduction_size))
-        operations += points * SORT_OPERATIONS * steps * (steps + 1) / 2
+        operations += points * ROOFLINE.sort_operations * steps * (steps + 1) / 2
     return float(operations / (device.multiprocessors * device.lane_operations))

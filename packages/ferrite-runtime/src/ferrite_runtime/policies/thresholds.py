@@ -256,6 +256,56 @@ class MixedComboThresholds:
     programs: int = 2
 
 
+@dataclass(frozen=True, slots=True)
+class ProductThresholds:
+    """Products of matrices and attention, on tensor cores.
+
+    Attributes:
+        sums: most registers of a thread that hold sums of a tiled product. Set: more leave too few for addresses and
+            for what reads the result.
+        sums_and_scores: the same of attention, scores included. Set: the compiler keeps some in memory from about 224
+            on, for sm_90.
+        score_copies: registers for each score, some of which are in the making.
+        epilogue_seconds, idle_warps: what a simple instruction for each element takes a multiprocessor, and warps that
+            have as many cycles idle as busy while nothing is multiplied: fitted to epilogues
+            (``benchmarks/kernels/products.py``; GELU with 8 warps 140 us, with 16 115).
+    """
+
+    sums: int = 160
+    sums_and_scores: int = 220
+    score_copies: float = 1.25
+    epilogue_seconds: float = 4.5e-12
+    idle_warps: int = 24
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineCorrections:
+    """What a kernel takes beyond its bytes and operations at the rates of a device; see `prediction`. Set.
+
+    Attributes:
+        access_operations: instructions per element and buffer for addresses, masks and conversions.
+        overlap_loss: share of the shorter of traffic and arithmetic that is not hidden behind the longer.
+        cache_share: share of the cache in which data is found again that was read before.
+        atomic_factor: how many times a plain store an atomic update costs.
+        program_share: how many times its share of the bandwidth a multiprocessor can draw while others are idle.
+        scattered_factor: how many times its bytes a kernel moves whose neighbours in memory are on no axis.
+        look_back_seconds, look_back_programs: what programs that scan a line together wait for those before them, and
+            how many of a multiprocessor do at once.
+        sort_operations: instructions per element and step of a sorting network.
+    """
+
+    access_operations: float = 1.5
+    overlap_loss: float = 0.1
+    cache_share: float = 0.5
+    atomic_factor: float = 4.0
+    program_share: float = 4.0
+    scattered_factor: float = 2.0
+    look_back_seconds: float = 1.7e-6
+    look_back_programs: int = 4
+    sort_operations: float = 6.0
+
+
 POINTWISE, ROWS, COLUMNS, TILES = PointwiseThresholds(), RowThresholds(), ColumnThresholds(), TileThresholds()
 OCCUPANCY, MIXED_COMBOS = OccupancyThresholds(), MixedComboThresholds()
+PRODUCTS, ROOFLINE = ProductThresholds(), RooflineCorrections()
 """What config policies go by."""

@@ -18,13 +18,8 @@ from ferrite_runtime.formats.facts import TiledContractionFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import Axis, KernelSpec
 from ferrite_runtime.policies.blocks import LEAST_EXTENT, next_power_of_two
 from ferrite_runtime.policies.shape import Shape
+from ferrite_runtime.policies.thresholds import PRODUCTS
 
-EPILOGUE_SECONDS, FEW_WARPS = 4.5e-12, 24
-"""What a simple instruction for each element takes a multiprocessor, and warps that have as many cycles idle as busy
-while nothing is multiplied: fitted to epilogues on an H200 (`benchmarks/kernels/products.py`; GELU with 8 warps 140
-us, with 16 115)."""
-MAX_ACCUMULATED = 160
-"""Registers of a thread that hold sums; more leave too few for addresses and for what reads the result."""
 RESERVED = 2048
 """Bytes of shared memory that a program takes beside the blocks of its factors."""
 
@@ -100,7 +95,7 @@ def tile_problem(spec: KernelSpec, config: Config, device: DeviceFacts) -> str |
         if axis.max_block is not None and config.block(axis.block) > axis.max_block:
             return f"{axis.block} {config.block(axis.block)} is more than axis {axis.name} allows"
     sums = accumulated(spec, config, device)
-    if sums > MAX_ACCUMULATED:
+    if sums > PRODUCTS.sums:
         return f"{sums} sums per thread do not fit in its registers"
     need = shared_bytes(spec, config)
     if need > device.shared_per_program:
@@ -127,5 +122,6 @@ def _seconds(shape: Shape, config: Config, tile: Tile) -> float:
     tiles = math.prod(-(-shape.sizes[axis.name] // config.block(axis.block)) for axis in shape.axes("grid"))
     rounds = -(-tiles // shape.device.multiprocessors)
     products = 2.0 * shape.reduction * facts.product / (shape.device.tensor_operations * tile.share)
-    epilogue = facts.flops / max(1, facts.numel) * EPILOGUE_SECONDS * (1 + FEW_WARPS / config.num_warps)
+    epilogue = facts.flops / max(1, facts.numel) * PRODUCTS.epilogue_seconds
+    epilogue *= 1 + PRODUCTS.idle_warps / config.num_warps
     return rounds * tile.y * tile.x * (products + epilogue)

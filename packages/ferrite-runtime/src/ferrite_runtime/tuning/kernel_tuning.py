@@ -23,11 +23,6 @@ from ferrite_runtime.tuning.timing import Clock
 
 _LOG = logging.getLogger("ferrite_runtime")
 
-# A kernel this close to the time that its traffic takes at the device's bandwidth has nothing left to gain.
-GOOD_SHARE = 0.92
-# Below this, in milliseconds, a kernel's time is that of its launch, whatever its config.
-LAUNCH_BOUND_MS = 0.003
-
 
 @dataclass(frozen=True, slots=True)
 class Effort:
@@ -348,7 +343,7 @@ class _Session:
         trial = self.trials.get(best)
         if trial is None or trial.spread is None:
             return None
-        if trial.spread.median <= LAUNCH_BOUND_MS:
+        rules, bound, median = self.task.effort.rules, self.task.bound_ms, trial.spread.median
+        if median <= rules.launch_bound_ms:
             return "launch-bound"
-        bound = self.task.bound_ms
-        return "at the bandwidth bound" if bound is not None and trial.spread.median * GOOD_SHARE <= bound else None
+        return "at the bandwidth bound" if bound is not None and median * rules.good_share <= bound else None

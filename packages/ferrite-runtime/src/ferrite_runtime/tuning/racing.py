@@ -37,6 +37,8 @@ class Rules:
         hopeless: a config is out after its first turn if its fastest sample takes so many times the slowest of another.
         recheck: fresh samples for each config of a near tie.
         device_ms: time that one config may take in all its turns, except that each gets two samples in any case.
+        good_share: a kernel whose traffic takes this share of its time at the device's bandwidth has nothing to gain.
+        launch_bound_ms: below this a kernel's time is that of its launch, whatever its config.
     """
 
     gain: float = 0.03
@@ -47,6 +49,8 @@ class Rules:
     hopeless: float = 1.25
     recheck: int = 12
     device_ms: float = 25.0
+    good_share: float = 0.92
+    launch_bound_ms: float = 0.003
 
     def reach(self, best: float) -> float:
         """Returns the longest time that counts as no slower than ``best``, both in milliseconds."""

@@ -1,0 +1,47 @@
+"""Thresholds of host functions: how much memory may live longer for faster calls, and what is written for sizes.
+
+All are set: by what a call of a small program takes, tens of microseconds, beside which a few MiB more do not matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryThresholds:
+    """Memory of values, in bytes.
+
+    Attributes:
+        arena: most bytes of all values of a program that are made by one allocation.
+        deferred: most bytes of values of known sizes that live until the launches that wait are started.
+        deferred_of_lengths: the same for sizes that a call gives. Their text is one for many sizes: it cannot start
+            what waits just where the sum gets too large, as it does for known sizes, but only where it did so for the
+            sizes of one call, and leave calls of much larger ones to another text.
+    """
+
+    arena: int = 8 << 20
+    deferred: int = 8 << 20
+    deferred_of_lengths: int = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeThresholds:
+    """Host functions that are written for the sizes of calls.
+
+    Attributes:
+        calls: calls of the same sizes after which a function is written for them: writing it takes as long as several.
+        functions: of a program at once; one more takes the place of the oldest.
+        calls_when_full: calls of the same sizes after which another function goes for theirs: so often is one written,
+            at most.
+        counted: different sizes whose calls are counted; beyond that counting starts anew.
+    """
+
+    calls: int = 32
+    functions: int = 16
+    calls_when_full: int = 1024
+    counted: int = 256
+
+
+MEMORY, SHAPES = MemoryThresholds(), ShapeThresholds()
+"""What host functions are written by."""
