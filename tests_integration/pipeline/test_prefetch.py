@@ -1,4 +1,4 @@
-"""What programs that wait for others ask for ahead: it exists, and it is what later ones read."""
+"""What programs that wait for others prefetch: it exists, and it is what later ones read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PADDED = 70
 POLICY = {
     "split_minimum": 4,
     "look_back_points": 4096,
-    "asking_bandwidth": 0,
+    "prefetch_bandwidth": 0,
     "small_kernel_bytes": 0,
     "segment_bytes": 0,
     "segment_row": 1,
@@ -42,7 +42,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture(name="asked")
 def asked_fixture(monkeypatch: pytest.MonkeyPatch) -> Ranges:
-    """Returns a list that takes where all bytes lie that kernels ask for, from the first to behind the last."""
+    """Returns a list that takes where all bytes lie that kernels prefetch, from the first to behind the last."""
     asked: Ranges = []
 
     def note(pointer: Any, size: Any) -> None:
@@ -69,7 +69,7 @@ ROWS: dict[str, Callable[[], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_scans_ask_for_halves_of_later_parts(name: str, asked: Ranges) -> None:
+def test_scans_prefetch_halves_of_later_blocks(name: str, asked: Ranges) -> None:
     x = ROWS[name]()
     found = compiled(lambda x: x.cumsum(-1))(x)
     assert forms() == ["look_back"]
@@ -90,7 +90,7 @@ def test_scans_ask_for_halves_of_later_parts(name: str, asked: Ranges) -> None:
 
 
 @pytest.mark.parametrize("name", ["one line", "whole parts", "narrow floats"])
-def test_scans_from_the_end_ask_for_parts_before_theirs(name: str, asked: Ranges) -> None:
+def test_scans_from_the_end_prefetch_blocks_before_theirs(name: str, asked: Ranges) -> None:
     x = ROWS[name]()
     found = compiled(lambda x: x.flip(0).cumsum(0).flip(0))(x)
     assert forms() == ["look_back"]
@@ -132,7 +132,7 @@ def test_operands_that_lie_in_a_row_are_asked_for(asked: Ranges) -> None:
 
 @pytest.mark.parametrize(("channels", "groups"), [(64, 4), (80, 4)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_programs_of_an_image_ask_for_all_of_a_later_one(
+def test_programs_of_an_image_prefetch_all_of_a_later_one(
     channels: int, groups: int, dtype: torch.dtype, asked: Ranges
 ) -> None:
     x = torch.randn(18, channels, 16, 16).to(dtype).to(memory_format=torch.channels_last)
@@ -162,7 +162,7 @@ def test_images_with_gaps_are_not_asked_for(asked: Ranges) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "pieces"), [(torch.bfloat16, 2), (torch.float32, 5)])
-def test_programs_that_list_rows_ask_for_what_places_are_before(dtype: torch.dtype, pieces: int, asked: Ranges) -> None:
+def test_programs_that_bin_rows_prefetch_what_destinations_are_before(dtype: torch.dtype, pieces: int, asked: Ranges) -> None:
     base, rows = torch.randn(1300, 64).to(dtype), torch.randn(600, 64).to(dtype)
     index = torch.randint(1300, (600,))
     call = compiled(lambda *a: a[0].index_add(0, a[1], a[2]))
@@ -200,7 +200,7 @@ def test_what_was_asked_for_changes_nothing(shape: tuple[int, ...], dtype: torch
 
 
 @pytest.mark.parametrize("device", devices())
-def test_a_few_programs_ask_for_nothing(device: str, asked: Ranges) -> None:
+def test_a_few_programs_prefetch_nothing(device: str, asked: Ranges) -> None:
     x = torch.randint(-9, 9, (3 * 4096,), device=device) / 8
     assert torch.equal(compiled(lambda x: x.cumsum(0))(x), x.cumsum(0))
     assert not asked

@@ -1,4 +1,4 @@
-"""Norms of images by one kernel, whose programs hold what they have read: `Policy.hold_images`."""
+"""Norms of images by one kernel, whose programs hold what they have read: `Policy.register_norms`."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_results_may_lie_where_images_did(device: str) -> None:
         ((2, 24, 16, 16), 4, {}),  # fewer channels than a block has
         ((2, 96, 7, 9), 8, {}),  # an odd number of places
         ((2, 96, 16, 16), 96, {}),  # groups of one channel
-        ((2, 96, 16, 16), 8, {"hold_images": False}),
+        ((2, 96, 16, 16), 8, {"register_norms": False}),
         ((2, 96, 16, 16), 8, {"grid_reductions": False}),
     ],
 )

@@ -1,4 +1,4 @@
-"""How far ahead programs that wait for others ask for what later ones will read."""
+"""How far ahead programs that wait for others prefetch what later ones will read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMAGES = """graph @norm(x: f32[{n}, 64, 16, 16]{{16384, 1, 1024, 64}}) -> (y) {{
 
 def distance_of(text: str, processors: int, **changes: object) -> int:
     """Returns how far ahead the programs of the only kernel ask."""
-    policy = Policy(small_kernel_bytes=0, split_minimum=4, look_back_points=1024, asking_bandwidth=0, **changes)
+    policy = Policy(small_kernel_bytes=0, split_minimum=4, look_back_points=1024, prefetch_bandwidth=0, **changes)
     (kernel,) = schedule(parse_graph(text), Target(processors=processors, bandwidth=1e6), policy).kernels
     return getattr(kernel.form, "prefetch_distance", 0)
 
@@ -32,7 +32,7 @@ def scan(lines: int, parts: int, dtype: str = "f32", body: str = "x[i, r]") -> s
 
 @pytest.mark.parametrize(("lines", "processors"), [(1, 4), (1, 6), (2, 6), (4, 8)])
 def test_scans_are_ahead_by_bytes_whatever_the_lines(lines: int, processors: int) -> None:
-    wanted = DEFAULT_POLICY.prefetch_scanned * processors // (1024 * 4 * lines)
+    wanted = DEFAULT_POLICY.prefetch_scan_bytes * processors // (1024 * 4 * lines)
     assert distance_of(scan(lines, 400), processors) == wanted
 
 
@@ -44,18 +44,18 @@ def test_all_that_is_read_of_a_part_counts() -> None:
 
 
 def test_nobody_asks_for_what_nobody_reads_later() -> None:
-    wanted = 4 * DEFAULT_POLICY.prefetch_scanned // (1024 * 4)
+    wanted = 4 * DEFAULT_POLICY.prefetch_scan_bytes // (1024 * 4)
     assert distance_of(scan(1, wanted), 4) == 0
     assert distance_of(scan(1, wanted + 1), 4) == wanted
 
 
 @pytest.mark.parametrize(("count", "processors"), [(8, 2), (8, 4), (3, 2), (2, 2)])
 def test_images_are_ahead_by_images(count: int, processors: int) -> None:
-    wanted = DEFAULT_POLICY.prefetch_held * processors // (16384 * 4)
+    wanted = DEFAULT_POLICY.prefetch_norm_bytes * processors // (16384 * 4)
     assert distance_of(IMAGES.format(n=count), processors) == (wanted if wanted < count else 0)
 
 
-def test_asking_can_be_left_out() -> None:
+def test_prefetches_can_be_left_out() -> None:
     assert distance_of(scan(1, 200), 4, prefetch=False) == 0
     assert distance_of(IMAGES.format(n=8), 2, prefetch=False) == 0
 
@@ -66,7 +66,7 @@ def test_scans_do_not_ask_where_memory_is_slow() -> None:
     prefetch_distance = [
         schedule(parse_graph(text), target, policy).kernels[0].form.prefetch_distance for target in (fast, slow)
     ]
-    assert prefetch_distance == [132 * DEFAULT_POLICY.prefetch_scanned // 256, 0]
+    assert prefetch_distance == [132 * DEFAULT_POLICY.prefetch_scan_bytes // 256, 0]
 
 
 def test_others_wait_for_nobody() -> None:

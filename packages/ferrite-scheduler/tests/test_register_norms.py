@@ -110,7 +110,7 @@ def test_parts_are_long_where_there_are_programs_enough() -> None:
 def test_other_norms_are_read_again() -> None:
     text = norm((2, 80, 8, 8), 4)
     assert forms(planned(text)) == ["register_norm"]
-    for changes in ({"hold_images": False}, {"grid_reductions": False}):
+    for changes in ({"register_norms": False}, {"grid_reductions": False}):
         policy = Policy(small_kernel_bytes=0, split_minimum=64, **changes)
         assert "register_norm" not in forms(check(text, policy=policy))
     assert "register_norm" not in forms(planned(norm((2, 24, 8, 8), 4))), "a block has more channels"

@@ -52,7 +52,7 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
         ("policy", {"max_tiled_axes": 3}),
         ("policy", {"segment_batch": 24}),
         ("policy", {"look_back": 1}),
-        ("policy", {"asking_bandwidth": float("nan")}),
+        ("policy", {"prefetch_bandwidth": float("nan")}),
         ("policy", {3: 4}),
         ("target", [("processors", 3)]),
         ("target", {"warp_sise": 32}),
@@ -112,7 +112,12 @@ def test_options_are_a_mapping(options: Any) -> None:
 
 
 def test_what_is_in_range_is_taken() -> None:
-    taken = {"workers": 0, "tuning_seconds": float("inf"), "policy": {"asking_bandwidth": 0}, "target": {"l2_bytes": 0}}
+    taken = {
+        "workers": 0,
+        "tuning_seconds": float("inf"),
+        "policy": {"prefetch_bandwidth": 0},
+        "target": {"l2_bytes": 0},
+    }
     assert parse_options(None, taken) == Options(**taken)  # type: ignore[arg-type]
 
 

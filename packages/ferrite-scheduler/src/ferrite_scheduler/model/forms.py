@@ -139,8 +139,7 @@ class RegisterNorm:
         block_length: points of the reduction axis that a program holds, a power of two.
         channels: positions of ``x`` that it holds of each.
         workspace: the param through which programs tell each other, kept from launch to launch; "" until it has one.
-        prefetch_distance: how many images further on programs that wait ask for what is read there; 0 where they do
-            not.
+        prefetch_distance: how many images ahead programs that wait prefetch; 0 where they do not.
     """
 
     name: ClassVar[str] = "register_norm"
@@ -168,8 +167,7 @@ class LookBackScan:
 
     Attributes:
         block_length: points of the line that a program holds, a power of two.
-        prefetch_distance: how many blocks further on programs that wait ask for what is read there; 0 where they do
-            not.
+        prefetch_distance: how many blocks ahead programs that wait prefetch; 0 where they do not.
     """
 
     name: ClassVar[str] = "look_back"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 COLUMNS = 32
-"""Channels that a program takes, as its kernel is written: 64 bytes of each place or more, and few enough for many."""
+"""Channels that a program takes, as its kernel is written: 64 bytes of each position or more, and few enough that
+there are many programs."""
 
 
 def spans_of(members: int, channels: int) -> int:

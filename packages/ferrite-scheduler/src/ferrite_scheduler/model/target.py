@@ -121,8 +121,8 @@ class Policy:
         reckoned_length, reckoned_growth: points of a reduction axis, and times its hint, that a symbolic one is taken
             for, whichever are fewer, where a choice costs little if it is short. Set.
         programs_per_processor: programs wanted per multiprocessor before a reduction is split.
-        programs_for_images: the same where a reduction over the places of several images, that fill half the cache or
-            more, is followed by what reads them again: shorter parts were found to gain (decision 0017).
+        programs_for_images: the same where a reduction over the positions of several images, that fill half the cache
+            or more, is followed by what reads them again: shorter parts were found to gain (decision 0017).
         max_kernel_params: most tensor parameters of one kernel.
         max_combo_params: the same for a kernel of independent updates or of definitions between inputs and results,
             which are parts of it.
@@ -201,25 +201,26 @@ class Policy:
             is made of it.
         grid_reduction_share: a row has at most one part for so many multiprocessors. Set: kernels of a dozen streams
             leave room for one another, so that all of them make progress (decision 0011).
-        hold_images: normalise images by programs that hold what they have read until its moments are known (decision
-            0023), where ``grid_reductions`` allows it.
-        norm_points, norm_least_points: most and fewest places of an image that one of these programs holds, powers of
-            two. Set: results that lie place by place are as many in a row (decision 0023).
-        norm_programs: programs for each multiprocessor, at least, before parts have more places. Set.
+        register_norms: compute group norms of channels-last images in one kernel, whose programs hold what they have
+            read in registers until its moments are known (decision 0023), where ``grid_reductions`` allows it.
+        norm_points, norm_least_points: most and fewest positions of an image that one of these programs holds, powers
+            of two. Set: so many results lie side by side where these are in row-major order (decision 0023).
+        norm_programs: programs for each multiprocessor, at least, before each holds more positions. Set.
         norm_words: most words that a program waits for, of all groups that it has channels of. Set: four for each of
             128 threads.
         norm_members: fewest channels of a group. Set: of smaller ones a block has more than a thread can keep the
             moments of.
         affine_operands: operands of a channel, multiplied with and added to an element, from which on they are joined
             to a factor and a summand. Set.
-        prefetch: have programs that wait for others ask for what later ones will read (decision 0026): those that hold
-            images, and those of scans; and those that list rows for what these are combined into (decision 0027).
-        prefetch_scanned, prefetch_held: bytes for each multiprocessor that programs are ahead: of scans about what all
-            that run at once hold, of images less, as these ask when their own elements have come. Measured (decision
-            0026: cumsum of a flat tensor 78.8 to 73.6 us, group norm 28.3 to 26.8).
-        asking_bandwidth: bytes per second of memory for each multiprocessor from which those of scans do: an H200 has
+        prefetch: have programs that wait for others prefetch into L2 what later ones will read (decision 0026): those
+            of register-resident norms and of scans by look-back; and those that bin rows by destination, what the rows
+            are combined into (decision 0027).
+        prefetch_scan_bytes, prefetch_norm_bytes: bytes for each multiprocessor that they prefetch ahead: scans about
+            what all programs that run at once hold, norms less, as these do it when their own elements have arrived.
+            Measured (decision 0026: cumsum of a flat tensor 78.8 to 73.6 us, group norm 28.3 to 26.8).
+        prefetch_bandwidth: bytes per second of memory for each multiprocessor from which on scans prefetch: an H200 has
             32 billion, an H100, where they lose up to 5 %, 23 billion.
-        reduce_segments: combine whole rows by kernels that own the places where they go, where that pays.
+        reduce_segments: scatter whole rows by kernels whose programs own the destinations, where that pays.
         segment_bytes: fewest bytes that it must save: of all elements in 32 bits, which the cache would combine, and of
             a copy of their target in 32 bits, written and read. Updates of a few MiB would be 2 to 8 microseconds
             faster with atomics on an H200; 0 because their sums would differ from run to run.
@@ -236,12 +237,13 @@ class Policy:
             would wait for them otherwise: smaller ones take little memory, and adding them one by one takes time.
         accumulated_products: fewest products in such a sum. Set: of two only one waits.
         accumulated_share: what is gained is one part of the peak in so many, at least. Set.
-        accumulated_near_peak: share of the peak of memory from which on a place counts for that. Set: blocks of a model
-            that are alike have peaks that are alike, and a sum that lowers one of them lowers none.
-        sort_scatters: bring rows that are combined into one place together before, where that pays.
+        accumulated_near_peak: share of the peak of memory from which on a moment of the program counts as one of its
+            peaks. Set: blocks of a model that are alike have peaks that are alike, and a sum that lowers one of them
+            lowers none.
+        sort_scatters: sort rows by destination before they are combined there, where that pays.
         sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
         sorted_row: fewest elements of such a row.
-        sorted_collisions: rows, at least, that are combined into one place on average. Set.
+        sorted_collisions: fewest rows for each destination, on average. Set.
         reverse_traversal: have kernels begin at the end of large tensors that the kernel before has read or written.
         last_use_share: what takes less than one part in so many of the cache is not marked as read for the last time.
             Set: it survives without being told to (decision 0018).
@@ -260,7 +262,7 @@ class Policy:
             the blocks that torch's allocator rounds to.
         max_combo_parts: most kernels of one launch.
         combo_least_parts: fewest kernels of one launch in a program of more than ``combo_small_program`` kernels: what
-            they become is one more to compile in each place, where they themselves are those of all layers. Set.
+            they become is compiled for each place in the program, they themselves once for all layers. Set.
         combo_small_program: see there. Set: steps of optimizers and heads of models have fewer, layers have more.
         combo_launches: how many launches, the last ones that are not full, a kernel may join. Set: bounds the work.
         combo_distance: positions in the order of execution that a kernel is moved at most to join one. Set: what lies
@@ -362,7 +364,7 @@ class Policy:
     grid_reduction_minimum: int = 144 << 10
     grid_reduction_live: int = 2
     grid_reduction_share: int = 8
-    hold_images: bool = True
+    register_norms: bool = True
     norm_points: int = 256
     norm_least_points: int = 64
     norm_programs: int = 2
@@ -370,9 +372,9 @@ class Policy:
     norm_members: int = 4
     affine_operands: int = 3
     prefetch: bool = True
-    prefetch_scanned: int = 128 << 10
-    prefetch_held: int = 120 << 10
-    asking_bandwidth: float = 27e9
+    prefetch_scan_bytes: int = 128 << 10
+    prefetch_norm_bytes: int = 120 << 10
+    prefetch_bandwidth: float = 27e9
     reduce_segments: bool = True
     segment_bytes: int = 0
     segment_row: int = 64

@@ -17,7 +17,7 @@ from .grid_reductions import with_workspaces
 from .last_uses import mark_last_uses
 from .mixed_combos import combine_kernels
 from .prefetches import prefetch
-from .register_norms import hold_images
+from .register_norms import merge_norms
 from .reverse_traversal import reverse_traversal
 
 
@@ -56,12 +56,12 @@ class Refinement:
 REFINEMENTS: tuple[Refinement, ...] = (
     Refinement(
         "register_norms",
-        "programs that hold what they have read until the moments of their groups are known read images once",
-        lambda plan, target, policy: replace(plan, work=hold_images(plan.work, plan.dependences, target, policy)),
+        "programs that hold elements in registers until the moments of their groups are known read images once",
+        lambda plan, target, policy: replace(plan, work=merge_norms(plan.work, plan.dependences, target, policy)),
     ),
     Refinement(
         "prefetches",
-        "programs that wait for others read nothing meanwhile",
+        "programs that wait for others leave memory idle meanwhile",
         lambda plan, target, policy: replace(plan, work=prefetch(plan.work, target, policy)),
     ),
     Refinement(

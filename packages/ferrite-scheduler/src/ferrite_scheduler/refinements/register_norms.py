@@ -1,12 +1,17 @@
 """Register-resident group norm: one kernel, whose programs hold what they have read until the moments are known.
 
-A group norm of images whose channels lie beside each other is three kernels: one reduces the places of each channel in
+A group norm of channels-last images is three kernels: one reduces the positions (height by width) of each channel in
 parts, one combines the parts and the channels of each group and says what every channel is to be multiplied by, and one
-reads the images again. As one kernel they read them once: a program holds some places of a block of channels, publishes
-their moments for each group, waits for those of all other places of its groups, and goes on with what it holds.
+reads the images again. As one kernel they read them once: a program holds some positions of a block of channels in
+registers, publishes their moments for each group, waits for those of all other positions of its groups, and goes on
+with what it holds.
 
-The kernel has the form `forms.RegisterNorm`: images on ``y``, groups and their channels on ``x``, places on the
-reduction axis. Its reduction is over the channels of a group and the places. See decision 0023.
+    image of 2 x 3 programs       channels 0..31  32..63  64..95
+                  positions 0..63       P0          P1      P2      each publishes mean and squares of its part,
+                          64..127       P3          P4      P5      P0 and P3 combine both, and so on
+
+The kernel has the form `forms.RegisterNorm`: images on ``y``, groups and their channels on ``x``, positions on the
+reduction axis. Its reduction is over the channels of a group and the positions. See decision 0023.
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ from .affine_factors import join_factors
 STATE = ("mean", "sum of squared distances", "weight")
 """What a reduction of moments keeps."""
 OPAQUE = ("masked", *RANDOM, *REQUIREMENTS)
-"""Operations of what is reduced, or computed of elements, that keep images from being held."""
+"""Operations that no register-resident norm has: reads under conditions, random numbers, checks."""
 
 REDUCING = (LoopedReduction, PersistentReduction)
 """Forms of the kernels that reduce."""
@@ -46,9 +51,9 @@ REDUCING = (LoopedReduction, PersistentReduction)
 Positions: TypeAlias = "dict[Dim, Index]"
 
 
-def hold_images(work: Sequence[Work], dependences: Dependences, target: Target, policy: Policy) -> list[Work]:
-    """Returns work in which three kernels that normalise images are one, where that can be."""
-    if not policy.grid_reductions or not policy.hold_images:
+def merge_norms(work: Sequence[Work], dependences: Dependences, target: Target, policy: Policy) -> list[Work]:
+    """Returns the work with the three kernels of each group norm made one, where that can be and pays."""
+    if not policy.grid_reductions or not policy.register_norms:
         return list(work)
     found: list[Work | None] = list(work)
     for position, item in enumerate(work):
@@ -66,7 +71,7 @@ class _Norm:
 
     Attributes:
         positions: of the three.
-        parts: reduces the places of channels.
+        parts: reduces the positions of each channel, in parts.
         groups: combines what groups are made of.
         points: computes a result for each element.
         kept: names of results of ``groups`` that others read, too.
@@ -139,7 +144,7 @@ def _reduces_moments(definition: Computed) -> bool:
 
 
 def _combines(moments: Reduction, parts: Kernel) -> bool:
-    """Returns whether a reduction combines what a kernel has of each part, all of which have as many places."""
+    """Returns whether a reduction combines what a kernel has of each part, all of which have as many positions."""
     if moments.combine != "welford" or len(moments.bodies) != len(STATE) or parts.reduction is None:
         return False
     mean, squares, weight = moments.bodies
@@ -387,10 +392,7 @@ def _cut(position: Index, dims: Sequence[Dim]) -> Positions:
 def _form_of(
     moments: Reduction, axes: tuple[Axis, ...], params: tuple[Param, ...], target: Target, policy: Policy
 ) -> RegisterNorm | None:
-    """Returns what the programs of a kernel hold: so many places (a power of two) of so many channels.
-
-    None where images are not to be held.
-    """
+    """Returns how many positions (a power of two) of how many channels a program holds; None where it does not pay."""
     x, reduction = axes[-2], axes[-1]
     position = reduction.dims[0]
     (body,) = bodies_of(moments)

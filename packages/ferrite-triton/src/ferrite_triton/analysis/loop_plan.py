@@ -131,15 +131,16 @@ def goes_backwards(flat: FlatKernel, passes: Passes) -> list[bool]:
 
 
 HALF = 2
-"""Bytes of the elements that are asked for ahead, at most."""
+"""Bytes of an element that is prefetched, at most."""
 
 
 def prefetched_loads(flat: FlatKernel, policies: list[dict[Scalar, str]]) -> list[frozenset[Scalar]]:
-    """Returns for each loop the loads of which the next block is asked for before one is worked on.
+    """Returns for each loop the loads whose next block is prefetched before one is worked on.
 
-    Those are columns of 16-bit elements that are read again: programs are so few then, that their columns wait in the
-    cache, that most of the time all threads of a multiprocessor wait for a block, or compute (`softmax` of
-    `benchmarks/kernels/hand_written.py` has them with and without it). Of 32-bit elements it costs more than it gains.
+    Those are columns of 16-bit elements that are read again. Few programs run at once then, so that their columns stay
+    in the cache, and without prefetches all threads of a multiprocessor wait for a block, or all compute (``softmax``
+    of ``benchmarks/kernels/hand_written.py`` is written with and without them). With 32-bit elements prefetches cost
+    more than they gain.
     """
     columns = flat.space.order[-1:]
     if flat.space.order[:1] != ("r",) or len(flat.space.order) != 2:

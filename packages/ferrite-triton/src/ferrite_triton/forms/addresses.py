@@ -29,7 +29,7 @@ from ferrite_triton.tile.language import (
 )
 
 SECTOR = 32
-"""Bytes of a sector of memory, which is asked for at once."""
+"""Bytes of a sector, the unit in which memory is read."""
 
 
 class Addresses:
@@ -151,7 +151,7 @@ class Addresses:
         return tuple(width if name == "r" else 1 for name in self._space.order)
 
     def prefetch(self, param: KernelParam, index: Index) -> None:
-        """Writes that the cache gets the next block of columns, while this one is worked on.
+        """Writes a prefetch of the next block of columns, while this one is worked on.
 
         Args:
             param: the parameter that the columns are read from, as `loop_plan.prefetched_loads` allows.
@@ -162,8 +162,8 @@ class Addresses:
         if reduction is None or columns is None or rows is None:
             raise AssertionError("no columns side by side")
         sectors = self._sectors(columns, param.dtype.bytes)
-        # The last block asks for the first one, which is read next, and again: an element that all share, of the matrix
-        # or of their columns, would make them queue.
+        # The last block prefetches the first one, which is read next and again: an element that all share, of the
+        # matrix or of their columns, would make them queue.
         step, size = self._number(step_along(index, "r")), self._number(reduction.size)
         start = self._builder.positions["rstart"].position
         start = converted(start, self._builder.type_of(start).dtype, self._dtype)
@@ -189,8 +189,10 @@ class Addresses:
             found = self._builder.remember(key, held)
         return found.expression
 
-    def ask_for(self, param: KernelParam, start: Index, later: Expression, size: int, condition: Expression) -> None:
-        """Writes that the cache gets so many bytes that lie in a row, where a condition holds.
+    def prefetch_bytes(
+        self, param: KernelParam, start: Index, later: Expression, size: int, condition: Expression
+    ) -> None:
+        """Writes a prefetch of so many contiguous bytes into the cache, where a condition holds.
 
         Args:
             param: the parameter that they are read from.

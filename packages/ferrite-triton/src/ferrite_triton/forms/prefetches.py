@@ -19,19 +19,19 @@ from ferrite_triton.forms.positions import block_of_line
 from ferrite_triton.tile.build import add, apply, converted, literal, mul, remainder
 from ferrite_triton.tile.language import Literal, Name
 
-ASKED = 16
-"""Bytes of which requests are multiples."""
+REQUEST_BYTES = 16
+"""The size of a prefetch is a multiple of so many bytes (PTX, ``cp.async.bulk.prefetch``)."""
 
 
-def ask_for_part(flat: FlatKernel, addresses: Addresses, scan: LookBackScan, *, wide: bool) -> None:
-    """Writes that programs ask for the first half of a later part of their line, of all operands that lie in a row.
+def prefetch_block(flat: FlatKernel, addresses: Addresses, scan: LookBackScan, *, wide: bool) -> None:
+    """Writes a prefetch of the first half of a later block of the line, of each operand that is contiguous along it.
 
-    Half of it is enough to keep memory at work, and takes less of the cache. The last part may be shorter; nobody asks
-    for it.
+    Half of it is enough to keep memory busy, and takes less of the cache. The last block may be shorter, and is not
+    prefetched.
 
     Args:
         flat: a kernel that scans lines in parts.
-        addresses: writes the request.
+        addresses: writes the prefetch.
         scan: what scans them.
         wide: whether addresses have 64 bits.
     """
@@ -50,18 +50,18 @@ def ask_for_part(flat: FlatKernel, addresses: Addresses, scan: LookBackScan, *, 
         exists = apply("ge", block, Literal(prefetch_distance, I32))
     for load in memory_loads(flat, (operand,)):
         offset, size = flat.offset(load.source, load.indices), points * load.dtype.bytes // 2
-        if not offset.is_indirect and step_along(offset, "r") == 1 and size % ASKED == 0:
+        if not offset.is_indirect and step_along(offset, "r") == 1 and size % REQUEST_BYTES == 0:
             start = offset - flat_dim(reduction).index
-            addresses.ask_for(flat.param_of(load.source), start, later, size, exists)
+            addresses.prefetch_bytes(flat.param_of(load.source), start, later, size, exists)
 
 
-def ask_for_image(flat: FlatKernel, addresses: Addresses, load: Scalar, builder: Builder) -> None:
-    """Writes that programs ask for a later image, each for one of as many pieces of it, if it lies in one piece.
+def prefetch_image(flat: FlatKernel, addresses: Addresses, load: Scalar, builder: Builder) -> None:
+    """Writes a prefetch of a later image, if that is contiguous: each program of an image prefetches its share.
 
     Args:
-        flat: a kernel that holds images.
-        addresses: writes the request.
-        load: what it holds.
+        flat: a kernel of a register-resident norm.
+        addresses: writes the prefetch.
+        load: what its programs hold.
         builder: knows where the program is.
     """
     form, x, y, r = flat.kernel.form, flat.space.axis("x"), flat.space.axis("y"), flat.space.reduction
@@ -74,10 +74,10 @@ def ask_for_image(flat: FlatKernel, addresses: Addresses, load: Scalar, builder:
     program, image = Name("program"), builder.position("y")
     dtype = builder.type_of(program).dtype
     programs = flat.space.splits * -(-int(x.size) // form.channels)
-    size = int(x.size) * int(r.size) * load.dtype.bytes // programs // ASKED * ASKED
+    size = int(x.size) * int(r.size) * load.dtype.bytes // programs // REQUEST_BYTES * REQUEST_BYTES
     start = offset - flat_dim(x).index - flat_dim(r).index * x.size
     # The program and the image have the type of addresses.
     piece = mul(remainder(program, literal(programs, dtype)), literal(size // load.dtype.bytes, dtype))
     later = add(literal(form.prefetch_distance * int(steps["y"]), dtype), piece)
     exists = apply("lt", add(image, literal(form.prefetch_distance, dtype)), literal(int(y.size), dtype))
-    addresses.ask_for(flat.param_of(load.source), start, later, size, exists)
+    addresses.prefetch_bytes(flat.param_of(load.source), start, later, size, exists)

@@ -17,7 +17,7 @@ from ferrite_triton.analysis.packed_residency import held_loads, holds_only_16_b
 from ferrite_triton.analysis.space import NO_AXES, Space
 from ferrite_triton.forms.builder import AxisPosition, Builder, Tile
 from ferrite_triton.forms.positions import positions_from, write_axis_positions
-from ferrite_triton.forms.prefetches import ask_for_image
+from ferrite_triton.forms.prefetches import prefetch_image
 from ferrite_triton.forms.reductions import R
 from ferrite_triton.forms.scalar_values import ScalarValues
 from ferrite_triton.tile.build import add, apply, block_size, converted, lanes, literal, mul, quotient, remainder
@@ -50,7 +50,7 @@ WORDS, FIRST_CHANNEL, MEMBER = Name("words"), Name("xfirst"), Name("member")
 
 def form_of(flat: FlatKernel) -> RegisterNorm:
     """Returns the form of a kernel that is a register norm."""
-    assert isinstance(flat.kernel.form, RegisterNorm), "only register norms hold images"
+    assert isinstance(flat.kernel.form, RegisterNorm), "no register norm"
     return flat.kernel.form
 
 
@@ -136,7 +136,7 @@ class RegisterNorms:
         self._publish(reduction, load, tiles, sign.expression)
         self._load_channels()
         # All that it reads itself has come by now: what it waits for is what others tell it.
-        ask_for_image(self.flat, self.evaluator.addresses, load, self.builder)
+        prefetch_image(self.flat, self.evaluator.addresses, load, self.builder)
         self._await(reduction, sign.expression)
         is_first = apply("eq", MEMBER, Literal(0, self.evaluator.index_dtype))
         for definition in self.flat.definitions:

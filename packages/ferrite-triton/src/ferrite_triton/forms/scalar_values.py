@@ -49,7 +49,7 @@ class ScalarValues:
 
     Attributes:
         hints: eviction policy by load, where one is wanted.
-        ahead: loads of which the next block is asked for, see `loop_plan.prefetched_loads`.
+        ahead: loads of which the next block is prefetched, see `loop_plan.prefetched_loads`.
         addresses: where elements lie in memory.
         shares: the shares of softmaxes, see `approximations.shares`.
     """

@@ -20,7 +20,7 @@ from ferrite_triton.analysis.rows import varies_along_reduction
 from ferrite_triton.analysis.space import Axes, Space
 from ferrite_triton.forms.builder import Builder, Tile
 from ferrite_triton.forms.function_scans import FunctionScans
-from ferrite_triton.forms.prefetches import ask_for_part
+from ferrite_triton.forms.prefetches import prefetch_block
 from ferrite_triton.forms.reductions import R, Reductions, step
 from ferrite_triton.forms.scalar_values import ScalarValues
 from ferrite_triton.tile.build import add, apply, literal, neutral_of, sub, where
@@ -172,7 +172,7 @@ class Scans:
         axes = R.union(self.space.order)
         self._write_epoch(scan, axes)
         values = self._summed(scan, axes)
-        self._ask(scan)
+        self._prefetch(scan)
         total = self._hold("total", Reduce((values.expression,), "sum", 0), values)
         published = self._published(scan, total)
         self.builder.do(Call("publish_part", published), axes)
@@ -202,7 +202,7 @@ class Scans:
             tiles.append(self._summed(scan, axes))
             waiting.append(self.evaluator.loaded(halves))
             self.builder.forget(R)
-        self._ask(scan)
+        self._prefetch(scan)
         kinds = tuple(TileType(tile.dtype) for tile in tiles)
         summing = Call("sums_of_four", tuple(tile.expression for tile in tiles), kinds)
         totals = self.builder.hold_all(["total"] * len(tiles), summing, axes)
@@ -227,9 +227,9 @@ class Scans:
         call = Call("part_epoch", operands, (TileType(I64),))
         self.builder.let("mark", call, axes)
 
-    def _ask(self, scan: LookBackScan) -> None:
-        """Writes requests of what later programs will read, where a program's own elements are on their way already."""
-        ask_for_part(self.flat, self.evaluator.addresses, scan, wide=self.wide)
+    def _prefetch(self, scan: LookBackScan) -> None:
+        """Writes a prefetch of what a later program will read, behind the loads of the program's own elements."""
+        prefetch_block(self.flat, self.evaluator.addresses, scan, wide=self.wide)
 
     def _workspace(self, scan: LookBackScan) -> Expression:
         return Name(self.reductions.param_text(scan.workspace))

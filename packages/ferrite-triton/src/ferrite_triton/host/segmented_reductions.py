@@ -49,7 +49,7 @@ SORTED_WARP, MOST_WARPS = 128, 16
 LISTED, LISTING_WARPS = 256, 8
 """Rows that a program lists, and its warps: a row for each thread, and no share has fewer."""
 PREFETCHED = 1 << 16
-"""Bytes that a program asks for while rows are listed."""
+"""Bytes that a program prefetches while it bins rows."""
 REGISTERS, REGISTERS_OF_WIDE_HALVES = 80, 96
 """Registers of a thread that combines rows: enough for all rows that are on their way, and for 25 warps at once; for 21
 where each thread has eight elements of two bytes of every row, of which it keeps as many sums."""
@@ -70,7 +70,7 @@ class _Call:
         initial: as the device functions take it.
         compute: the type that is computed in.
         base: name of the tensor that destinations are before, "" where that is one number, ``initial``.
-        asking: how many programs ask for it while rows are listed.
+        prefetches: how many programs prefetch it while they bin rows.
         shapes: what is chosen for how many rows; see `shapes_for`.
         scratch: the tensors that only these kernels know.
     """
