@@ -335,12 +335,13 @@ def test_files_that_pages_name_exist():
 def test_rules_of_fusion_that_pages_name_exist():
     """The scheduler's README lists the rules that the code has, and no page names another."""
     folder = NOXFILE.PACKAGES["scheduler"].folder
-    fusion = "".join(map(text_of, (folder / "src" / "ferrite_scheduler" / "fusion").glob("*.py")))
-    numbers = set(re.findall(r'"([FP]\d\d)"', fusion))
+    modules = [*(folder / "src" / "ferrite_scheduler").glob("fusion/*.py")]
+    modules.append(folder / "src" / "ferrite_scheduler" / "model" / "norm_rules.py")
+    numbers = set(re.findall(r'"([FNP]\d\d)"', "".join(map(text_of, modules))))
     assert numbers
     rows = [line for line in text_of(folder / "README.md").splitlines() if line.startswith("| ")]
-    assert numbers == set(re.findall(r"\b[FP]\d\d\b", "\n".join(row.split("|")[1] for row in rows)))
-    other = re.compile(rf"\b(?!{'|'.join(sorted(numbers))})[FP]\d\d\b")
+    assert numbers == set(re.findall(r"\b[FNP]\d\d\b", "\n".join(row.split("|")[1] for row in rows)))
+    other = re.compile(rf"\b(?!{'|'.join(sorted(numbers))})[FNP]\d\d\b")
     assert not [(page.name, each) for page in pages() for each in other.findall(said_of(page))]
 
 

@@ -162,7 +162,9 @@ def test_images_with_gaps_are_not_asked_for(asked: Ranges) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "pieces"), [(torch.bfloat16, 2), (torch.float32, 5)])
-def test_programs_that_bin_rows_prefetch_what_destinations_are_before(dtype: torch.dtype, pieces: int, asked: Ranges) -> None:
+def test_programs_that_bin_rows_prefetch_what_destinations_are_before(
+    dtype: torch.dtype, pieces: int, asked: Ranges
+) -> None:
     base, rows = torch.randn(1300, 64).to(dtype), torch.randn(600, 64).to(dtype)
     index = torch.randint(1300, (600,))
     call = compiled(lambda *a: a[0].index_add(0, a[1], a[2]))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from checks import check
 from ferrite_ir import parse_graph
-from ferrite_scheduler import Policy, Schedule, Target, schedule
+from ferrite_scheduler import Policy, Schedule, Target, explain, parse_schedule, schedule
+from ferrite_scheduler.fusion.boundaries import boundaries
+from ferrite_scheduler.model.norm_rules import NORM_RULES
 from ferrite_scheduler.model.schedule import CallExtern, Free, Keep, Kernel, Launch, Reuse
 from ferrite_scheduler.refinements.register_norms import slots_of, spans_of
 
@@ -115,8 +119,38 @@ def test_other_norms_are_read_again() -> None:
         assert "register_norm" not in forms(check(text, policy=policy))
     assert "register_norm" not in forms(planned(norm((2, 24, 8, 8), 4))), "a block has more channels"
     assert "register_norm" not in forms(planned(norm((2, 80, 8, 8), 40))), "a block has too many groups"
-    mirrored = f"add({SCALED}, cast.f32(x[n, k, h, 7 - w]))"
-    assert "register_norm" not in forms(check(norm((2, 80, 8, 8), 4, mirrored), policy=SMALL)), "other elements"
+    assert "register_norm" not in forms(check(norm((2, 80, 8, 8), 4, MIRRORED), policy=SMALL)), "other elements"
+
+
+MIRRORED = f"add({SCALED}, cast.f32(x[n, k, h, 7 - w]))"
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "rule", "numbers"),
+    [
+        (norm((2, 24, 8, 8), 4), {}, "N02", {}),
+        (norm((2, 80, 8, 8), 4, MIRRORED), {}, "N03", {}),
+        (norm((2, 80, 8, 8), 4, dtype="u8"), {}, "N04", {}),
+        (norm((2, 80, 8, 8), 40), {}, "N05", {"group": 2, "needed": 4, "image": 80, "block": 32}),
+        (norm((2, 80, 8, 12), 4), {}, "N06", {"positions": 32, "needed": 64}),
+        (norm((2, 80, 8, 8), 4), {"processors": 1}, "N07", {"programs": 2, "multiprocessors": 1}),
+        (norm((2, 80, 8, 8), 4), {"norm_words": 1}, "N07", {"words": 6, "limit": 1}),
+    ],
+)
+def test_why_a_norm_is_three_kernels(text: str, changes: dict[str, int], rule: str, numbers: dict[str, int]) -> None:
+    thresholds = {name: value for name, value in changes.items() if name != "processors"}
+    target = Target(processors=changes.get("processors", 132))
+    found = planned(text, replace(SMALL, **thresholds), target)
+    assert "register_norm" not in forms(found)
+    (decision,) = (each for each in found.decisions if each.rule in NORM_RULES)
+    assert (decision.first, decision.second, decision.rule, dict(decision.numbers)) == ("mean", "y", rule, numbers)
+    assert f"mean with y: refused by {rule}: {decision.description}" in explain(found, "mean", "y")
+    assert any(f"{rule}, {NORM_RULES[rule]}: {decision.reason}" in str(each) for each in boundaries(found))
+    assert str(parse_schedule(str(found))) == str(found)
+
+
+def test_that_a_norm_is_one_kernel_is_explained() -> None:
+    assert "mean with y: images are read once" in explain(planned(norm((2, 80, 8, 8), 4)), "mean", "y")
 
 
 def test_images_of_too_many_parts_are_read_again() -> None:
@@ -149,6 +183,7 @@ def test_what_is_overwritten_before_the_images_are_read_again_keeps_three_kernel
 }}"""
     found = check(text, policy=SMALL)
     assert "register_norm" not in forms(found)
+    assert [decision.rule for decision in found.decisions if decision.rule in NORM_RULES] == ["N01"]
     plain = text.replace(" mutates (weight: w)", "").replace("w[k])\n}", "weight[k])\n}")
     lines = [line for line in plain.splitlines() if " = update set " not in line]
     assert forms(check("\n".join(lines), policy=SMALL)) == ["register_norm"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ferrite_ir.language.graph import Definition, Extern, Origin, names_read
 from ferrite_scheduler.model.launch_rules import LAUNCH_RULES
+from ferrite_scheduler.model.norm_rules import NORM_RULES
 from ferrite_scheduler.model.schedule import Decision, Numbers, Schedule, with_numbers
 
 from .rules import LEGALITY, PROFITABILITY
@@ -15,7 +16,7 @@ KEPT = 3
 """Refusals that one boundary tells, the last ones: they were about what the kernels had become."""
 
 _FUSION = {rule.number: rule.title for rule in (*LEGALITY, *PROFITABILITY)} | {"F09": "no path through a third kernel"}
-_TITLES = _FUSION | LAUNCH_RULES
+_TITLES = _FUSION | NORM_RULES | LAUNCH_RULES
 
 
 @dataclass(frozen=True, slots=True)

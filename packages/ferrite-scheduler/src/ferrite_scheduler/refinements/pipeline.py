@@ -25,7 +25,8 @@ from .reverse_traversal import reverse_traversal
 class Ordered:
     """Kernels and calls in execution order, with the graph that they carry out.
 
-    ``released`` are inputs whose storage is freed after their last use; ``decisions`` tell what shares launches.
+    ``released`` are inputs whose storage is freed after their last use; ``decisions`` tell
+    which norms are one kernel, and what shares launches.
     """
 
     work: Sequence[Work]
@@ -57,7 +58,7 @@ REFINEMENTS: tuple[Refinement, ...] = (
     Refinement(
         "register_norms",
         "programs that hold elements in registers until the moments of their groups are known read images once",
-        lambda plan, target, policy: replace(plan, work=merge_norms(plan.work, plan.dependences, target, policy)),
+        lambda plan, target, policy: _with_norms(plan, *merge_norms(plan.work, plan.dependences, target, policy)),
     ),
     Refinement(
         "prefetches",
@@ -95,6 +96,10 @@ REFINEMENTS: tuple[Refinement, ...] = (
 def _with_workspaces(plan: Ordered) -> Ordered:
     work, graph, dependences = with_workspaces(plan.work, plan.graph, plan.dependences)
     return replace(plan, work=work, graph=graph, dependences=dependences)
+
+
+def _with_norms(plan: Ordered, work: Sequence[Work], decisions: Sequence[Decision]) -> Ordered:
+    return replace(plan, work=work, decisions=(*plan.decisions, *decisions))
 
 
 def _combined(plan: Ordered, policy: Policy) -> Ordered:

@@ -30,12 +30,13 @@ from ferrite_ir.language.ops import RANDOM, REQUIREMENTS
 from ferrite_ir.language.scalar import Scalar, postorder, substitute_dims
 from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.analysis.dependences import Dependences
+from ferrite_scheduler.fusion.rules import refuse
 from ferrite_scheduler.kernels.kernel_names import kernel_name
 from ferrite_scheduler.memory.host_steps import Work
 from ferrite_scheduler.model.forms import Form, LoopedReduction, PersistentReduction, Pointwise, RegisterNorm
 from ferrite_scheduler.model.group_blocks import COLUMNS, slots_of, spans_of
 from ferrite_scheduler.model.intermediates import fresh_dim
-from ferrite_scheduler.model.schedule import Axis, Kernel, Param
+from ferrite_scheduler.model.schedule import Axis, Decision, Kernel, Param
 from ferrite_scheduler.model.target import Policy, Target
 
 from .affine_factors import join_factors
@@ -51,18 +52,45 @@ REDUCING = (LoopedReduction, PersistentReduction)
 Positions: TypeAlias = "dict[Dim, Index]"
 
 
-def merge_norms(work: Sequence[Work], dependences: Dependences, target: Target, policy: Policy) -> list[Work]:
-    """Returns the work with the three kernels of each group norm made one, where that can be and pays."""
+class _Apart(Exception):
+    """Three kernels that stay three, for a reason.
+
+    Attributes:
+        rule: its number in `NORM_RULES`.
+        refusal: the reason.
+    """
+
+    def __init__(self, rule: str, reason: str, **numbers: int) -> None:
+        super().__init__(rule)
+        self.rule, self.refusal = rule, refuse(reason, **numbers)
+
+
+def merge_norms(
+    work: Sequence[Work], dependences: Dependences, target: Target, policy: Policy
+) -> tuple[list[Work], tuple[Decision, ...]]:
+    """Returns the work with the three kernels of each norm made one, where that can be and pays, and what was decided.
+
+    A decision names the moments and the result.
+    """
     if not policy.grid_reductions or not policy.register_norms:
-        return list(work)
+        return list(work), ()
     found: list[Work | None] = list(work)
+    decisions: list[Decision] = []
     for position, item in enumerate(work):
         norm = _norm_of(position, item, work, dependences)
-        held = None if norm is None else _merged(norm, target, policy)
-        if norm is not None and held is not None:
-            found[norm.positions[0]] = found[norm.positions[1]] = None
-            found[norm.positions[2]] = held
-    return [item for item in found if item is not None]
+        if norm is None:
+            continue
+        names = norm.moments.results[0].name, norm.points.stored[0]
+        try:
+            merged = _merged(norm, work, dependences, target, policy)
+        except _Apart as apart:
+            refusal = apart.refusal
+            decisions.append(Decision(*names, False, apart.rule, refusal.reason, refusal.numbers))
+            continue
+        found[norm.positions[0]] = found[norm.positions[1]] = None
+        found[norm.positions[2]] = merged
+        decisions.append(Decision(*names, True, "", "images are read once"))
+    return [item for item in found if item is not None], tuple(decisions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +146,6 @@ def _norm_of(position: int, item: Work, work: Sequence[Work], dependences: Depen
         return None
     points = work[third]
     assert isinstance(points, Kernel)
-    read = {dependences.storage[name] for kernel in (item, groups) for name in _reads(kernel)}
-    between = (work[p] for p in range(position + 1, third) if p != second)
-    if any(not read.isdisjoint(_overwritten(other, dependences)) for other in between):
-        return None
     later = {name for p in others if p != third for name in _reads(work[p])}
     kept = tuple(name for name in groups.stored if name in later or name in dependences.kept)
     return _Norm((position, second, third), item, groups, points, kept)
@@ -187,12 +211,23 @@ def _points_in(kernel: Kernel) -> int:
     return math.prod(int(axis.size) for axis in kernel.axes)
 
 
-def _merged(norm: _Norm, target: Target, policy: Policy) -> Kernel | None:
-    """Returns one kernel in the place of three, or None where their dims do not fit or it would not pay."""
-    dims = _common_dims(norm)
-    if dims is None:
-        return None
-    parts, groups, points, axes = dims
+def _require_unchanged(norm: _Norm, work: Sequence[Work], dependences: Dependences) -> None:
+    """Raises `_Apart` if something between the kernels writes to what they read, which one kernel reads later."""
+    first, second, third = norm.positions
+    read = {dependences.storage[name] for kernel in (norm.parts, norm.groups) for name in _reads(kernel)}
+    between = (work[position] for position in range(first + 1, third) if position != second)
+    if any(not read.isdisjoint(_overwritten(other, dependences)) for other in between):
+        raise _Apart("N01", "something between them writes to what they read")
+
+
+def _merged(norm: _Norm, work: Sequence[Work], dependences: Dependences, target: Target, policy: Policy) -> Kernel:
+    """Returns one kernel in the place of three.
+
+    Raises:
+        _Apart: that cannot be, or would not pay.
+    """
+    _require_unchanged(norm, work, dependences)
+    parts, groups, points, axes = _common_dims(norm)
     reduction, moments = norm.reduction, norm.moments
     images, x, r = axes[:-2], axes[-2], axes[-1]
     grid = (*(dim for axis in images for dim in axis.dims), x.dims[0])
@@ -208,8 +243,6 @@ def _merged(norm: _Norm, target: Target, policy: Policy) -> Kernel | None:
     homes |= {name: _placed(home, points) for name, home in norm.points.homes.items()}
     params = _params(norm)
     form = _form_of(merged, axes, params, target, policy)
-    if form is None:
-        return None
     stored = (*norm.kept, *norm.points.stored)
     return Kernel(kernel_name(form, definitions), form, axes, definitions, homes, stored, params)
 
@@ -253,8 +286,12 @@ def _placed(home: Sequence[Index], positions: Positions) -> tuple[Index, ...]:
 # --- the dims of one kernel for those of three ------------------------------------------------------------------------
 
 
-def _common_dims(norm: _Norm) -> tuple[Positions, Positions, Positions, tuple[Axis, ...]] | None:
-    """Returns what the dims of the three kernels are over the axes of one, and these; None where they do not fit."""
+def _common_dims(norm: _Norm) -> tuple[Positions, Positions, Positions, tuple[Axis, ...]]:
+    """Returns what the dims of the three kernels are over the axes of one, and these.
+
+    Raises:
+        _Apart: they do not fit.
+    """
     moments = norm.moments
     state = moments.bodies[0]
     home = norm.parts.homes[state.source]
@@ -262,12 +299,12 @@ def _common_dims(norm: _Norm) -> tuple[Positions, Positions, Positions, tuple[Ax
     of_parts = _solved(zip(home, _placed(state.indices, split), strict=True))
     x_axis = norm.parts.axes[-2]
     if of_parts is None or norm.parts.reduction is None or x_axis.name != "x" or not {*x_axis.dims} <= of_parts.keys():
-        return None
+        raise _Apart("N02", "the dims of the parts do not follow from those of the groups")
     grid = [dim for old in moments.dims for dim in _counted(split[old]) or ()]
     reduced = [dim for old in moments.reduction_dims for dim in _counted(split[old]) or ()]
     group, member = (*(_counted(_flat(x_axis.dims, of_parts)) or ()), None, None)[:2]
     if group not in grid or member not in reduced or len(_flat(x_axis.dims, of_parts).terms) != 2:
-        return None
+        raise _Apart("N02", "no axis of the kernel that reduces positions counts over groups and their channels alone")
     parts_dims = [dim for dim in reduced if dim is not member]
     images = [dim for dim in grid if dim is not group]
     own = norm.parts.reduction.dims
@@ -279,11 +316,11 @@ def _common_dims(norm: _Norm) -> tuple[Positions, Positions, Positions, tuple[Ax
     groups = {dim: substitute(index, new) for dim, index in split.items()}
     parts = {dim: substitute(index, new) for dim, index in of_parts.items()} | {dim: positions[dim] for dim in own}
     if not {dim for axis in norm.parts.axes for dim in axis.dims if dim.size != 1} <= parts.keys():
-        return None
+        raise _Apart("N02", "the dims of the parts do not follow from those of the groups")
     points = _dims_of_points(norm, groups, parts, position)
     counted = math.prod(int(dim.size) for dim in (*images, group, member, position))
     if points is None or counted != _points_in(norm.parts):
-        return None
+        raise _Apart("N03", "the result reads other elements than the moments do, or moments of another group")
     axes = [Axis("y", tuple(Dim(f"y{n}", dim.size) for n, dim in enumerate(images)))] if images else []
     return parts, groups, points, (*axes, Axis("x", (x0, x1)), Axis("r", (position,)))
 
@@ -391,8 +428,12 @@ def _cut(position: Index, dims: Sequence[Dim]) -> Positions:
 
 def _form_of(
     moments: Reduction, axes: tuple[Axis, ...], params: tuple[Param, ...], target: Target, policy: Policy
-) -> RegisterNorm | None:
-    """Returns how many positions (a power of two) of how many channels a program holds; None where it does not pay."""
+) -> RegisterNorm:
+    """Returns how many positions (a power of two) of how many channels a program holds.
+
+    Raises:
+        _Apart: there is no kernel for that, or it would not pay.
+    """
     x, reduction = axes[-2], axes[-1]
     position = reduction.dims[0]
     (body,) = bodies_of(moments)
@@ -403,20 +444,25 @@ def _form_of(
     lies_beside = [atom for atom, step in channel.terms if step == 1] == [x.dims[1]]
     element = images.dtype.bytes
     if not lies_beside or element not in (2, 4) or body.dtype.compute is not F32:
-        return None
-    if int(x.dims[1].size) < policy.norm_members or int(x.size) < COLUMNS:
-        return None
+        raise _Apart("N04", "the channels of an element do not lie side by side, or are of another type")
+    members, channels = int(x.dims[1].size), int(x.size)
+    if members < policy.norm_members or channels < COLUMNS:
+        raise _Apart(
+            "N05", "too few channels", group=members, needed=policy.norm_members, image=channels, block=COLUMNS
+        )
     count = min(int(reduction.size) & -int(reduction.size), policy.norm_points)
     rows = math.prod(int(axis.size) for axis in axes[:-2]) * int(reduction.size)
     blocks = -(-int(x.size) // COLUMNS)
     while count > policy.norm_least_points and rows // count * blocks < policy.norm_programs * target.processors:
         count //= 2
     if count < policy.norm_least_points:
-        return None
-    sizes = int(x.dims[1].size), int(x.size)
-    parts = int(reduction.size) // count * spans_of(*sizes)
-    if parts > target.processors or parts * slots_of(*sizes) > policy.norm_words:
-        return None
+        raise _Apart("N06", "parts of whole images are too short", positions=count, needed=policy.norm_least_points)
+    parts = int(reduction.size) // count * spans_of(members, channels)
+    words = parts * slots_of(members, channels)
+    if parts > target.processors:
+        raise _Apart("N07", "more programs than multiprocessors", programs=parts, multiprocessors=target.processors)
+    if words > policy.norm_words:
+        raise _Apart("N07", "a program would wait for too many words", words=words, limit=policy.norm_words)
     return RegisterNorm(count, COLUMNS)
 
 
