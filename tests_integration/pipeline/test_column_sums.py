@@ -12,8 +12,8 @@ from torch import Tensor
 
 from against_eager import assert_all_close, compiled, devices, gradients, own_only, widened
 
-# Rows that divide into runs for the processors of an H200, and some that do not.
-OPTIONS = {"fallback": False, "verify": True, "policy": {"run_minimum": 1 << 14}}
+# Rows that divide into chunks for the processors of an H200, and some that do not.
+OPTIONS = {"fallback": False, "verify": True, "policy": {"chunk_minimum": 1 << 14}}
 
 
 def layer_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from ferrite_scheduler.model.forms import RowColumnReduction
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.simulation.simulator import simulate
 
-POLICY = Policy(run_minimum=200, run_columns=2)
+POLICY = Policy(chunk_minimum=200, chunk_columns=2)
 TARGET = Target(name="two processors", processors=2)
 
 NORM_BACKWARD = """
@@ -118,7 +118,7 @@ def test_sums_left_without_rows_become_kernels_over_columns():
 
 
 def test_wide_rows_that_do_not_fit_stay_apart():
-    narrow = Policy(run_minimum=200, run_columns=2, run_bytes=64)
+    narrow = Policy(chunk_minimum=200, chunk_columns=2, chunk_bytes=64)
     found = check(NORM_BACKWARD.format(rows=24), TARGET, narrow)
     assert not any(column_reductions(found))
     assert any(decision.rule == "F10" for decision in found.decisions)
@@ -130,14 +130,14 @@ def test_small_matrices_are_summed_as_before():
 
 
 def test_the_policy_says_how_many_programs_share_the_rows():
-    policy = Policy(run_minimum=200, run_columns=2, run_programs=4, run_rows=3)
+    policy = Policy(chunk_minimum=200, chunk_columns=2, chunk_programs=4, chunk_rows=3)
     assert chunk_of(kernel_of(check(NORM_BACKWARD.format(rows=24), TARGET, policy), "dx")) == 3
 
 
-def test_shorter_rows_are_shared_among_more_programs_as_long_as_runs_are_long():
-    policy = Policy(run_minimum=1 << 20)
+def test_shorter_rows_are_shared_among_more_programs_as_long_as_chunks_are_long():
+    policy = Policy(chunk_minimum=1 << 20)
 
-    def runs(rows, columns):
+    def chunks(rows, columns):
         text = f"""
         graph @f(x: bf16[{rows}, {columns}]) -> (dx, db) {{
           s: f32[{rows}]          = reduce sum [i < {rows} | c < {columns}] cast.f32(x[i, c])
@@ -146,8 +146,8 @@ def test_shorter_rows_are_shared_among_more_programs_as_long_as_runs_are_long():
         }}"""
         return rows // chunk_of(kernel_of(schedule(parse_graph(text), Target(), policy), "dx"))
 
-    assert [runs(65536, columns) for columns in (768, 1024, 2048, 4096, 8192)] == [1024, 1024, 512, 256, 128]
-    assert [runs(rows, 768) for rows in (32768, 16384, 8192)] == [512, 256, 256], "fewer sums are worth less memory"
+    assert [chunks(65536, columns) for columns in (768, 1024, 2048, 4096, 8192)] == [1024, 1024, 512, 256, 128]
+    assert [chunks(rows, 768) for rows in (32768, 16384, 8192)] == [512, 256, 256], "fewer sums are worth less memory"
 
 
 ANY_ROWS = """
@@ -160,9 +160,9 @@ graph @f(g: f32[n, 2, 6], x: f32[n, 2, 6], scale: f32[n, 2], w: f32[6]) -> (dx, 
 
 
 @pytest.mark.parametrize("hint", [2, 4096])
-def test_any_number_of_rows_is_cut_into_as_many_runs(hint):
+def test_any_number_of_rows_is_cut_into_as_many_chunks(hint):
     graph = parse_graph(ANY_ROWS.format(hint=hint))
-    found = schedule(graph, TARGET, Policy(run_minimum=1 << 17, run_columns=2))
+    found = schedule(graph, TARGET, Policy(chunk_minimum=1 << 17, chunk_columns=2))
     assert column_reductions(found)[0] == ["dw_part", "db_part"]
     first = kernel_of(found, "dx")
     assert first.form == RowColumnReduction(4), "two programs on each of two processors"
@@ -182,5 +182,5 @@ def test_any_number_of_rows_is_cut_into_as_many_runs(hint):
 
 def test_a_few_rows_at_hand_say_nothing_of_the_rows_to_come():
     """Where even several thousand rows would be found in the cache again, nothing is gained."""
-    found = schedule(parse_graph(ANY_ROWS.format(hint=2)), TARGET, Policy(run_minimum=1 << 20, run_columns=2))
+    found = schedule(parse_graph(ANY_ROWS.format(hint=2)), TARGET, Policy(chunk_minimum=1 << 20, chunk_columns=2))
     assert not any(column_reductions(found))

@@ -90,7 +90,7 @@ def test_schedules_of_drawn_graphs_parse_back(name: str, seed: int, length: int)
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_all_that_a_kernel_has_parses_back(name: str) -> None:
-    found = schedule(parse_graph(GRAPHS[name]), policy=Policy(run_minimum=1))
+    found = schedule(parse_graph(GRAPHS[name]), policy=Policy(chunk_minimum=1))
     again = reparsed(found)
     assert again.steps == found.steps
     assert again.decisions == found.decisions
@@ -113,7 +113,7 @@ def test_all_that_a_kernel_has_parses_back(name: str) -> None:
 
 def test_the_graphs_above_have_the_forms_that_they_stand_for() -> None:
     """Else the test before this one says nothing of them."""
-    policy = Policy(run_minimum=1)
+    policy = Policy(chunk_minimum=1)
     forms = {k.form.name for text in GRAPHS.values() for k in schedule(parse_graph(text), policy=policy).kernels}
     assert {"combo", "contraction", "grid_reduction", "look_back", "looped", "pointwise", "row_column"} <= forms
     versions = schedule(parse_graph(GRAPHS["two versions"])).kernels

@@ -65,7 +65,7 @@ class Cluster:
         along, across: in a reduction cluster, bytes of full-level accesses contiguous along the reduction, or along the
         grid.
         rows: in a reduction cluster, the number of distinct full-level loads from memory.
-        runs: in how many runs its rows are cut, each for one program, for column reductions; 0 without any.
+        chunks: in how many chunks its rows are cut, each for one program, for column reductions; 0 without any.
         columns: the number of column reductions.
         inner: length of the blocks of a row that are reduced by themselves; 0 without any.
         stage: which stage of what group of reductions in two forms it makes, None for none; see `Dependences.stages`.
@@ -89,7 +89,7 @@ class Cluster:
     along: int = 0
     across: int = 0
     rows: int = 0
-    runs: int = 0
+    chunks: int = 0
     columns: int = 0
     inner: int = 0
     stage: Stage | None = None
@@ -185,7 +185,7 @@ def cluster_of(node: Node, dependences: Dependences) -> Cluster:
     cluster.first = cluster.last = node.number
     cluster.stage = dependences.stages.get(node.number)
     if isinstance(definition, ColumnReduction):
-        cluster.runs, cluster.columns = definition.runs, 1
+        cluster.chunks, cluster.columns = definition.chunks, 1
     if kinds:
         _tally_all(cluster, cluster)
     return cluster
@@ -238,7 +238,7 @@ def absorb(owner: Cluster, guest: Cluster, placement: Placement) -> None:
         owner.updated[storage] = (placement.moved(access), number)
     owner.kinds |= guest.kinds
     owner.ops += guest.ops
-    owner.runs = max(owner.runs, guest.runs)
+    owner.chunks = max(owner.chunks, guest.chunks)
     owner.columns += guest.columns
     owner.stage = owner.stage or guest.stage
     owner.inner = max(owner.inner, guest.inner, block_length(owner, guest, placement))

@@ -45,8 +45,8 @@ def form_of(cluster: Cluster, dependences: Dependences, policy: Policy) -> Form:
 
 
 def _reduction_form(cluster: Cluster, dependences: Dependences, policy: Policy) -> Form:
-    if cluster.runs:
-        return forms.RowColumnReduction(cluster.runs)
+    if cluster.chunks:
+        return forms.RowColumnReduction(cluster.chunks)
     if cluster.inner:
         return forms.PersistentReduction(cluster.inner)
     if is_symbolic(cluster.reduction):
@@ -97,11 +97,11 @@ def is_persistent_alone(cluster: Cluster, dependences: Dependences, policy: Poli
 
 
 def holds_columns(cluster: Cluster, live: int, policy: Policy) -> bool:
-    """Returns whether a row with ``live`` values alive at once, accumulators included, fits a program that runs."""
+    """Returns whether a row with ``live`` values alive at once, accumulators included, fits a program that takes rows in turn."""
     if is_symbolic(cluster.reduction):
         return False
     width = next_power_of_two(cluster.reduction)
-    return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.run_bytes
+    return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.chunk_bytes
 
 
 def longest_line(scans: Iterable[Scan], policy: Policy) -> int:

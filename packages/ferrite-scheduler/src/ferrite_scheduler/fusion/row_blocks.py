@@ -46,7 +46,7 @@ def block_of(owner: Cluster, guest: Cluster) -> int:
 
     The guest is pointwise, and nothing has cut the rows before.
     """
-    if owner.kinds != {"reduction"} or guest.kinds or owner.inner or owner.runs or not guest.grid:
+    if owner.kinds != {"reduction"} or guest.kinds or owner.inner or owner.chunks or not guest.grid:
         return 0
     if is_symbolic(owner.reduction) or is_symbolic(owner.grid) or is_symbolic(guest.grid):
         return 0

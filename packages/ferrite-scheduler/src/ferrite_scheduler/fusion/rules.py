@@ -165,11 +165,11 @@ def _directions(proposal: Proposal) -> Refusal | None:
 
 def _runs(proposal: Proposal) -> Refusal | None:
     owner, guest, placement = proposal.owner, proposal.guest, proposal.placement
-    if not (owner.runs or guest.runs):
+    if not (owner.chunks or guest.chunks):
         return None
-    if owner.runs and guest.runs and owner.runs != guest.runs:
-        return refuse("their rows are cut into runs of different lengths", first=owner.runs, second=guest.runs)
-    if guest.runs and placement is not None and placement.back is not None:
+    if owner.chunks and guest.chunks and owner.chunks != guest.chunks:
+        return refuse("their rows are cut into chunks of different lengths", first=owner.chunks, second=guest.chunks)
+    if guest.chunks and placement is not None and placement.back is not None:
         return refuse("the rows of a column reduction would be taken in another order")
     if owner.updated or guest.updated:
         return refuse("a kernel with column reductions updates nothing in place")
@@ -192,7 +192,7 @@ def _blocks(proposal: Proposal) -> Refusal | None:
         return refuse("rows are cut into blocks for what has a point for each where they are small", block=block)
     if block & (block - 1):
         return refuse("blocks of a row are reduced with it if their length is a power of two", block=block)
-    if owner.updated or guest.updated or owner.runs or guest.runs:
+    if owner.updated or guest.updated or owner.chunks or guest.chunks:
         return refuse("a kernel that reduces blocks of rows sums no columns and updates nothing in place", block=block)
     for cluster in (owner, guest):
         other = other_combine(cluster, proposal.dependences)
@@ -242,7 +242,7 @@ def _stays_persistent(proposal: Proposal) -> bool:
     live = live_tiles(owner)
     if guest.kinds or (proposal.placement is not None and proposal.placement.full):
         live += _fresh_rows(proposal)
-    if owner.runs or guest.runs:
+    if owner.chunks or guest.chunks:
         return holds_columns(owner, live + owner.columns + guest.columns, proposal.policy)
 
     def again() -> bool:

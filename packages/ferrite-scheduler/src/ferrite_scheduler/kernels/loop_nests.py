@@ -235,7 +235,7 @@ def _traffic(
             yield _over_cluster(node.stores.known, member, cluster.reduction), node.stores.bytes, True
             continue
         if isinstance(node.definition, ColumnReduction):
-            continue  # stored once per run
+            continue  # stored once per chunk
         for name, home in zip(node.result_names, node.homes, strict=True):
             if name in stored:
                 yield _over_cluster(home[1], member, cluster.reduction), cluster.made_bytes[name], True
@@ -422,7 +422,7 @@ def _home_indices(node: Node, mapping: dict[Dim, Index], rewritten: Computed, la
 
 
 def _run_indices(reduction: ColumnReduction, mapping: dict[Dim, Index], layout: Layout) -> tuple[Index, ...]:
-    """Returns where a column reduction has the share of a run: the number of the run, and the column.
+    """Returns where a column reduction has the sum of a chunk: the number of the chunk, and the column.
 
     Raises:
         Misfit: the kernel takes the rows in another order.

@@ -13,9 +13,9 @@ from ferrite_ir.language.scalar import Scalar, apply, cast, const
 class ColumnReduction(Reduction):
     """The first stage of a column reduction, computed by a kernel over rows; see `fused_columns`.
 
-    In a graph it is the `Reduction` that it looks like, with dims ``(run, columns…)`` and one reduction dim, the rows
-    of a run. In a kernel ``dims`` are the grid dims (the rows) and ``reduction_dims`` those of the reduction axis (the
-    columns): all points with the same home are combined.
+    In a graph it is the `Reduction` that it looks like, with dims ``(chunk, columns…)`` and one reduction dim, the
+    rows of a chunk. In a kernel ``dims`` are the grid dims (the rows) and ``reduction_dims`` those of the reduction
+    axis (the columns): all points with the same home are combined.
 
     Attributes:
         whole: the reduction that it is the first stage of, over all rows: no row is masked out there. None in a kernel.
@@ -30,8 +30,8 @@ class ColumnReduction(Reduction):
         return self.whole
 
     @property
-    def runs(self) -> int:
-        """Returns in how many runs the rows are cut."""
+    def chunks(self) -> int:
+        """Returns in how many chunks the rows are cut."""
         return int(self.results[0].type.shape[0])
 
 

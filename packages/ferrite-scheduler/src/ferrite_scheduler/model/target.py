@@ -82,23 +82,25 @@ class Policy:
         persistent_bytes: most bytes of values alive at once in one persistent tile row.
         persistent_column_bytes: the same for a column that is longer than ``persistent_elements_outer`` and held as a
             loop would load it again. Set: one warp holds a column of so many bytes without shared memory.
-        run_bytes: the same for a program that takes many rows one after the other and holds sums of their columns.
-        run_minimum: smallest matrix (bytes) whose column sums are computed along its rows: smaller ones are read from
-            the cache the second time.
-        run_columns: fewest columns of such a matrix.
-        run_programs: most programs per multiprocessor that its rows are shared among.
-        run_elements: elements of the rows that the programs of a multiprocessor take at once, which decides how many
+        chunk_bytes: the same for a program of a row-column reduction, which takes a chunk of rows one after the other
+            and holds partial sums of their columns.
+        chunk_minimum: smallest matrix (bytes) whose column sums are computed by the kernel that reads its rows: smaller
+            ones are read from the cache the second time.
+        chunk_columns: fewest columns of such a matrix.
+        chunk_programs: most programs per multiprocessor, each with a chunk of the rows.
+        chunk_elements: elements of the rows that the programs of a multiprocessor take at once, which decides how many
             there are: enough to keep its share of memory's bandwidth busy.
-        run_rows: fewest rows of a run where there are more than two programs per multiprocessor: each leaves a row of
-            partial sums.
-        run_filling: share of the programs wanted that there must be at least, so that runs end evenly. Set.
-        run_search: definitions that may depend on a column sum; more are taken as if everything did. Set: bounds the
+        chunk_rows: fewest rows of a chunk where there are more than two programs per multiprocessor: each leaves a row
+            of partial sums.
+        chunk_filling: share of the programs wanted that there must be at least; within it a number is taken with which
+            all chunks have equally many rows. Set.
+        chunk_search: definitions that may depend on a column sum; more are taken as if everything did. Set: bounds the
             time of scheduling.
-        run_tile: elements that a program takes at once at least, several rows where they are shorter. Set.
-        run_least_programs: programs of a multiprocessor that there are whatever the length of their runs. Set: one
-            waits for memory while another sums.
-        run_symbolic_rows: what a symbolic number of rows is at least taken for. Set: with few rows runs cost no more
-            launches than they save.
+        chunk_tile: elements that a program takes at once at least, several rows where they are shorter. Set.
+        chunk_least_programs: programs of a multiprocessor that there are however short their chunks. Set: one waits for
+            memory while another sums.
+        chunk_symbolic_rows: what a symbolic number of rows is at least taken for. Set: with few rows chunks cost no
+            more launches than they save.
         split_minimum: shortest reduction axis worth splitting over programs (elements).
         split_parts: most partial states for each result of a split reduction. Set: the second stage stays one tile.
         split_chunk: fewest points of a part. Set.
@@ -282,17 +284,17 @@ class Policy:
     heavy_scan_elements: int = 4096
     persistent_bytes: int = 64 * 1024
     persistent_column_bytes: int = 4096
-    run_bytes: int = 192 * 1024
-    run_minimum: int = 16 << 20
-    run_columns: int = 256
-    run_programs: int = 8
-    run_elements: int = 8192
-    run_rows: int = 64
-    run_filling: float = 0.7
-    run_search: int = 64
-    run_tile: int = 1024
-    run_least_programs: int = 2
-    run_symbolic_rows: int = 8192
+    chunk_bytes: int = 192 * 1024
+    chunk_minimum: int = 16 << 20
+    chunk_columns: int = 256
+    chunk_programs: int = 8
+    chunk_elements: int = 8192
+    chunk_rows: int = 64
+    chunk_filling: float = 0.7
+    chunk_search: int = 64
+    chunk_tile: int = 1024
+    chunk_least_programs: int = 2
+    chunk_symbolic_rows: int = 8192
     split_minimum: int = 256
     split_parts: int = 512
     split_chunk: int = 64
@@ -430,10 +432,10 @@ _LEAST = dict.fromkeys(
     (
         "processors", "warp_size", "registers", "bandwidth", "lane_operations", "program_bytes",
         "persistent_elements", "persistent_elements_outer",
-        "persistent_elements_again", "scan_elements", "heavy_scan_elements", "run_programs", "run_elements",
+        "persistent_elements_again", "scan_elements", "heavy_scan_elements", "chunk_programs", "chunk_elements",
         "programs_for_images", "max_kernel_params", "max_combo_params", "max_combo_parts", "max_kernel_ops",
         "max_tiled_axes", "horizontal_share", "uncoalesced_factor", "look_back_points", "grid_reduction_points",
-        "grid_reduction_rows", "segment_batch", "segment_prefetch", "run_least_programs", "run_tile", "split_chunk",
+        "grid_reduction_rows", "segment_batch", "segment_prefetch", "chunk_least_programs", "chunk_tile", "split_chunk",
         "split_symbolic_chunk", "split_parts", "stages_gain", "column_block", "narrow_column_block", "scan_part",
         "scan_column_part", "scan_parts", "typical_size",
         "reckoned_length", "reckoned_growth", "combo_shared_share", "hoisted_points",

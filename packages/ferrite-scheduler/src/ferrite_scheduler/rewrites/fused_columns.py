@@ -1,13 +1,16 @@
-"""Column sums that ride along with a kernel over rows: one read of memory for a row statistic and a column sum.
+"""Partial column reductions in a kernel over rows: memory is read once for a row statistic and a column sum.
 
-A sum over the rows of a matrix and whatever walks along its rows (a row statistic, a pointwise result) run in opposite
-directions. They still share a kernel if each program takes a *run* of neighbouring rows, one after the other, and
-keeps its share of every column sum in registers meanwhile. The shares lie in memory as ``[programs, columns]`` until a
-second stage combines them, so the result depends on no order of programs. The backward pass of a layer norm is the
-model: a gradient by row, and those of weight and bias by column.
+A sum over the rows of a matrix goes along its columns; a row statistic, or a pointwise result, along its rows. They
+still share a kernel if each program takes a *chunk* of neighbouring rows, one after the other, and meanwhile keeps a
+partial sum of every column in registers. The partial sums lie in memory as ``[programs, columns]`` until a second stage
+combines them, so the result depends on no order of programs. The backward pass of a layer norm is the model: a gradient
+by row, and those of weight and bias by column.
 
-A symbolic number of rows is cut into as many runs as keep a device busy, however many rows that leaves each: the last
-ones, or of few rows most, are short or empty, and leave sums of nothing.
+    rows 0..63    program 0: row statistics, and a row of partial sums |
+    rows 64..127  program 1: row statistics, and a row of partial sums | second stage: column sums
+
+A symbolic number of rows is cut into as many chunks as keep a device busy, however many rows each has then: the last
+chunks may be short or empty, and leave the neutral element.
 
 In the graph the first stage is a `Reduction` like that of any split reduction; `ColumnReduction` marks it.
 """
@@ -25,8 +28,8 @@ from ferrite_scheduler.model.target import Policy, Target
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
-    """How rows are cut into runs: their number, and whether all have equally many rows."""
+class Chunks:
+    """How rows are cut into chunks: their number, and whether all have equally many rows."""
 
     count: int
     exact: bool
@@ -34,7 +37,7 @@ class Runs:
 
 def find_column_sums(
     graph: Graph, types: dict[str, TensorType], target: Target, policy: Policy, settled: Collection[str] = ()
-) -> dict[str, Runs]:
+) -> dict[str, Chunks]:
     """Returns for each sum over rows, by its result, how to cut it, where something could share its read of them.
 
     Sums whose results are ``settled`` stay as they are.
@@ -48,12 +51,12 @@ def find_column_sums(
     for definition in graph.definitions:
         for name in names_read(definition):
             readers.setdefault(name, []).append(definition)
-    found: dict[str, Runs] = {}
+    found: dict[str, Chunks] = {}
     for reduction in sums:
         node = make_node(0, reduction, types, {})
-        runs = runs_of(reduction, node, target, policy)
-        if runs is not None and _has_company(reduction, node, makers, readers, policy):
-            found[reduction.results[0].name] = runs
+        chunks = chunks_of(reduction, node, target, policy)
+        if chunks is not None and _has_company(reduction, node, makers, readers, policy):
+            found[reduction.results[0].name] = chunks
     return found
 
 
@@ -61,10 +64,10 @@ def _is_column_sum(reduction: Reduction, policy: Policy) -> bool:
     columns = product(dim.size for dim in reduction.dims)
     if reduction.combine != "sum" or not is_static(columns) or not reduction.bodies[0].dtype.is_float:
         return False
-    return policy.run_columns <= columns and next_power_of_two(columns) <= policy.persistent_elements
+    return policy.chunk_columns <= columns and next_power_of_two(columns) <= policy.persistent_elements
 
 
-def runs_of(reduction: Reduction, node: Node, target: Target, policy: Policy) -> Runs | None:
+def chunks_of(reduction: Reduction, node: Node, target: Target, policy: Policy) -> Chunks | None:
     """Returns how to cut the rows of a column sum, or None if the sum is another way round, or small."""
     heavy = [touch for touch in node.loads if _is_heavy(touch, reduction, policy)]
     if not heavy or not all(_is_by_row(node, touch.known) for touch in heavy):
@@ -74,28 +77,30 @@ def runs_of(reduction: Reduction, node: Node, target: Target, policy: Policy) ->
         [dim.size for dim in reduction.reduction_dims],
     )
     if not is_static(rows):
-        return Runs(target.processors * policy.run_least_programs, exact=False)
+        return Chunks(target.processors * policy.chunk_least_programs, exact=False)
     for share in _shares(product(dim.size for dim in reduction.dims), policy):
         programs = target.processors * share
-        least = policy.run_rows if share > policy.run_least_programs else 1
-        for count in range(programs, int(programs * policy.run_filling), -1):
+        least = policy.chunk_rows if share > policy.chunk_least_programs else 1
+        for count in range(programs, int(programs * policy.chunk_filling), -1):
             if rows % count == 0 and rows // count >= least and cuts_evenly(rows // count, extents):
-                return Runs(count, exact=True)
+                return Chunks(count, exact=True)
     return None
 
 
 def _is_heavy(touch: Touch, reduction: Reduction, policy: Policy) -> bool:
     """Returns whether what a column sum reads is too large, or may be, to be found in the cache again."""
     rows = product(dim.size for dim in reduction.reduction_dims)
-    scale = 1 if is_static(rows) else max(1, policy.run_symbolic_rows / max(1, hint(rows)))
-    return touch.bytes * scale >= policy.run_minimum
+    scale = 1 if is_static(rows) else max(1, policy.chunk_symbolic_rows / max(1, hint(rows)))
+    return touch.bytes * scale >= policy.chunk_minimum
 
 
 def _shares(columns: int, policy: Policy) -> Iterator[int]:
     """Yields how many programs a multiprocessor may have, the most first: the shorter the rows, the more."""
-    share = max(1, min(policy.run_elements // max(policy.run_tile, next_power_of_two(columns)), policy.run_programs))
+    share = max(
+        1, min(policy.chunk_elements // max(policy.chunk_tile, next_power_of_two(columns)), policy.chunk_programs)
+    )
     yield share
-    while share > policy.run_least_programs:
+    while share > policy.chunk_least_programs:
         share //= 2
         yield share
 
@@ -106,7 +111,7 @@ def _is_by_row(node: Node, known: Iterable[tuple[int, int, int]]) -> bool:
 
 
 def cuts_evenly(chunk: int, reduced: Iterable[int]) -> bool:
-    """Returns whether runs of ``chunk`` points begin and end at the borders of dims of these sizes."""
+    """Returns whether chunks of ``chunk`` points begin and end at the borders of dims of these sizes."""
     inner = 1
     for size in reversed(tuple(reduced)):
         if chunk % inner and inner % chunk:
@@ -156,7 +161,7 @@ def _descendants(reduction: Reduction, readers: dict[str, list[Definition]], pol
             if id(reader) in found:
                 continue
             found.add(id(reader))
-            if len(found) > policy.run_search:
+            if len(found) > policy.chunk_search:
                 return None
             pending.extend(_result_names(reader))
     return found

@@ -43,7 +43,7 @@ from ferrite_scheduler.model.annotations import as_column_reduction
 from ferrite_scheduler.model.intermediates import fresh_dim, partial_value
 from ferrite_scheduler.model.target import Policy, Target
 
-from .fused_columns import Runs, cuts_evenly, find_column_sums
+from .fused_columns import Chunks, cuts_evenly, find_column_sums
 from .long_scans import parts_of, split_scan
 from .look_back import look_back_scan, looks_back
 from .merged_partials import combines_parts_of, merge_parts, readers_of_states
@@ -148,7 +148,7 @@ def prepare_reductions(graph: Graph, target: Target, policy: Policy, settled: Co
 def _prepared(
     definition: Definition,
     plans: dict[tuple[tuple[int, ...], ...], Plan],
-    columns: dict[str, Runs],
+    columns: dict[str, Chunks],
     types: dict[str, TensorType],
     lasting: Collection[str],
     target: Target,
@@ -166,9 +166,9 @@ def _prepared(
             if parts is not None:
                 return split_scan(definition, parts, types)
         case Reduction() if definition.results[0].name in columns:
-            runs = columns[definition.results[0].name]
-            chunk = ceildiv(product(dim.size for dim in definition.reduction_dims), runs.count)
-            first, second = split(definition, Plan(runs.count, chunk, exact=runs.exact), types)
+            chunks = columns[definition.results[0].name]
+            chunk = ceildiv(product(dim.size for dim in definition.reduction_dims), chunks.count)
+            first, second = split(definition, Plan(chunks.count, chunk, exact=chunks.exact), types)
             return as_column_reduction(first, definition), second
         case Reduction():
             plan = plans.get(_domain(definition))

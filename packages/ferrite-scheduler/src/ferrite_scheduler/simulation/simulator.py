@@ -238,7 +238,7 @@ class _Run:
         self.computed: set[tuple[str, int, tuple[int | None, ...]]] = set()
 
     def begin_columns(self) -> None:
-        """Writes what runs without rows leave in memory: sums of nothing."""
+        """Writes what chunks without rows leave in memory: sums of nothing."""
         results = [d.results[0] for d in self.kernel.body if isinstance(d, ColumnReduction)]
         for result in results:
             for home in product(*map(range, self.host.sizes(result.type.shape))):
@@ -437,7 +437,7 @@ def _attention(run: _Run, attend: Attend, grid: dict[Dim, int]) -> None:
 
 
 def _column_reduction(run: _Run, reduction: ColumnReduction, grid: dict[Dim, int]) -> None:
-    """Adds one row to the column reductions of its run; what lies in memory is complete after the last row."""
+    """Adds one row to the column reductions of its chunk; what lies in memory is complete after the last row."""
     name = reduction.results[0].name
     for full, state in _states(run, reduction, grid):
         point = Point(run.memory(), full, run.symbols)

@@ -164,8 +164,8 @@ def _name_of(atom: FloorDiv | Mod) -> str:
 
 
 def chunk_atom(space: Space) -> Hashable:
-    """Returns the key under which the number of a run of rows is known: the position along ``x`` over its length."""
+    """Returns the key under which the number of a chunk of rows is known: the position along ``x`` over its length."""
     rows = space.axis("x")
-    assert rows is not None, "a run without rows"
+    assert rows is not None, "a chunk without rows"
     number = floordiv(flat_dim(rows).index, space.chunk_length)
     return "atom", number.terms[0][0], ()
