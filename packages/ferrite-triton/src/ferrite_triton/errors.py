@@ -1,4 +1,4 @@
-"""What can go wrong while kernels are written."""
+"""Errors of code generation: what no kernel can be written for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configurations: what a kernel still leaves open when its text is fixed."""
+"""Configs: the block sizes, warps and pipeline stages that a kernel's text leaves open (Triton's `Config`)."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ class Launch:
     """Launches a kernel; tensor args are names, scalars names or numbers, sizes expressions.
 
     The first alternative whose conditions hold is launched instead, with the same arguments; nothing, where it has no
-    kernel. ``expected`` is the number
-    of the one that is expected to be (their number, if none is): the others are compiled when they are needed.
+    kernel. ``expected`` is the number of the one that is expected to be (their number, if none is): the others are
+    compiled when they are needed.
     """
 
     kernel: str

@@ -26,9 +26,8 @@ def _whole_columns(shape: Shape, row: int) -> tuple[tuple[int, int], ...]:
     """Returns how many columns lie beside each other in tiles that hold them whole, and their warps; best guess first.
 
     As many as one warp holds, but whole lines. What threads of several warps hold of a column they reduce through
-    shared
-    memory, which costs more than its reading: softmax of columns of 8 16-bit elements took 287 us with eight warps and
-    takes 47 with one on an H100.
+    shared memory, which costs more than its reading: softmax of columns of 8 16-bit elements took 287 us with eight
+    warps and takes 47 with one on an H100.
     """
     threads, held = shape.device.target.warp_size, _held_of_columns(shape)
     beside = shape.spec.facts.neighbours

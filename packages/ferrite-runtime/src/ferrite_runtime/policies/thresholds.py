@@ -1,8 +1,8 @@
 """Thresholds of config policies: which blocks, warps and stages a kernel gets first, by its sizes and facts.
 
 Defaults are the best of grids of configs on an H200 (decisions 0013 and 0020; ``benchmarks/kernels/config_grid.py``
-repeats them), but for those whose words give a reason: these were set by it. Sizes
-are in elements unless they are called bytes; "warps" are those of a program. Rates of a device stand in its descriptor.
+repeats them), but for those whose words give a reason: these were set by it. Sizes are in elements unless they are
+called bytes; "warps" are those of a program. Rates of a device stand in its descriptor.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Cluster:
         chunks: in how many chunks its rows are cut, each for one program, for column reductions; 0 without any.
         columns: the number of column reductions.
         inner: length of the blocks of a row that are reduced by themselves; 0 without any.
-        stage: which stage of what group of reductions in two forms it makes, None for none; see `Dependences.stages`.
+        stage: which stage of which multi-versioned reductions it makes, None for none; see `Dependences.stages`.
     """
 
     grid: int

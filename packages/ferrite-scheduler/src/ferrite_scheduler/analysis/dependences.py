@@ -17,7 +17,7 @@ from ferrite_ir.language.sizes import symbols_of
 from .nodes import Node
 
 Stage: TypeAlias = tuple[int, bool]
-"""The number of a group of reductions in two forms, and whether it is their second stage."""
+"""The number of a group of multi-versioned reductions, and whether it is their second stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Dependences:
         versions: for each storage that something writes in place, the names that share it.
         kept: names that outlive the graph.
         held: names of inputs that the caller holds: their memory is not freed after their last use.
-        stages: by node, of what group of reductions in two forms it is a stage, and which: such nodes share a kernel
+        stages: by node, of what group of multi-versioned reductions it is a stage, and which: such nodes share a kernel
             with their like, so that it can be left out for some sizes (see `multi_versioning`).
     """
 

@@ -2,8 +2,7 @@
 
 Each irreducible factor of a symbolic size is stood for by a large prime of its own. Products of sizes are then products
 of numbers, and because both factor in one way only, two numbers are equal, or divide each other, exactly if the sizes
-do
-for all values of their symbols. What the order of such numbers says holds for large sizes at most; decisions that
+do for all values of their symbols. What the order of such numbers says holds for large sizes at most; decisions that
 rest on it may only be matters of profitability, which `hinted` numbers serve better. Integers stand for themselves.
 """
 

@@ -97,7 +97,7 @@ def is_persistent_alone(cluster: Cluster, dependences: Dependences, policy: Poli
 
 
 def holds_columns(cluster: Cluster, live: int, policy: Policy) -> bool:
-    """Returns whether a row with ``live`` values alive at once, accumulators included, fits a program that takes rows in turn."""
+    """Returns whether a program that takes rows in turn holds one, with so many live values, accumulators included."""
     if is_symbolic(cluster.reduction):
         return False
     width = next_power_of_two(cluster.reduction)

@@ -1,14 +1,12 @@
 """Mixed-radix access maps: integer functions of one flat position that are sums of its digits.
 
-A *digit* ``(step, extent, coefficient)`` stands for ``coefficient * ((p // step) % extent)``. A tuple of digits,
-sorted by step and with neighbours that
-continue each other joined, is a canonical form of an access: it does not depend on how the iteration space was cut
-into dims, so that a reshaped use of a value is recognised by equality of plain tuples. Permutations of dims are the
-digit tuples that are *bijections*.
+A *digit* ``(step, extent, coefficient)`` stands for ``coefficient * ((p // step) % extent)``. A tuple of digits, sorted
+by step and with neighbours that continue each other joined, is a canonical form of an access: it does not depend on how
+the iteration space was cut into dims, so that a reshaped use of a value is recognised by equality of plain tuples.
+Permutations of dims are the digit tuples that are *bijections*.
 
 Everything here is integer arithmetic; symbolic sizes take part as numbers in general position (see `generic_sizes`).
-`None` stands
-for "not expressible".
+`None` stands for "not expressible".
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Which definitions become one kernel: a greedy walk over pairs that share a buffer, best saving first.
 
 Candidates are producer-consumer edges, neighbouring readers of one buffer, and neighbours that are small or update in
-place, so there are linearly many. Each pair
-names two definitions; by the time it is taken from the heap they may belong to larger clusters, and it is those that
-are judged. A pair refused only because of a path through a third kernel is tried again when one of its clusters has
-grown.
+place, so there are linearly many. Each pair names two definitions; by the time it is taken from the heap they may
+belong to larger clusters, and it is those that are judged. A pair refused only because of a path through a third kernel
+is tried again when one of its clusters has grown.
 """
 
 from __future__ import annotations

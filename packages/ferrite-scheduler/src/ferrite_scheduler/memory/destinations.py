@@ -1,4 +1,4 @@
-"""Loops with two buffers: the body of a loop writes what it carries over what was carried two turns ago.
+"""Double buffering of loops: the body writes what it carries over what was carried two turns ago.
 
 turn 1   a -> [0]         a is the caller's
 turn 2   [0] -> [1]

@@ -1,8 +1,8 @@
 """Sub-buffer allocation: short-lived buffers lie in a part of another one which holds nothing at that time.
 
-A large result that is made piece by piece, each piece computed elsewhere and then stored where it belongs, has
-sub-buffer for the pieces itself, in its rows that come later; and the rows of an operand that the last piece does not
-read are no more needed then. What wants a sub-buffer must begin as a buffer without contents (``aten.empty_strided``).
+A large result that is made in strips, each computed in a buffer of its own and then stored where it belongs, has room
+for the next strip itself, in rows that are still empty; and so have the rows of an operand that the last strip does not
+read. What is to lie in a sub-buffer must begin as a buffer without contents (``aten.empty_strided``).
 A part of another buffer holds nothing
 
 - from the time on after which nothing touches that part, or

@@ -1,4 +1,8 @@
-"""Annotations: definitions that say more than those of the graph, namely how the scheduler wants them laid out."""
+"""Annotations: definitions that also say how the scheduler wants them computed.
+
+Each is a subclass of the definition that it looks like, so that passes and the evaluator take it as that; `plain` and
+`unannotated` drop what it says besides.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ class RowResult(Loop):
 
 @dataclass(frozen=True, slots=True)
 class LookBackScan(Scan):
-    """A scan of which every program computes one part of a line, and waits for those before it; see `long_scans`.
+    """A scan by decoupled look-back: a program has one part of a line, and waits for those before it; see `look_back`.
 
     In a graph it is the `Scan` that it looks like, of ``where(true, operand, workspace)``: that is how it reads the
     workspace through which programs tell each other.
@@ -98,7 +102,7 @@ def sums_16_bit(operand: Scalar) -> bool:
 
 
 def as_scan(scan: LookBackScan) -> Scan:
-    """Returns the same scan without the mark."""
+    """Returns the same scan without the annotation."""
     return Scan(scan.results, scan.combine, scan.dims, scan.along, scan.bodies, scan.reverse, scan.origins)
 
 
@@ -116,7 +120,7 @@ def as_column_reduction(reduction: Reduction, whole: Reduction) -> ColumnReducti
 
 
 def as_reduction(reduction: ColumnReduction) -> Reduction:
-    """Returns the same reduction without the mark: a kernel over columns."""
+    """Returns the same reduction without the annotation: a kernel over columns."""
     return Reduction(
         reduction.results,
         reduction.combine,
@@ -128,7 +132,7 @@ def as_reduction(reduction: ColumnReduction) -> Reduction:
 
 
 def unannotated(graph: Graph) -> Graph:
-    """Returns the graph without marks, for all that is not about layout."""
+    """Returns the graph without annotations, for all that is not about layout."""
     if not any(isinstance(definition, (ColumnReduction, LookBackScan, RowResult)) for definition in graph.definitions):
         return graph
     return replace(graph, definitions=tuple(d if isinstance(d, SortedScatter) else plain(d) for d in graph.definitions))

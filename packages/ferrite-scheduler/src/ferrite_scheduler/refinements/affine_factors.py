@@ -1,4 +1,4 @@
-"""What is subtracted from elements, multiplied with them and added to them, as one factor and one sum of each channel.
+"""Folded affine steps: what elements are shifted and scaled by becomes one factor and one summand of each channel.
 
 A norm that is spelled ``(x - mean) * inverse * weight + bias`` takes three operations of each element and has a thread
 keep four numbers of each of its channels; as ``x * factor + shift`` it takes one, and two numbers. Its results are as

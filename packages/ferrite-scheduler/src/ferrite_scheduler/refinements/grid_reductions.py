@@ -2,9 +2,8 @@
 
 A looped kernel reads a row for its reductions, then again for what it computes of each element with their results. Of
 long rows the programs that run at once hold more than the cache does, so that memory is read twice. Where a row is cut
-into
-blocks that programs hold in registers it is read once: each program publishes what its block reduces to, waits until
-the programs of the same row have done so, too, and combines what all of them have published, in one order always.
+into blocks that programs hold in registers it is read once: each program publishes what its block reduces to, waits
+until the programs of the same row have done so, too, and combines what all of them have published, in one order always.
 
 Programs begin in the order of their numbers, or draw them, so that those of a row begin one after the other: all that
 wait, but for those of one row of each kernel, wait for programs that have begun. `MOST_SHARE` leaves room for that

@@ -1,4 +1,4 @@
-"""What need not stay in the cache: what is read for the last time, and what is written beside rows that wait there.
+"""Eviction hints: what is read for the last time, or written beside rows that are read again, leaves the cache.
 
 A norm over images reads them for its statistics, then again to apply these. What fits in the cache is still there the
 second time, and of larger images a part, unless what is read and written meanwhile has taken its place. So the second

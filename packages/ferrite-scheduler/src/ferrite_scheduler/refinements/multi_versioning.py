@@ -1,4 +1,4 @@
-"""Multi-versioned kernels: a reduction of a length that only the call tells, in one pass and split in parts.
+"""Function multi-versioning of kernels: a reduction of symbolic length, in one pass and split in parts.
 
 Which is better depends on the length: a few programs reduce a short axis faster than a second kernel starts, a long one
 keeps them busy while most of the device idles. So both are scheduled. The graph gets the two stages of a split

@@ -1,9 +1,8 @@
 """Contiguous inner axes: reductions over short contiguous runs are split, first everything else, then the run.
 
-A group norm of channels-last images reduces, for each group, over places and over the few channels of the group. Its
-operands lie together for those few elements only, but the groups lie side by side: a reduction over the places alone,
-for all channels of all groups, reads whole lines of memory, and a second reduction over the channels of a group is
-small.
+A group norm of channels-last images reduces, for each group, over positions and over the few channels of the group.
+Only so many of its operands are contiguous, but the groups lie side by side: a reduction over the positions alone, for
+all channels of all groups, reads whole lines of memory, and a second reduction over the channels of a group is small.
 """
 
 from __future__ import annotations

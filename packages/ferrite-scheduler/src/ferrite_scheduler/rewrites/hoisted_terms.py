@@ -1,9 +1,9 @@
-"""What a pointwise loop computes of few of its dims, around the others, is computed once, as a value of its own.
+"""Loop-invariant code motion: what a pointwise loop computes from few of its dims becomes a value of its own.
 
 A group norm of channels-last images scales each channel of each image: the factor depends on the outermost and the
-innermost dim, and is the same for thousands of places between them. A kernel over rows computes it once for each row,
-and one over tiles once for each column of a tile; but here every element is a new one for both. So it is in a kernel
-that transposes on its way, where the threads that read hold a few elements of each of many rows.
+innermost dim, and is the same for thousands of positions between them. A kernel over rows computes it once a row, and
+one over tiles once for each column of a tile; but here every element is a new one for both. So it is in a kernel that
+transposes on its way, where the threads that read hold a few elements of each of many rows.
 
 Of one image the factor depends on the innermost dim alone, which is for a tile to compute once. But what is read
 through a divided index, the moments of a channel's group, cuts that dim in two, and the tile with it.

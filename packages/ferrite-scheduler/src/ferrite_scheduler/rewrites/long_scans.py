@@ -1,8 +1,7 @@
-"""Scans of few long lines in three kernels: totals of parts, a scan of the totals, and the parts scanned from there.
+"""Reduce-then-scan: few long lines are scanned in three kernels: totals of parts, their scan, the parts from there.
 
 Reductions take their operands in an order of their own. Products may leave the range of their type in it where no
-prefix
-does, so theirs are the last elements of the scanned parts: scan, then propagate.
+prefix does, so theirs are the last elements of the scanned parts: scan, then propagate.
 
 That is the reduce-then-scan scheme of Merrill and Grimshaw, "Parallel scan for stream architectures" (2009). It reads
 the operands twice and writes the results once. A line that does not divide into equal parts is continued with neutral

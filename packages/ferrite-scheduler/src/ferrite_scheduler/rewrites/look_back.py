@@ -1,4 +1,4 @@
-"""Scans of few long lines in one pass: programs take parts of a line, and wait for what the parts before add up to.
+"""Decoupled look-back: few long lines are scanned in one pass, by programs that wait for the sum of the parts before.
 
 Source: Merrill and Garland, "Single-pass parallel prefix scan with decoupled look-back" (2016); the device functions
 are `ferrite_runtime.fmath.look_back`. Unlike a scan in parts, this one reads the operands once.

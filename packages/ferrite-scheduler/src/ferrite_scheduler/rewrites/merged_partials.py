@@ -1,6 +1,6 @@
 """Partial states that another reduction combines are combined by that reduction, not by a kernel between the two.
 
-A group norm of channels-last images reduces places first, in parts, then the parts, then the channels of a group: one
+A group norm of channels-last images reduces positions first, in parts, then parts, then the channels of a group: one
 reduction over parts and channels does for both. Which states are combined first makes no difference but for rounding.
 """
 

@@ -1,4 +1,4 @@
-"""A maximum and the sum of the exponentials relative to it become one reduction, where rows are read more than once.
+"""Online softmax: a maximum and the sum of exponentials relative to it become one reduction of rows read repeatedly.
 
 In a tile that holds the whole row the two reductions cost nothing; a loop over the row would pass twice. The joined
 reduction keeps a running maximum and scales the sum when it moves.

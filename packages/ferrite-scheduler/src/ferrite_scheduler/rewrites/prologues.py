@@ -1,4 +1,4 @@
-"""A statistic of a vector is computed by every program of the product that needs it, rather than by a kernel before.
+"""Recomputed normalisation prologue: every program of a product computes the statistic of the vector that it needs.
 
 A product of a matrix with a normalised vector reduces along the rows of the matrix, and each of its programs reads the
 whole vector. What normalises it is a reduction along the same axis, of one point or of a few: as a kernel of its own it

@@ -2,7 +2,7 @@
 
 Such an update needs, with atomics, a copy of its target in 32 bits, one addition in the cache for each element, and a
 pass that rounds. The call ``ferrite.reduce_segments`` stands for the kernels of `ferrite_runtime.fmath.row_bins`
-and `segmented_reductions`, which list the rows of each destination first: each row is read once, each destination
+and `segmented_reductions`, which bin the row numbers by destination first: each row is read once, each destination
 written once, in its own type. The rows of a destination are combined in their own order, so that results are the same
 in every run.
 

@@ -1,11 +1,11 @@
 """Sort-based scatter: where many rows are combined into few, they are sorted first and combined in registers.
 
-Adding half a million rows into four thousand destinations takes an atomic instruction for each element, and the cache,
-where
-these are done, is what all of them wait for. In the order of their destinations most rows meet the one before: a
-program combines what follows each other and needs one instruction where a run of equal destinations ends.
+Adding half a million rows into four thousand destinations takes an atomic instruction for each element, which the
+cache carries out one after the other. In the order of their destinations most rows have that of the row before: a
+program combines such neighbours in registers and needs one instruction where a segment of equal destinations ends.
 
-Sorting the destinations by an extern call costs about as much as it saves where rows are short, or few of them meet.
+Sorting the destinations by an extern call costs about as much as it saves where rows are short, or few of them
+share a destination.
 """
 
 from __future__ import annotations

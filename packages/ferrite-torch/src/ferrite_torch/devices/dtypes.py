@@ -1,4 +1,4 @@
-"""Torch's element types and ours."""
+"""Element types: torch's, and those of the language that stand for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors without data, from which graphs know shapes, strides and storages."""
+"""Fake tensors: tensors without data, from which graphs know shapes, strides and storages."""
 
 from __future__ import annotations
 

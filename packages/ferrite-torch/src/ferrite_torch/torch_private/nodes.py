@@ -1,4 +1,4 @@
-"""What the nodes of captured graphs carry."""
+"""FX nodes: their example values, the attributes that they read, the names of what they call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotients that need not be divided as any two numbers are.
+"""Fast division and exponentials: which quotients may be off by more than one rounding.
 
 For those that are rounded to a narrow type later the fast division is exact enough, and so is the fast exponential for
 what is divided, where the divisor is no small number. Those of a softmax are shares of a whole, for which the exact

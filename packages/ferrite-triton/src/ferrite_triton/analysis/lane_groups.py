@@ -1,4 +1,4 @@
-"""Points along the reduction axis that one thread holds: reduced among themselves they share what a loop carries.
+"""Thread-local reduction: what one thread holds along the reduction axis shares an accumulator of the loop.
 
 A thread reads 16 bytes at a time. Where the elements in them lie next to each other along the reduction axis, a tile
 ``[…, RBLOCK]`` is ``[…, RBLOCK // n, n]`` without moving anything between threads. Where rows begin at no multiple of

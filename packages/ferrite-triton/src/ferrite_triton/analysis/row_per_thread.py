@@ -3,8 +3,7 @@
 The compiler spreads a tile over threads so that neighbouring elements belong to neighbouring threads. Of a row of 33
 elements each of 32 threads has one or two then, which they reduce in five exchanges, and all of them compute what is
 one number for the row; nothing is read in vectors, as the rows begin anywhere. Where a thread has a row of its own,
-reducing
-takes no exchange, and elements past the end, which make a power of two, are none: that they are is known while
+reducing takes no exchange, and elements past the end, which make a power of two, are none: that they are is known while
 compiling. What a warp reads of 32 rows lies in a few lines of memory that are in the cache for the next elements.
 Stores have no such cache before them: they go out in the order of memory, by way of shared memory.
 

@@ -1,4 +1,4 @@
-"""Index expressions as values of tile programs."""
+"""Index arithmetic: index expressions as integer values of tile programs."""
 
 from __future__ import annotations
 

@@ -357,7 +357,7 @@ class AwaitPredecessor(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Prefetch(Expression):
-    """Asks the cache for what lies at addresses."""
+    """Brings what lies at addresses into the cache, and waits for nothing (software prefetch)."""
 
     WORD: ClassVar[str] = "prefetch"
     pointer: Expression
