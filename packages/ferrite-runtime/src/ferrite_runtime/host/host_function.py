@@ -429,16 +429,21 @@ def write_host(
     limits = writer.limits()
     writer.lines[start:start] = limits
     writer.lines.append(f"return ({', '.join(outputs)}{',' if outputs else ''})")
+    return _host_text(writer, preamble, block, len(limits))
+
+
+def _host_text(writer: _Writer, preamble: Sequence[str], block: str | None, limits: int) -> HostText:
+    """Returns the text around the lines that were written; ``limits`` of them stand before the extern calls."""
     body = [block, *_indented(writer.lines)] if block else writer.lines
-    notes = bool(writer.origins) and not is_listing
+    notes = bool(writer.origins) and not writer.is_listing
     if notes:
         body = ["try:", *_indented(body), "except Exception as _error:", "    _note(_error)", "    raise"]
     source = "\n".join(["def host(args):", *_indented((*preamble, *body)), ""])
-    # Extern calls stand behind the limits; a text's first line, which is the head, has the number 1.
-    before = 2 + len(preamble) + notes + (block is not None) + len(limits)
+    # A text's first line, which is the head, has the number 1.
+    before = 2 + len(preamble) + notes + (block is not None) + limits
     origins = {location + before: origin for location, origin in writer.origins.items()}
     sites = tuple(writer.sites)
-    return HostText(source, writer.externs, writer.dtypes, sites, writer.constants, program.captured, origins)
+    return HostText(source, writer.externs, writer.dtypes, sites, writer.constants, writer.program.captured, origins)
 
 
 def _indented(lines: Iterable[str]) -> Iterable[str]:

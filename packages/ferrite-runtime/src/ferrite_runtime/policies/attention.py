@@ -16,12 +16,10 @@ from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import AttentionFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import Axis, KernelSpec
-from ferrite_runtime.policies.blocks import LEAST_EXTENT, next_power_of_two
+from ferrite_runtime.policies.blocks import LEAST_EXTENT, RESERVED, axis_problem, factor_block, shared_problem
 from ferrite_runtime.policies.shape import Shape
 from ferrite_runtime.policies.thresholds import PRODUCTS
 
-RESERVED = 2048
-"""Bytes of shared memory that a program takes beside the blocks of its factors."""
 NARROW = 2
 """Bytes of an element of a factor that tensor cores multiply."""
 
@@ -145,25 +143,18 @@ def _config(shape: Shape, tile: Tile, stages: int) -> Config:
 
 
 def _block(shape: Shape, axis: Axis, tile: Tile) -> int:
-    """Returns the block of an axis in a tile: no larger than the axis has or allows, but one for tensor cores."""
-    wanted = {"y": tile.y, "r": tile.r}.get(axis.name, 1)
-    block = min(wanted, max(LEAST_EXTENT, next_power_of_two(shape.sizes[axis.name])))
-    return block if axis.max_block is None else min(block, axis.max_block)
+    """Returns the block of an axis in a tile, see `factor_block`."""
+    return factor_block(axis, shape.sizes[axis.name], {"y": tile.y, "r": tile.r}.get(axis.name, 1))
 
 
 def attention_problem(spec: KernelSpec, config: Config, device: DeviceFacts) -> str | None:
     """Returns why a config is not worth compiling for a device, None if it may be."""
-    for axis in spec.axes:
-        chosen = spec.blocks.get(axis.block) or config.block(axis.block)
-        if axis.max_block is not None and chosen > axis.max_block:
-            return f"{axis.block} {chosen} is more than axis {axis.name} allows"
+    if problem := axis_problem(spec, config):
+        return problem
     held = accumulated(spec, config, device)
     if held > PRODUCTS.sums_and_scores:
         return f"{held} sums and scores per thread do not fit in its registers"
-    need = shared_bytes(spec, config)
-    if need > device.shared_per_program:
-        return f"{need} bytes of blocks on their way, a program has {device.shared_per_program}"
-    return None
+    return shared_problem(shared_bytes(spec, config), device.shared_per_program)
 
 
 def accumulated(spec: KernelSpec, config: Config, device: DeviceFacts) -> int:

@@ -9,6 +9,8 @@ from ferrite_runtime.formats.kernel_spec import HOLD_ROWS, Axis, KernelSpec
 
 LEAST_EXTENT = 16
 """Fewest rows, columns and points that tensor cores multiply."""
+RESERVED = 2048
+"""Bytes of shared memory that a program takes beside the blocks of factors that tensor cores multiply."""
 
 
 def next_power_of_two(value: int) -> int:
@@ -25,6 +27,26 @@ def block_limit(axis: Axis, size: int) -> int:
     """Returns the largest sensible block of an axis of this size: no larger than it has to be, nor than it may be."""
     limit = next_power_of_two(size)
     return limit if axis.max_block is None else min(limit, previous_power_of_two(axis.max_block))
+
+
+def factor_block(axis: Axis, size: int, wanted: int) -> int:
+    """Returns the block of an axis of factors: no larger than it has to be or may be, but one for tensor cores."""
+    block = min(wanted, max(LEAST_EXTENT, next_power_of_two(size)))
+    return block if axis.max_block is None else min(block, axis.max_block)
+
+
+def axis_problem(spec: KernelSpec, config: Config) -> str | None:
+    """Returns which axis allows no block as large as a config's, None if all do."""
+    for axis in spec.axes:
+        chosen = spec.blocks.get(axis.block) or config.block(axis.block)
+        if axis.max_block is not None and chosen > axis.max_block:
+            return f"{axis.block} {chosen} is more than axis {axis.name} allows"
+    return None
+
+
+def shared_problem(need: int, available: int) -> str | None:
+    """Returns that blocks of factors take more shared memory than a program has, None if they do not; both in bytes."""
+    return f"{need} bytes of blocks on their way, a program has {available}" if need > available else None
 
 
 def free_axes(spec: KernelSpec, kind: str) -> tuple[Axis, ...]:

@@ -16,12 +16,9 @@ from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import TiledContractionFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import Axis, KernelSpec
-from ferrite_runtime.policies.blocks import LEAST_EXTENT, next_power_of_two
+from ferrite_runtime.policies.blocks import RESERVED, axis_problem, factor_block, shared_problem
 from ferrite_runtime.policies.shape import Shape
 from ferrite_runtime.policies.thresholds import PRODUCTS
-
-RESERVED = 2048
-"""Bytes of shared memory that a program takes beside the blocks of its factors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +80,18 @@ def _fitted(shape: Shape, tile: Tile) -> Iterator[tuple[Config, Tile]]:
 
 
 def _block(shape: Shape, axis: Axis, tile: Tile) -> int:
-    """Returns the block of an axis in a tile: no larger than the axis has or allows, but one for tensor cores."""
-    wanted = {"y": tile.y, "x": tile.x, "r": tile.r}.get(axis.name, 1)
-    block = min(wanted, max(LEAST_EXTENT, next_power_of_two(shape.sizes[axis.name])))
-    return block if axis.max_block is None else min(block, axis.max_block)
+    """Returns the block of an axis in a tile, see `factor_block`."""
+    return factor_block(axis, shape.sizes[axis.name], {"y": tile.y, "x": tile.x, "r": tile.r}.get(axis.name, 1))
 
 
 def tile_problem(spec: KernelSpec, config: Config, device: DeviceFacts) -> str | None:
     """Returns why a config is not worth compiling for a device, None if it may be."""
-    for axis in spec.axes:
-        if axis.max_block is not None and config.block(axis.block) > axis.max_block:
-            return f"{axis.block} {config.block(axis.block)} is more than axis {axis.name} allows"
+    if problem := axis_problem(spec, config):
+        return problem
     sums = accumulated(spec, config, device)
     if sums > PRODUCTS.sums:
         return f"{sums} sums per thread do not fit in its registers"
-    need = shared_bytes(spec, config)
-    if need > device.shared_per_program:
-        return f"{need} bytes of blocks on their way, a program has {device.shared_per_program}"
-    return None
+    return shared_problem(shared_bytes(spec, config), device.shared_per_program)
 
 
 def accumulated(spec: KernelSpec, config: Config, device: DeviceFacts) -> int:
