@@ -48,8 +48,8 @@ def predict(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | No
     memory = _memory(spec, device, config)
     arithmetic = sum(_arithmetic(part, device) * copies for part, copies in _often(spec))
     longer, shorter = max(memory, arithmetic), min(memory, arithmetic)
-    working = longer + ROOFLINE.overlap_loss * shorter
-    seconds = device.launch_nanoseconds / 1e9 + working + _waiting(spec, device, config)
+    seconds = device.launch_nanoseconds / 1e9 + longer + ROOFLINE.overlap_loss * shorter
+    seconds += _waiting(spec, device, config)
     return Prediction(seconds, memory, arithmetic)
 
 

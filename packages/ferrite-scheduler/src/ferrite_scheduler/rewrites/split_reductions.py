@@ -234,7 +234,7 @@ def _plans(
             continue
         work = _work(node, length / max(1, hinted(node.reduction)))
         if not is_outer(node):
-            for loop in _following(definition, graph.definitions[position + 1 :][: policy.run_search]):
+            for loop in _following(definition, graph.definitions[position + 1 :][: policy.chunk_search]):
                 work += replace(_work(make_node(0, loop, types, {})), loops=1)
         domain = _domain(definition)
         if domain not in heaviest or work.read > heaviest[domain][0].read:
