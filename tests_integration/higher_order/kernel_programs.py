@@ -101,6 +101,21 @@ def _chosen(x: Tensor) -> Tensor:
     return torch.cond(x.sum() > 0, lambda x: plus(x, x), lambda x: x.sin(), (x,)) + 1
 
 
+def _binned(kernel: Any) -> tuple[Function, Function]:
+    """Returns a program that adds by a kernel to what is not zero, and what it computes."""
+
+    def program(x: Tensor) -> Tensor:
+        sums = x[0, :1].exp().repeat(16)
+        kernel[blocks(x.numel())](x * 2, sums, x.numel())
+        return sums + 1
+
+    def meaning(x: Tensor) -> Tensor:
+        bins = torch.arange(x.numel()) % 16
+        return x[0, :1].exp().repeat(16).index_add(0, bins, x.flatten() * 2) + 1
+
+    return program, meaning
+
+
 class Plus(torch.autograd.Function):
     """A kernel with a derivative that is one."""
 
@@ -132,6 +147,11 @@ KERNELS: dict[str, tuple[Function, Function]] = {
     "kernel of two results": (lambda x: _both(x * 2) + 1, lambda x: (x * 2 - 1) * (x * 2 + 1) + 1),
     "tuned kernel": (lambda x: _tuned(x + 1) + 1, lambda x: (x + 1) * 2 + 1),
     "kernel with heuristics": (lambda x: _by_heuristics(x + 1) + 1, lambda x: (x + 1) * 2 + 1),
+    "kernel that is reset while it is timed": _binned(kernels.summed_and_reset),
+    "kernel that is restored while it is timed": _binned(kernels.summed_and_restored),
+    "kernel of pruned configs": _binned(kernels.summed_by_large_blocks),
+    "kernel of estimated configs": _binned(kernels.summed_by_the_best_blocks),
+    "kernel with heuristics of its configs": _binned(kernels.summed_by_heuristics),
     "kernel with an underscore": (lambda x: _underscored(x) + 1, lambda x: (x + 1) * 2 + 1),
     "kernel with defaults": (lambda x: _shifted(x * 2) + 1, lambda x: x * 2 + 2.5),
     "kernel beside a scan": (lambda x: plus(x.cumsum(1), x).cumsum(0), lambda x: (3 * x.cumsum(1) + x).cumsum(0)),

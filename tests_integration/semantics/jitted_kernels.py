@@ -71,6 +71,58 @@ def doubled_with_few_registers(x, out, n, BLOCK: tl.constexpr):
     tl.store(out + at, tl.load(x + at, at < n) * 2, at < n)
 
 
+BINS = tl.constexpr(16)
+BLOCKS = [triton.Config({"BLOCK": 32}), triton.Config({"BLOCK": 64}, num_warps=2), triton.Config({"BLOCK": 128})]
+
+
+@triton.jit
+def summed_in_bins(x, out, n, BLOCK: tl.constexpr):
+    """Adds what is there already: each launch that times a config would count again."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(out + at % BINS, tl.load(x + at, at < n, other=0.0), at < n)
+
+
+def large_blocks(configs, arguments, **constants):
+    """Leaves configs of a kernel out before these are timed."""
+    return [config for config in configs if config.kwargs["BLOCK"] > 32]
+
+
+summed_and_reset = triton.autotune(configs=BLOCKS, key=["n"], reset_to_zero=["out"])(summed_in_bins)
+summed_and_restored = triton.autotune(configs=BLOCKS, key=["n"], restore_value=["out"])(summed_in_bins)
+summed_by_large_blocks = triton.autotune(
+    configs=BLOCKS, key=["n"], reset_to_zero=["out"], prune_configs_by={"early_config_prune": large_blocks}
+)(summed_in_bins)
+summed_by_the_best_blocks = triton.autotune(
+    configs=BLOCKS, key=["n"], prune_configs_by={"perf_model": lambda **given: -given["BLOCK"], "top_k": 2}
+)(summed_in_bins)
+
+
+@triton.autotune(configs=BLOCKS, key=["n"], reset_to_zero=["out"])
+@triton.heuristics({"EVEN": lambda values: values["n"] % values["BLOCK"] == 0})
+@triton.jit
+def summed_by_heuristics(x, out, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if EVEN:
+        tl.atomic_add(out + at % BINS, tl.load(x + at))
+    else:
+        tl.atomic_add(out + at % BINS, tl.load(x + at, at < n, other=0.0), at < n)
+
+
+@triton.jit
+def doubled_by_descriptors(x, out, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Takes descriptors that were made on the host."""
+    row, column = tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
+    out.store([row, column], x.load([row, column]) * 2)
+
+
+@triton.jit
+def doubled_by_own_descriptors(x, out, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row, column = tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
+    source = tl.make_tensor_descriptor(x, [rows, columns], [columns, 1], [ROWS, COLUMNS])
+    target = tl.make_tensor_descriptor(out, [rows, columns], [columns, 1], [ROWS, COLUMNS])
+    target.store([row, column], source.load([row, column]) * 2)
+
+
 SCALE = tl.constexpr(2.5)
 
 

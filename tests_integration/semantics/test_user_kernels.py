@@ -264,26 +264,53 @@ def test_what_nobody_reads_later_is_written_where_it_lies(device: str) -> None:
         assert len(written) == 1
 
 
+def limited(x: Tensor, out: Tensor) -> None:
+    kernels.doubled_with_few_registers[blocks(x.numel())](x, out, x.numel())
+
+
+def described(x: Tensor, out: Tensor) -> None:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    source, target = (TensorDescriptor.from_tensor(each.view(-1, 16), [8, 16]) for each in (x, out))
+    kernels.doubled_by_descriptors[(triton.cdiv(x.numel(), 128), 1)](source, target, ROWS=8, COLUMNS=16)
+
+
+def describing(x: Tensor, out: Tensor) -> None:
+    grid = (triton.cdiv(x.numel(), 128), 1)
+    kernels.doubled_by_own_descriptors[grid](x, out, x.numel() // 16, 16, ROWS=8, COLUMNS=16)
+
+
+@pytest.mark.parametrize(
+    ("launch", "reason"), [(limited, "maxnreg"), (described, "takes a tensor desc"), (describing, "makes tensor desc")]
+)
 def test_what_a_program_has_no_form_for_is_a_step_and_named_once_with_its_line(
-    device: str, caplog: pytest.LogCaptureFixture
+    launch: Callable[..., None],
+    reason: str,
+    device: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if device != "cpu":
-        pytest.skip("what runs is the compiled kernel, whose registers are limited")
+        if launch is limited:
+            pytest.skip("what runs is the compiled kernel, whose registers are limited")
+        triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device=device))
+    monkeypatch.setattr("torch.utils._triton.has_triton_tensor_descriptor_host_tma", lambda: True)
 
-    def limited(x: Tensor, y: Tensor) -> Tensor:
+    def program(x: Tensor, y: Tensor) -> Tensor:
         out = torch.empty_like(x)
-        kernels.doubled_with_few_registers[blocks(x.numel())](x + y, out, x.numel())
+        launch(x + y, out)
         return out + 1
 
     caplog.set_level("WARNING", "ferrite_torch")
     for _ in range(2):
         torch._dynamo.reset()
-        x, y = drawn(1000, device)
-        torch.testing.assert_close(compiled(limited)(x, y), (x + y) * 2 + 1)
+        x, y = drawn(1008, device)
+        torch.testing.assert_close(compiled(program, fullgraph=True)(x, y), (x + y) * 2 + 1)
     (said,) = [each.getMessage() for each in caplog.records if each.name.startswith("ferrite_torch")]
-    assert f"({__file__}:{limited.__code__.co_firstlineno + 2})" in said
+    first = launch.__code__.co_firstlineno
+    assert any(f"({__file__}:{line})" in said for line in range(first, first + 6))
     assert "a Triton kernel of the program's own" in said
-    assert "maxnreg" in said
+    assert reason in said
     assert "What to do: " in said
     (op,) = (op for op in own_statistics()["externs"] if op.startswith("higher_order."))  # type: ignore[attr-defined]
     assert op == "higher_order.triton_kernel_wrapper_functional"

@@ -12,7 +12,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ferrite_torch.calls.user_constants import NotWritten, written
-from ferrite_torch.torch_private.user_kernels import find_constants, find_kernel, take_apart, tracing_launches
+from ferrite_torch.torch_private.user_kernels import (
+    find_constants,
+    find_kernel,
+    restoring,
+    take_apart,
+    tracing_launches,
+)
 
 
 @triton.jit
@@ -76,3 +82,42 @@ def test_constants_are_numbers_names_and_types() -> None:
     for value in (float("inf"), torch.float32, copied, object(), (1, 2)):
         with pytest.raises(NotWritten, match="a constant is"):
             written(value)
+
+
+class Adding:
+    """Stands for a jitted function that adds one to its tensor, as autotuners launch it."""
+
+    fn = staticmethod(copied.fn)
+
+    def __init__(self) -> None:
+        self.launches = 0
+
+    def run(self, out: torch.Tensor, **_: Any) -> None:
+        self.launches += 1
+        out.add_(1)
+
+
+def timed_by_launches(function: Any, configs: list[Any]) -> Any:
+    """Returns a kernel whose configs are timed by three launches each."""
+
+    def times(launch: Any, quantiles: Any) -> list[float]:
+        for _ in range(3):
+            launch()
+        return [1.0, 1.0, 1.0]
+
+    return triton.runtime.Autotuner(function, ["out", "BLOCK"], configs, [], None, None, do_bench=times)
+
+
+def test_what_a_kernel_adds_while_it_is_timed_is_taken_back() -> None:
+    function, out = Adding(), torch.full((4,), 5.0)
+    kernel = timed_by_launches(function, CONFIGS)
+    for calls in (1, 2):  # the second finds what the first has chosen
+        restoring(kernel, [out])[(1,)](out)
+        torch.testing.assert_close(out, torch.full((4,), 5.0 + calls))
+    assert function.launches == 3 * len(CONFIGS) + 2
+
+
+def test_a_kernel_that_is_not_timed_is_launched_as_it_is() -> None:
+    assert restoring(copied, [torch.ones(1)]) is copied
+    alone = timed_by_launches(Adding(), CONFIGS[:1])
+    assert restoring(alone, [torch.ones(1)]) is alone

@@ -211,6 +211,11 @@ def wrap_number(dtype: str, value: float) -> Any:
     return tl.tensor(ti.TensorHandle(np.array([value]).astype(numpy_type), triton_type), triton_type)
 
 
+def wrap_descriptor(descriptor: Any) -> Any:
+    """Returns a tensor descriptor that was made on the host, as kernels take it."""
+    return ti._implicit_cvt(descriptor)
+
+
 def run_programs(function: Any, named: Mapping[str, Any], grid: tuple[int, int, int]) -> None:
     """Runs a jitted function of a person's for each place of a grid, one after the other.
 

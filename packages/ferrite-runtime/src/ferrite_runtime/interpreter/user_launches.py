@@ -6,7 +6,7 @@ On a GPU Triton itself does that. On the CPU it has no driver, so what it does a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ferrite_runtime.formats.dtypes import DTYPES
@@ -23,7 +23,7 @@ def interpret_launch(kernel: Any, grid: Grid, given: Mapping[str, Any]) -> None:
     Args:
         kernel: a jitted function, with or without configs and heuristics around it.
         grid: returns the number of programs, given the values of all parameters.
-        given: tensors, numbers and constants by the names of the kernel's parameters.
+        given: tensors, their descriptors, numbers and constants by the names of the kernel's parameters.
     """
     from ferrite_runtime.interpreter.runner import run_programs
 
@@ -53,9 +53,13 @@ def _chosen(kernel: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _wrapped(value: Any) -> Any:
-    from ferrite_runtime.interpreter.runner import wrap_address, wrap_number
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    from ferrite_runtime.interpreter.runner import wrap_address, wrap_descriptor, wrap_number
 
     match value:
+        case TensorDescriptor():
+            return wrap_descriptor(value)
         case bool():
             return wrap_number("bool", value)
         case int():
@@ -73,18 +77,3 @@ def _dtype_name(value: Any) -> str | None:
     if not isinstance(value, torch.Tensor):
         return None
     return next(name for name, row in DTYPES.items() if getattr(torch, row.torch, None) is value.dtype)
-
-
-def describe_blocks(tensor: Any, block: Sequence[int]) -> Any:
-    """Returns the descriptor of a tensor of which a kernel copies blocks."""
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    return TensorDescriptor.from_tensor(tensor, list(block))
-
-
-def describe_memory(tensor: Any, sizes: Sequence[int], block: Sequence[int], itemsize: int) -> Any:
-    """Returns the same in the form of older kernels, which take an address and sizes of one or two dims."""
-    from triton.tools import experimental_descriptor as makers
-
-    make = makers.create_1d_tma_descriptor if len(sizes) == 1 else makers.create_2d_tma_descriptor
-    return make(tensor.data_ptr(), *sizes, *block, itemsize)

@@ -127,6 +127,7 @@ def _launch_of(call: HigherOrderCall, attributes: Mapping[torch.fx.Node, Any]) -
     held = dict(call.kwargs["kwargs"])
     grids = [tuple(grid) for grid in call.kwargs["grid"]]
     descriptors = dict(call.kwargs["tma_descriptor_metadata"])
+    mutated = tuple(call.kwargs.get("tensors_to_clone", held))
 
     def run(*values: Any) -> tuple[Any, ...]:
         def at(item: Any) -> Any:
@@ -137,7 +138,7 @@ def _launch_of(call: HigherOrderCall, attributes: Mapping[torch.fx.Node, Any]) -
         given = {name: at(value) for name, value in held.items()}
         placed = [tuple(at(size) for size in grid) for grid in grids]
         described = torch.fx.node.map_arg(descriptors, at) if descriptors else descriptors
-        user_kernels.launch(kernel, placed, described, {**constants, **given})
+        user_kernels.launch(kernel, placed, described, {**constants, **given}, mutated)
         return ()
 
     return run

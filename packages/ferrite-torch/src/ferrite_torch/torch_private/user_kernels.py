@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -91,7 +92,9 @@ def find_constants(number: int) -> dict[str, Any]:
     return dict(kernel_side_table.get_constant_args(number))
 
 
-def launch(kernel: Any, grids: Grids, descriptors: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def launch(
+    kernel: Any, grids: Grids, descriptors: Mapping[str, Any], given: Mapping[str, Any], mutated: Sequence[str] = ()
+) -> None:
     """Launches a kernel, on the CPU in Triton's interpreter.
 
     Args:
@@ -99,6 +102,7 @@ def launch(kernel: Any, grids: Grids, descriptors: Mapping[str, Any], given: Map
         grids: the number of programs, for each config.
         descriptors: what is to become a tensor descriptor, by the name of its argument: how torch writes it down.
         given: all arguments by name.
+        mutated: the names of those that the kernel may write to.
 
     torch's own way writes the choice of the grid as text, with functions of its default backend.
     """
@@ -113,7 +117,31 @@ def launch(kernel: Any, grids: Grids, descriptors: Mapping[str, Any], given: Map
     first = next((position for position, name in enumerate(names) if name not in values), len(names))
     # Hooks of configs read arguments by position.
     positional = [values.pop(name) for name in names[:first]]
-    kernel[grid_of(kernel, grids)](*positional, **values)
+    timed = restoring(kernel, [given[name] for name in mutated if isinstance(given[name], torch.Tensor)])
+    timed[grid_of(kernel, grids)](*positional, **values)
+
+
+def restoring(kernel: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """Returns a kernel that finds tensors as they are in each launch by which Triton times its configs.
+
+    torch makes another autotuner of a kernel whose configs it prunes, completes by heuristics or gives warps to, and
+    drops its ``reset_to_zero`` and ``restore_value``: sums would have what was added while configs were timed.
+    The two share what has been chosen.
+    """
+    if len(getattr(kernel, "configs", ())) < 2:
+        return kernel
+    saved: list[torch.Tensor] = []
+
+    def save(values: Mapping[str, Any], reset_only: bool = False) -> None:  # noqa: FBT001, FBT002  # Triton calls it
+        saved[:] = [] if reset_only else [tensor.clone() for tensor in tensors]
+
+    def restore(values: Mapping[str, Any], exception: Exception | None = None) -> None:
+        for tensor, before in zip(tensors, saved, strict=True):
+            tensor.copy_(before)
+
+    timed = copy.copy(kernel)
+    timed.pre_hook, timed.post_hook = save, restore
+    return timed
 
 
 def grid_of(kernel: Any, grids: Grids) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
@@ -140,14 +168,10 @@ def _configs(kernel: Any) -> Sequence[Any]:
 
 
 def _described(tensor: torch.Tensor, description: Any) -> Any:
-    """Returns the descriptor of a tensor that a kernel copies blocks of; torch has the names of both kinds."""
-    from torch._higher_order_ops import triton_kernel_wrap
+    """Returns the descriptor of a tensor that a kernel copies blocks of."""
+    from torch._higher_order_ops.triton_kernel_wrap import maybe_unpack_tma_stable_metadata
+    from triton.tools.tensor_descriptor import TensorDescriptor
 
-    from ferrite_runtime.interpreter.user_launches import describe_blocks, describe_memory
-
-    theirs: Any = triton_kernel_wrap  # sizes are numbers by now, whatever its types say
-    experimental = theirs.maybe_unpack_tma_experimental_metadata(description)
-    if experimental is not None:
-        return describe_memory(tensor, *experimental)
-    (block,) = theirs.maybe_unpack_tma_stable_metadata(description)
-    return describe_blocks(tensor, block)
+    # The other kind that torch knows is one of Tritons before those that are supported.
+    (block,) = maybe_unpack_tma_stable_metadata(description)  # type: ignore[misc]
+    return TensorDescriptor.from_tensor(tensor, list(block))
