@@ -1,7 +1,8 @@
-"""Errors that operators raise while a compiled function runs: eager's, with the op and its line in a note."""
+"""Errors of operators, when a compiled function runs or before: eager's, with the op and its line in a note."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+import ferrite_torch
 from against_eager import compiled
 from ferrite_torch.diagnostics.statistics import compiled_programs
+from ferrite_torch.errors import Refused
 
 
 @torch.library.custom_op("line_tests::refuse", mutates_args=())
@@ -120,3 +123,101 @@ def test_a_file_may_be_called_anything(name: str, tmp_path: Path) -> None:
         compiled(module["function"])(refuse, torch.ones(4))
     assert note_of(found.value).isprintable()
     assert ascii(name)[1:-1] in note_of(found.value)
+
+
+def minus_a_mask(x: Tensor) -> Tensor:
+    return x - (x > 0)  # here
+
+
+def rounded_mask(x: Tensor) -> Tensor:
+    return x + (x > 0).ceil()  # here
+
+
+def softmax_of_integers(x: Tensor) -> Tensor:
+    return x + torch.softmax(x.long(), -1)  # here
+
+
+def added_doubles(x: Tensor) -> Tensor:
+    return x.index_add(0, torch.zeros(len(x), dtype=torch.int64), x.double())  # here
+
+
+REFUSED = {
+    minus_a_mask: "aten.sub.Tensor",
+    rounded_mask: "aten.ceil.default",
+    softmax_of_integers: "aten._softmax.default",
+    added_doubles: "aten.index_add.default",
+}
+
+
+def chosen(function: Any) -> Any:
+    return lambda x: torch.cond(x.sum() > -1e9, function, lambda x: x.sin(), (x,))
+
+
+def looped(function: Any) -> Any:
+    def program(x: Tensor) -> Tensor:
+        start = (torch.tensor(2), x)
+        loop: Any = torch.while_loop  # type: ignore[attr-defined]
+        return loop(lambda count, x: count > 0, lambda count, x: (count - 1, function(x)), start)[1]
+
+    return program
+
+
+def mapped(function: Any) -> Any:
+    from functorch.experimental.control_flow import map as each
+
+    return lambda x: each(function, x)
+
+
+def scanned(function: Any) -> Any:
+    from torch._higher_order_ops.scan import scan
+
+    return lambda x: scan(lambda kept, row: (kept + function(row), row * 2), torch.zeros_like(x[0]), x)[1]
+
+
+def combined(function: Any) -> Any:
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    return lambda x: associative_scan(lambda a, b: a + function(b), x, 0, combine_mode="generic")
+
+
+def repeated(function: Any) -> Any:
+    region = torch.compiler.nested_compile_region(lambda x: function(x) + 1)
+    return lambda x: region(x) + region(x * 2)
+
+
+def nested(function: Any) -> Any:
+    return mapped(chosen(function))
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+@pytest.mark.parametrize("function", REFUSED)
+@pytest.mark.parametrize(
+    "around", [lambda function: function, chosen, looped, mapped, scanned, combined, repeated, nested]
+)
+def test_what_eager_refuses_inside_of_functions_is_refused(around: Any, function: Any, *, needs_grad: bool) -> None:
+    x = torch.rand(4, 4, 4, requires_grad=needs_grad and around is not looped)
+    program = around(function)
+    with pytest.raises((RuntimeError, NotImplementedError)) as expected:
+        program(x)
+    torch._dynamo.reset()
+    with pytest.raises(type(expected.value)) as found:
+        torch.compile(program, backend="ferrite", fullgraph=True)(x)
+    assert str(found.value).partition("\n")[0] == str(expected.value).partition("\n")[0]
+    refused = f"{REFUSED[function]} ({marked_line(function)})"
+    assert note_of(found.value) == f"{refused} is refused by eager mode, which runs the graph"
+
+
+def test_what_eager_does_not_come_to_is_not_refused_and_the_graph_runs_eagerly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("WARNING", "ferrite_torch")
+    program, x = chosen(minus_a_mask), torch.full((4, 4), -1e12)
+    torch.testing.assert_close(torch.compile(program, backend="ferrite", fullgraph=True)(x), x.sin())
+    (said,) = [each.getMessage() for each in caplog.records if each.name.startswith("ferrite_torch")]
+    assert f"aten.sub.Tensor ({marked_line(minus_a_mask)}): Subtraction" in said
+
+
+@pytest.mark.parametrize("around", [chosen, mapped, nested])
+def test_exporting_refuses_what_is_inside_of_functions(around: Any) -> None:
+    with pytest.raises(Refused, match=re.escape(f"aten.sub.Tensor ({marked_line(minus_a_mask)}): Subtraction")):
+        ferrite_torch.export(around(minus_a_mask), (torch.rand(4, 4, 4),), targets=["cpu"])

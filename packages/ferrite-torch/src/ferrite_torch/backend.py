@@ -45,6 +45,8 @@ from ferrite_torch.torch_private.dynamo import (
 from ferrite_torch.torch_private.graph_positions import has_effects
 from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats
+from ferrite_torch.torch_private.transforms import leaving_transforms
+from ferrite_torch.validation.functions import check_functions
 from ferrite_torch.validation.observing import watching
 
 COMPILED_DEVICES = ("cuda", "cpu")
@@ -139,7 +141,9 @@ def _compiled(
 @rare_collections()
 def _compile(module: torch.nn.Module, inputs: Sequence[Any], options: Options, plan: Plan | None) -> Callable[..., Any]:
     """Returns the graph compiled, or loaded from AOTAutograd's cache where the plan allows to store it."""
-    with watching(copies_storages=counts_from_storage(module)):
+    if plan is None or not plan.is_completed():
+        check_functions(module)
+    with watching(copies_storages=counts_from_storage(module)), leaving_transforms():
         compiled = compile_with_aot(
             module,
             inputs,
@@ -261,12 +265,19 @@ def _refused(
 ) -> Callable[..., Any]:
     """Returns a graph that eager refuses as a function that runs it eagerly, and so raises what eager raises.
 
+    A note of the error names the op and its line, which eager's text does not.
     Should eager take it after all, its result is right, and what happened is said as of any graph that runs eagerly.
     """
     noted: list[str] = []
 
     def call(*args: Any) -> Any:
-        result = eager(*args)
+        try:
+            with leaving_transforms():
+                result = eager(*args)
+        except Exception as error:
+            named = ", ".join(origin.description for origin in refused.origins)
+            error.add_note(f"{named} is refused by eager mode, which runs the graph")
+            raise
         if not options.fallback:
             raise refused
         if not noted:

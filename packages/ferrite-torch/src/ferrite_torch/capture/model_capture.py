@@ -32,6 +32,7 @@ from ferrite_torch.torch_private.tracing import (
     written_arguments,
 )
 from ferrite_torch.torch_private.user_kernels import tracing_launches
+from ferrite_torch.validation.functions import check_functions
 from ferrite_torch.validation.observing import watching
 
 log = logging.getLogger(__name__)
@@ -109,6 +110,7 @@ def capture(  # what a call is, and how to take it apart
             return _captured(_Call(model, names, arguments), held, tensors, training, decompositions, device)
     except CompilesInside:
         whole = export_whole(model, args, kwargs, training=training)
+        check_functions(whole.graphs)
         return _captured(_Call(whole, names, arguments), held, tensors, training, decompositions, device)
 
 

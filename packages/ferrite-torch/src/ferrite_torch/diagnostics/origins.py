@@ -29,10 +29,15 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 def origins_of(node: torch.fx.Node) -> Origins:
     """Returns the origin of a node as a tuple of one."""
+    return origins_of_call(op_name(node), node.meta)
+
+
+def origins_of_call(op: str, meta: Mapping[str, Any]) -> Origins:
+    """Returns the origin of an op that a node calls, of which this is what is noted, as a tuple of one."""
     from ferrite_ir.language.graph import Origin  # noqa: PLC0415  # see above
 
-    path, line = source_location(node.meta.get("stack_trace"))
-    return (Origin(op_name(node), _module_path(node.meta), f"{PurePath(path).name}:{line}" if line else "", path),)
+    path, line = source_location(meta.get("stack_trace"))
+    return (Origin(op, _module_path(meta), f"{PurePath(path).name}:{line}" if line else "", path),)
 
 
 def unsupported(node: torch.fx.Node, reason: str, remedy: str = "") -> Unsupported:
@@ -96,7 +101,7 @@ def _packet_name(name: str) -> str:
     return ".".join(parts[:2]) if len(parts) > 1 else name
 
 
-def _module_path(meta: dict[str, Any]) -> str:
+def _module_path(meta: Mapping[str, Any]) -> str:
     stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack")
     if not stack:
         return ""

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+
+
+@contextmanager
+def leaving_transforms() -> Iterator[None]:
+    """Leaves transforms of ``torch.func`` that an error has found entered, as graphs enter them by nodes of their own.
+
+    Dynamo finds them otherwise when it checks its guards, and says that torch is broken. The stack is private.
+    """
+    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+    try:
+        yield
+    except BaseException:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        raise
 
 
 def carry_tangents(values: Iterable[Any]) -> bool:

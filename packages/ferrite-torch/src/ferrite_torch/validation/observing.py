@@ -5,7 +5,10 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ferrite_torch.errors import Refused
+from torch.fx.traceback import get_current_meta
+
+from ferrite_torch.diagnostics.origins import origins_of_call
+from ferrite_torch.errors import Refused, located
 from ferrite_torch.rewrites.copied_storages import called_on_storage
 from ferrite_torch.rewrites.in_place_layouts import called_in_layout
 from ferrite_torch.torch_private.observation import observing
@@ -38,7 +41,7 @@ def check_call(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
     """Checks one call of an op.
 
     Raises:
-        Refused: eager would refuse it.
+        Refused: eager would refuse it; it says where the program has the op, if that is known.
     """
     try:
         problem = problem_of(op, args, kwargs) or write_problem(op, args, kwargs)
@@ -48,4 +51,4 @@ def check_call(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
         raise
     problem = problem or dtype_problem(op, args, kwargs)
     if problem is not None:
-        raise Refused(f"{op}: {problem}")
+        raise located(Refused(problem), origins_of_call(str(op), get_current_meta()))
