@@ -113,7 +113,18 @@ def test_an_error_in_a_backward_names_the_line_of_the_forward() -> None:
     assert marked_line(function) in note_of(found.value)
 
 
-@pytest.mark.parametrize("name", ["we\x01ird.py", "new\nline.py", "\u202ertl.py"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "we\x01ird.py",
+        "new\nline.py",
+        "\u202ertl.py",
+        "two words.py",
+        'quo"ted.py',
+        'all", line 3, in.py',
+        '\n File "x.py',
+    ],
+)
 def test_a_file_may_be_called_anything(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text("def function(refuse, x):\n    return refuse(x.exp() * 2) + 1\n", encoding="utf-8")
@@ -122,7 +133,8 @@ def test_a_file_may_be_called_anything(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not today") as found:
         compiled(module["function"])(refuse, torch.ones(4))
     assert note_of(found.value).isprintable()
-    assert ascii(name)[1:-1] in note_of(found.value)
+    shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name)
+    assert f"({tmp_path}/{shown}:2)" in note_of(found.value)
 
 
 def minus_a_mask(x: Tensor) -> Tensor:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:  # where all graphs come from the store, no layer that compile
 Location: TypeAlias = tuple[int, str]
 """The number of a node among the calls of its graph, -1 of what is no node; and its origin with the whole path."""
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_FRAME = re.compile(r'^ *File "((?:.*\n)*?.*)", line (\d+)', re.MULTILINE)
+"""A frame of a recorded stack trace; the name of its file may hold quotes and line breaks."""
 
 
 def origins_of(node: torch.fx.Node) -> Origins:
