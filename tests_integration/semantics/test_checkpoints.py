@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from against_eager import assert_worked, compiled, compiled_or_eager, observed_work, own_only, own_statistics
-from ferrite_torch import pipeline
+from ferrite_torch import compiled_programs, pipeline
 from ferrite_torch.errors import Unsupported
 
 ROWS, WIDTH = 64, 32
@@ -52,6 +53,38 @@ def test_what_is_drawn_again_is_the_same(name: str) -> None:
         case _:
             wanted = result.detach() * x.detach().cos()
             torch.testing.assert_close(found * x.detach().sin(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@own_only("it counts products of our programs")
+@pytest.mark.parametrize("options", [{}, {"fallback_random": True}], ids=["kernels draw", "torch draws"])
+def test_a_policy_that_saves_products_draws_the_rest_again(options: dict[str, bool]) -> None:
+    """What is dropped has no gradient; products are computed once."""
+    saved_ops = [torch.ops.aten.mm.default]
+    layer = nn.Linear(WIDTH, WIDTH)
+
+    def block(x: Tensor, weight: Tensor) -> Tensor:
+        return F.dropout((F.dropout(x.sin(), 0.5) @ weight).exp(), 0.5)
+
+    def function(x: Tensor, weight: Tensor) -> Tensor:
+        context = functools.partial(create_selective_checkpoint_contexts, saved_ops)
+        return checkpoint(block, x, weight, use_reentrant=False, context_fn=context)
+
+    x = torch.rand(ROWS, WIDTH, requires_grad=True)
+    weight = layer.weight.detach().requires_grad_()
+    result = compiled(function, options={"fallback": False, **options})(x, weight)
+    masked = (result != 0).detach()
+    torch.manual_seed(5)
+    gradients = torch.autograd.grad(result.sum(), (x, weight))
+    # The gradient of the exponential is the result itself, so that those of the product's operands follow from both.
+    through = gradients[0] / (result.detach() @ weight.detach().T) / x.detach().cos()
+    kept = through != 0
+    torch.testing.assert_close(through[kept], torch.full_like(through[kept], 2.0), rtol=1e-3, atol=1e-3)
+    assert 0.4 < kept.float().mean() < 0.6
+    dropped = x.detach().sin() * kept * 2
+    torch.testing.assert_close(gradients[1], dropped.T @ result.detach(), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(result.detach(), (dropped @ weight.detach()).exp() * 2 * masked, rtol=1e-3, atol=1e-3)
+    products = [sum("mm" in str(step.get("target")) for step in each["steps"]) for each in compiled_programs()]
+    assert products == [1, 2], "none is computed again"
 
 
 def test_two_checkpoints_draw_apart() -> None:

@@ -151,7 +151,7 @@ def _compile(module: torch.nn.Module, inputs: Sequence[Any], options: Options, p
             backward=_compiler("backward", options, plan),
             inference=_compiler("inference", options, plan),
             decompositions=DeferredTable(_decompositions) if plan and plan.is_completed() else _decompositions(),
-            prepare=partial(prepare_joint, layout=options.layout),
+            prepare=partial(prepare_joint, layout=options.layout, fallback_random=options.fallback_random),
             keeper=plan,
         )
     if plan is not None and plan.is_sound():

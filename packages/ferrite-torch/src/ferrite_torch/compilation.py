@@ -198,6 +198,7 @@ def _lowered(
         wide_product_rows=policy.wide_product_rows,
         products=options.products,
         tunes_kernels=options.tune_user_kernels,
+        draws_numbers=not options.fallback_random,
     )
 
 

@@ -20,7 +20,7 @@ from ferrite_torch.errors import OptionError
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Choices of the user. None of them changes what a graph computes.
+    """Choices of the user. None of them changes what a graph computes, but for which random numbers it draws.
 
     Attributes:
         fallback: run a graph eagerly, with a warning, where compiling it fails; False raises instead.
@@ -55,6 +55,8 @@ class Options:
             model they are in; see `ferrite_torch.repeat_blocks`, which asks for it for one model.
         extern: ``error`` refuses extern calls that stand for a missing kernel, naming op and source line; ``allow``
             makes them, and counts them.
+        fallback_random: have torch draw all random numbers, by extern calls, so that they are those of eager mode after
+            the same ``torch.manual_seed``. Without it kernels draw numbers of their own, which costs no memory traffic.
         policy: scheduler thresholds to change, by the field names of ``ferrite_scheduler.Policy``.
         target: device facts to change, by the field names of ``ferrite_scheduler.Target``.
         background: run each graph op by op until its kernels are compiled, then switch: a ``compile_budget_s`` of 0.
@@ -82,6 +84,7 @@ class Options:
     layout: str = "auto"
     repeat_blocks: bool = False
     extern: str = "allow"
+    fallback_random: bool = False
     policy: Mapping[str, Any] = field(default_factory=dict)
     target: Mapping[str, Any] = field(default_factory=dict)
     background: bool = False
@@ -139,6 +142,7 @@ RANGES: dict[str, Range] = {
     "layout": Range((str,), ("auto", "keep")),
     "repeat_blocks": BOOL,
     "extern": Range((str,), ("allow", "error")),
+    "fallback_random": BOOL,
     "policy": Range((Mapping,)),
     "target": Range((Mapping,)),
     "background": BOOL,

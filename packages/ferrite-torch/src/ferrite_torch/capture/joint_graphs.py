@@ -15,12 +15,14 @@ from ferrite_torch.rewrites.convolution_layouts import assign_layouts
 from ferrite_torch.rewrites.returned_half_types import mark_returned_half_types
 
 
-def prepare_joint(graph: torch.fx.Graph, results: Sequence[Any], *, layout: str = "auto") -> None:
-    """Prepares a joint graph, whose forward returns these results, to be split in two; see ``Options.layout``."""
+def prepare_joint(
+    graph: torch.fx.Graph, results: Sequence[Any], *, layout: str = "auto", fallback_random: bool = False
+) -> None:
+    """Prepares a joint graph, whose forward returns these results, to be split in two; `Options` explains the rest."""
     correct_devices(graph)
     if layout == "auto":
         assign_layouts(graph)
     save_pool_offsets(graph)
     save_extrema(graph)
-    save_seeds(graph)
+    save_seeds(graph, torch_draws=fallback_random)
     mark_returned_half_types(results)

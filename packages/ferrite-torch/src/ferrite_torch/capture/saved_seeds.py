@@ -5,8 +5,8 @@ A checkpoint says to compute its ops again in the backward. Where one of them is
     seed = ferrite_seeded.draw(0, device)            saved: 8 bytes
     kept = ferrite_seeded.bernoulli_p(seed, x, 0.5)  computed again, as the ops around it
 
-before it is split. Random ops without a lowering (attention with dropout, which a library draws inside) are computed
-once and saved.
+before it is split. What torch draws is computed once and saved: random ops without a lowering (attention with dropout,
+which a library draws inside), and all of them with ``fallback_random``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from ferrite_torch.torch_private.seeded_ops import draw_op, is_random, seeded_op
 _AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
-def save_seeds(graph: torch.fx.Graph) -> None:
-    """Makes the random ops of a joint graph that are to be computed again functions of seeds that are saved."""
+def save_seeds(graph: torch.fx.Graph, *, torch_draws: bool = False) -> None:
+    """Makes the random ops of a joint graph that are to be computed again functions of seeds that are saved.
+
+    With ``torch_draws`` no op gets a seed, and what they draw is saved.
+    """
     numbers = itertools.count()
     for node in list(graph.nodes):
         if node.op == "call_function" and is_random(node.target) and node.meta.get("recompute") in _AGAIN:
-            if _draws_by_itself(node):
+            if not torch_draws and _draws_by_itself(node):
                 _give_seed(graph, node, next(numbers))
             else:
                 for saved in (node, *node.users):

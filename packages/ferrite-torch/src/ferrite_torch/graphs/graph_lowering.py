@@ -68,7 +68,7 @@ from ferrite_torch.sizes.symbolic_sizes import (
 )
 from ferrite_torch.torch_private.nodes import target_name
 from ferrite_torch.torch_private.operators import READS, HigherOrderOp, Overload
-from ferrite_torch.torch_private.seeded_ops import plain_op
+from ferrite_torch.torch_private.seeded_ops import is_random, plain_op
 from ferrite_torch.torch_private.symbolic_shapes import (
     environment_of,
     environments,
@@ -84,6 +84,7 @@ CALLED_BY_LOWERING = "called by a lowering"
 PRODUCTS = frozenset(("aten.mm.default", "aten.addmm.default", "aten.mm.out", "aten.addmm.out"))
 """Extern calls that count where a lowering makes them; the others that lowerings make only allocate."""
 OTHER_DEVICE = "not on the device of the graph"
+DRAWN_BY_TORCH = "draws random numbers, which torch does with fallback_random"
 
 
 def lower(module: torch.fx.GraphModule, inputs: Sequence[Any] | None = None, name: str = "graph") -> Graph:
@@ -108,6 +109,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     layouts: Layouts | None = None,
     marks: bool = False,
     tunes_kernels: bool = False,
+    draws_numbers: bool = True,
 ) -> LoweredModule:
     """Returns a functional graph of aten ops, as AOTAutograd makes it, in Ferrite's language.
 
@@ -129,6 +131,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         marks: the caller marks results as conjugated or negated when they are read (`LoweredModule.lazy`); without it
             such results are computed, and share no storage.
         tunes_kernels: of users' Triton kernels more configs are tried than they state.
+        draws_numbers: kernels draw random numbers; False makes ops that do extern calls.
 
     Raises:
         Unsupported: the graph as a whole cannot be compiled: control flow, data-dependent numbers and
@@ -143,6 +146,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     builder.product_rows, builder.wide_product_rows = product_rows, wide_product_rows
     builder.products = products
     builder.tunes_kernels = tunes_kernels
+    builder.draws_numbers = draws_numbers
     _describe_placeholders(module, inputs or ())
     walk = _Walk(module, builder, strict=strict)
     walk.inputs = GraphInputs(module, builder, walk.lifetimes, layouts or {})
@@ -285,6 +289,7 @@ class _Walk:
         builder.wide_product_rows = self.builder.wide_product_rows
         builder.products = self.builder.products
         builder.tunes_kernels = self.builder.tunes_kernels
+        builder.draws_numbers = self.builder.draws_numbers
         walk = _Walk(module, builder, strict=self.strict, regions=self.regions)
         walk.inputs = RegionInputs(module, builder, walk.lifetimes, {})
         outputs = walk.outputs = RegionOutputs(module.graph, builder, walk.lifetimes, use)
@@ -451,8 +456,10 @@ class _Walk:
     def _reason_against(self, node: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """Returns why an op that has a lowering must not use it here.
 
-        Kernels touch one device, and of the CPU only 0-d tensors.
+        Kernels touch one device, and of the CPU only 0-d tensors. The user may want the random numbers of eager mode.
         """
+        if not self.builder.draws_numbers and is_random(node.target):
+            return DRAWN_BY_TORCH
         if not is_made_on(self.builder.device, node) and not is_number_for(self.builder.device, node):
             return OTHER_DEVICE
         if unbacked_bindings(node) and str(node.target) not in BINDING_VIEWS:

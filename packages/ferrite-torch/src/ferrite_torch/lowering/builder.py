@@ -86,6 +86,7 @@ class Builder:
         self.product_rows = self.wide_product_rows = 0
         self.products = "library"
         self.tunes_kernels = False
+        self.draws_numbers = True
         self.inputs: list[Value] = []
         self.definitions: list[Definition] = []
         self._origins: Origins = ()
