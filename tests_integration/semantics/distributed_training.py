@@ -57,6 +57,31 @@ class Perceptron(nn.Module):
         return self.last(self.second(self.first(x))).sin()
 
 
+class Residual(nn.Module):
+    """Adds to a tensor what is made of it, by as many ops as blocks that are compiled once have at least."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.inner, self.outer = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.inner(self.norm(x))
+        return x + self.outer(inner * torch.sigmoid(inner) + inner.tanh() * 0.5).sin() * 0.5
+
+
+class Tower(nn.Module):
+    """Equal blocks, of which dynamo takes the last one into a graph with the first gradients that are shared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Residual(32) for _ in range(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
 BLOCKS = ("first", "second", "last")
 
 
@@ -112,6 +137,17 @@ def accumulation(mesh: DeviceMesh, wrap: Wrap) -> list[Tensor]:
     return trained(model, wrap(model), mesh, gathered=2)
 
 
+def repeated_blocks(mesh: DeviceMesh, wrap: Wrap) -> list[Tensor]:
+    torch.manual_seed(0)
+    tower = Tower().to(mesh.device_type)
+    ferrite_torch.repeat_blocks(tower)
+    model = DistributedDataParallel(tower)
+    found = trained(model, wrap(model), mesh)
+    steps = [step["do"] for program in ferrite_torch.compiled_programs() for step in program["steps"]]
+    assert "call" in steps, "no block is compiled once and called"
+    return found
+
+
 def fsdp_whole(mesh: DeviceMesh, wrap: Wrap) -> list[Tensor]:
     """Sharded by blocks, and compiled as a whole: dynamo breaks the graph where parameters are gathered."""
     model = _sharded(perceptron(mesh), mesh)
@@ -146,7 +182,10 @@ def tensor_parallel(mesh: DeviceMesh, wrap: Wrap) -> list[Tensor]:
 
 CASES: dict[str, Case] = {
     case.__name__: case
-    for case in (data_parallel, data_parallel_buckets, accumulation, fsdp_whole, fsdp_blocks, tensor_parallel)
+    for case in (
+        *(data_parallel, data_parallel_buckets, accumulation, repeated_blocks),
+        *(fsdp_whole, fsdp_blocks, tensor_parallel),
+    )
 }
 
 

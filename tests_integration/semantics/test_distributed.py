@@ -27,9 +27,9 @@ from torch.distributed.tensor.parallel import (  # noqa: E402
 )
 
 RANKS = 2
-TRAINED = ["data_parallel", "accumulation", "fsdp_whole", "fsdp_blocks"]
-"""What is trained on the CPU: of several buckets, with gradients that are added up on the way. Tensor parallel training
-is checked by `check_tensor_parallel`."""
+TRAINED = ["data_parallel", "accumulation", "repeated_blocks", "fsdp_whole", "fsdp_blocks"]
+"""What is trained on the CPU: of several buckets, with gradients that are added up on the way, of equal blocks. Tensor
+parallel training is checked by `check_tensor_parallel`."""
 PLAN: dict[str, ParallelStyle] = {"0": ColwiseParallel(), "2": RowwiseParallel()}
 
 
