@@ -7,7 +7,7 @@ import pytest
 from checks import check, generated_inputs, refusal
 from ferrite_ir import parse_graph
 from ferrite_ir.language.graph import Attend
-from ferrite_scheduler import Schedule, schedule
+from ferrite_scheduler import Policy, Schedule, schedule
 from ferrite_scheduler.model.forms import Attention
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.text.parser import parse_schedule
@@ -37,8 +37,12 @@ def text(
     }}"""
 
 
+EACH_HEAD = Policy(mixed_combos=False, attention_rows=1)
+"""Heads that share keys have programs of their own."""
+
+
 def sole(graph: str) -> Kernel:
-    (kernel,) = check(graph).kernels
+    (kernel,) = check(graph, policy=EACH_HEAD).kernels
     return kernel
 
 
@@ -88,7 +92,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("more", "rule"), REFUSED)
 def test_what_has_other_points_is_not(more: str, rule: str) -> None:
-    found = check(text(more, "y"))
+    found = check(text(more, "y"), policy=EACH_HEAD)
     assert len(found.kernels) == 2
     assert refusal(found, "o", "y") == rule
 
@@ -125,3 +129,102 @@ def test_schedules_parse_back(outputs: str) -> None:
         parse_graph(text(outputs=outputs, blocks="in blocks 2 by 4 a < n[i // 2] at p[i // 2, a]"))
     )
     assert parse_schedule(str(found)) == found
+
+
+# --- heads that share keys, and parts of the keys ---------------------------------------------------------------------
+
+
+def decoding(
+    rows: int = 1, group: int = 2, keys: int | str = 70, rest: str = "", outputs: str = "o", where: str = ""
+) -> str:
+    """Returns the text of attention of four heads of queries; ``group`` of them have the same keys and values."""
+    inner = "".join(f", {name} < 3" for name in "ac" if f"{name} <" in rest)
+    shared = f"[2, {4 // group}, {keys}"
+    return f"""
+    graph @f(q: bf16[2, 4, {rows}, 3], k: bf16{shared}, 3], v: bf16{shared}, 6],
+             n: i32[4, 1], p: i32[4, 1, 3], w: i32[1], u: i32[1, 3]) -> ({outputs}) {where} {{
+      o: f32[2, 4, {rows}, 6], l: f32[2, 4, {rows}], m: f32[2, 4, {rows}] =
+        attend softmax (s) [b < 2, h < 4, i < {rows}, e < 6 | j < {keys} | d < 3{inner}]
+        q[b, h, i, d] * k[b, h // {group}, j, d] along d weigh mul(s[], cast.f32(index.i32(h)))
+        times v[b, h // {group}, j, e]{rest}
+    }}"""
+
+
+WHOLE_DEVICE = Policy(mixed_combos=False, attention_programs=0)
+"""Keys stay together."""
+SPLIT = Policy(mixed_combos=False, attention_keys=8, attention_parts=4)
+MASK = " if le(index.i32(j), add(index.i32(i), i32(40)))"
+LISTS = f"{MASK} in blocks 32 by 16 a < n[0, i // 32] at p[0, i // 32, a] whole c < w[i // 32] at u[i // 32, c]"
+OF_HEADS = f"{MASK} in blocks 32 by 16 a < n[h, i // 32] at p[h, i // 32, a]"
+
+
+def numbers(graph: str) -> list:
+    """Returns inputs whose lists of blocks are of blocks 1 and 3, and of 0, 2 and 4."""
+    given = generated_inputs(parse_graph(graph))[:3]
+    return [*given, [[2], [0], [1], [2]], [[[1, 3, 0]]] * 4, [3], [[0, 2, 4]]]
+
+
+@pytest.mark.parametrize(("rows", "group", "outputs"), [(1, 2, "o"), (3, 2, "o, l"), (2, 4, "o, l, m")])
+@pytest.mark.parametrize("rest", ["", MASK, LISTS], ids=["all", "mask", "lists"])
+def test_heads_that_share_keys_are_rows(rest: str, rows: int, group: int, outputs: str) -> None:
+    graph = decoding(rows, group, rest=rest, outputs=outputs)
+    kernel = check(graph, policy=WHOLE_DEVICE, inputs=numbers(graph)).kernels[0]
+    assert axes_of(kernel) == {"z": 8 // group, "y": rows * group, "x": 6, "r": 70}
+
+
+@pytest.mark.parametrize(
+    ("rows", "group", "rest"), [(1, 1, ""), (1, 2, OF_HEADS), (64, 2, ""), (40, 2, LISTS)], ids=str
+)
+def test_heads_that_share_nothing_or_have_rows_enough_are_not(rows: int, group: int, rest: str) -> None:
+    found = schedule(parse_graph(decoding(rows, group, rest=rest)), policy=WHOLE_DEVICE)
+    assert axes_of(found.kernels[0])["z"] == 8
+    assert not [change for change in found.changes if change.step == "split_attention"]
+
+
+@pytest.mark.parametrize(("rows", "group", "outputs"), [(1, 2, "o"), (3, 1, "o, l"), (2, 4, "o, l, m")])
+@pytest.mark.parametrize("rest", ["", MASK, LISTS, OF_HEADS], ids=["all", "mask", "lists", "lists of heads"])
+@pytest.mark.parametrize("keys", [70, 140])
+def test_keys_are_split_over_programs(keys: int, rest: str, rows: int, group: int, outputs: str) -> None:
+    graph = decoding(rows, group, keys, rest, outputs)
+    kernel = check(graph, policy=SPLIT, inputs=numbers(graph)).kernels[0]
+    assert axes_of(kernel)["z"] == 4 * (8 if rest == OF_HEADS else 8 // group)
+
+
+def test_what_combines_the_parts_is_one_kernel_with_what_reads_it() -> None:
+    graph = decoding().replace("-> (o)", "-> (y)").replace(
+        "}", "  y: bf16[2, 1, 4, 6] = loop [b < 2, i < 1, h < 4, e < 6] cast.bf16(o[b, h, i, e])\n    }"
+    )  # fmt: skip
+    assert [kernel.stored for kernel in check(graph, policy=SPLIT).kernels] == [("o_part", "o_log_part"), ("y",)]
+
+
+def test_rows_that_are_masked_in_all_parts_give_nothing() -> None:
+    check(decoding(3, rest=" if lt(index.i32(i), i32(2))", outputs="o, l, m"), policy=SPLIT)
+
+
+def test_keys_of_a_symbolic_number_are_split() -> None:
+    graph = decoding(keys="m", where="where m: size >= 1 ~ 4096", rest=MASK)
+    found = schedule(parse_graph(graph), policy=SPLIT)
+    assert axes_of(found.kernels[0])["z"] == 16
+    check(decoding(keys=5, rest=MASK), policy=Policy(mixed_combos=False, attention_keys=1, attention_parts=4))
+
+
+@pytest.mark.parametrize(
+    ("keys", "policy", "parts"),
+    [
+        (4096, Policy(), 16),
+        (4096, Policy(attention_keys=1024), 4),
+        (1 << 20, Policy(), 64),
+        (1 << 20, Policy(attention_parts=20), 16),
+        (1 << 20, Policy(attention_programs=1), 32),
+        (511, Policy(), 1),
+    ],
+)
+def test_there_are_as_many_parts_as_the_device_has_room_for(keys: int, policy: Policy, parts: int) -> None:
+    kernel = schedule(parse_graph(decoding(keys=keys)), policy=policy).kernels[0]
+    assert axes_of(kernel)["z"] == 4 * parts
+
+
+def test_gradients_stay_whole() -> None:
+    graph = decoding(keys=4096).replace("attend softmax", "attend sum")
+    graph = graph.replace(", l: f32[2, 4, 1], m: f32[2, 4, 1]", "")
+    assert axes_of(schedule(parse_graph(graph)).kernels[0])["z"] == 8

@@ -399,18 +399,20 @@ def _rewrite(node: Node, member: Member, layout: Layout, move: Mover) -> Compute
 def _over_axes(attend: Attend, layout: Layout) -> Attend:
     """Returns an attention whose expressions are over the dims of a kernel with these as its own.
 
+    Where what reads its results cuts its rows, all dims of the axis of rows but the last are among its batch: nothing
+    but what depends on rows depends on them.
+
     Raises:
-        Misfit: its rows, its columns or what it goes through are not one dim each of an axis of their own.
+        Misfit: its rows, its columns or what it goes through do not have an axis of their own, or not one dim of it.
     """
     named = {axis.name: axis.dims for axis in layout.axes}
-    single = [named.get(name, ()) for name in "yxr"]
+    rows, *single = axes = [named.get(name, ()) for name in "yxr"]
     sizes = (attend.row.size, attend.column.size, attend.along.size)
-    if any(
-        len(dims) > 1 or product(dim.size for dim in dims) != size for dims, size in zip(single, sizes, strict=True)
-    ):
+    fits = [product(dim.size for dim in dims) == size for dims, size in zip(axes, sizes, strict=True)]
+    if not all(fits) or any(len(dims) > 1 for dims in single):
         raise Misfit("an attention does not have its rows, columns and points on axes of their own")
-    row, column, along = (dims[0] if dims else Dim(f"{name}0", 1) for name, dims in zip("yxr", single, strict=True))
-    return replace(attend, dims=(*named.get("z", ()), row, column), along=along)
+    column, along = (dims[0] if dims else Dim(f"{name}0", 1) for name, dims in zip("xr", single, strict=True))
+    return replace(attend, dims=(*named.get("z", ()), *(rows or (Dim("y0", 1),)), column), along=along)
 
 
 def _home_indices(node: Node, mapping: dict[Dim, Index], rewritten: Computed, layout: Layout) -> tuple[Index, ...]:

@@ -138,6 +138,11 @@ class Policy:
         product_tiles: most products whose tiles a program holds at once. Set: a third leaves no registers.
         library_gain: part of the library's cost that a kernel of ours may have at most, where both are measured. Set:
             less of a gain is noise between runs.
+        attention_rows: rows of scores that fill a program: with fewer of a head, heads that share keys and values are
+            rows of one program. Set: what a group of four warps multiplies in one step.
+        attention_programs: programs wanted per multiprocessor before the keys of a row are split (decision 0058). Set.
+        attention_keys: fewest keys of a part. Set: two or more rounds of a program.
+        attention_parts: most parts. Set: one tile holds what they left of a column.
         scale_sums: multiply weights of eight bits as they are, and the sums with the scale of a column.
         cut_rows: multiply weights of eight bits with rows of float32 in three parts, on tensor cores.
         recomputed_points: most points of a statistic that each program of a product computes for itself. Set: the
@@ -320,6 +325,10 @@ class Policy:
     tile_products: bool = False
     product_tiles: int = 2
     library_gain: float = 0.98
+    attention_rows: int = 64
+    attention_programs: int = 2
+    attention_keys: int = 256
+    attention_parts: int = 64
     scale_sums: bool = True
     cut_rows: bool = True
     recomputed_points: int = 16
@@ -443,7 +452,7 @@ _LEAST = dict.fromkeys(
         "ordered_exactly", "order_states", "order_beam", "order_chain", "order_choices", "unfused_share",
         "grid_reduction_share", "norm_points", "norm_least_points", "accumulated_products", "accumulated_share",
         "affine_operands", "last_use_share", "recomputed_points", "combo_least_parts",
-        "combo_launches", "combo_refusals",
+        "combo_launches", "combo_refusals", "attention_keys", "attention_rows",
     ),
     1,
 )  # fmt: skip

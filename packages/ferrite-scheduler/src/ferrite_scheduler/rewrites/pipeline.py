@@ -20,6 +20,7 @@ from .prologues import recompute_statistics
 from .row_results import separate_row_results
 from .segmented_reductions import reduce_segments
 from .sorted_scatters import sort_scatters
+from .split_attention import split_attention
 from .split_precision import cut_rows
 from .update_operands import separate_updates
 
@@ -103,6 +104,11 @@ REWRITES: tuple[Rewrite, ...] = (
         "hoisted_terms",
         "what depends on few of the dims is computed once",
         lambda graph, _, policy: separate_terms(graph, policy),
+    ),
+    Rewrite(
+        "split_attention",
+        "keys are read once for all heads that share them, by as many programs as the device has room for",
+        split_attention,
     ),
 )
 """What happens to a graph before fusion. Reductions get their stages later, as fusion has a say in it
