@@ -52,7 +52,7 @@ WRITTEN: dict[str, records.Facts] = {
         COMMON, REDUCTION, records.TiledContractionFacts(product=2, left_bytes=2, right_bytes=4)
     ),
     "attention": records.KernelFacts(
-        COMMON, REDUCTION, records.AttentionFacts(sums=2, products=1, depth=64, factor_bytes=2, softmax=True)
+        COMMON, REDUCTION, records.AttentionFacts(sums=2, products=1, depth=64, factors=2, factor_bytes=2, softmax=True)
     ),
     "grid_reduction": records.KernelFacts(COMMON, REDUCTION, SPLIT),
     "look_back": records.KernelFacts(COMMON, REDUCTION, SPLIT),

@@ -50,6 +50,15 @@ graph @f(q: {0}[2, 20, 3], k: {0}[2, 37, 3], v: {0}[2, 37, 5], g: {0}[2, 20, 5],
     if ge(index.i32(i), index.i32(j))
 }}"""
 
+TWICE = """
+graph @f(q: {0}[2, 20, 5], k: {0}[2, 37, 5], v: {0}[2, 37, 5], g: {0}[2, 20, 5], c: f32[2, 20]) -> (a, b) {{
+  a: f32[2, 37, 5], b: f32[2, 37, 5] = attend sum (s, t) [h < 2, j < 37, e < 5 | i < 20 | d < 5, x < 5]
+    let w = sub(t[], c[h, i])
+    k[h, j, d] * q[h, i, d] along d, v[h, j, x] * g[h, i, x] along x weigh mul(s[], w), s[] times {1}
+    if ge(index.i32(i), index.i32(j))
+}}"""
+"""Gradients of heads of one length: what is multiplied with weights has been multiplied before."""
+
 FIXED = {"n": [[1, 2]], "p": [[[1, 0, 0], [2, 0, 0]]], "w": [[1, 0]], "u": [[[0, 0, 0], [0, 0, 0]]]}
 """Lists of blocks: of the first sixteen rows one with a mask and one whole, of the others two with a mask."""
 
@@ -144,6 +153,22 @@ def test_sums_of_two_products(dtype: str, tolerance: float) -> None:
     check(parse_graph(GRADIENTS.format(dtype)), tolerance)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize(
+    ("factors", "loaded"),
+    [("q[h, i, e], g[h, i, e]", 0), ("g[h, i, e], g[h, i, e]", 0), ("q[h, i, e], g[h, i, 4 - e]", 2)],
+    ids=["both", "one", "another"],
+)
+def test_factors_of_products_are_loaded_once(factors: str, loaded: int, dtype: str) -> None:
+    graph = parse_graph(TWICE.format(dtype, factors))
+    check(graph, 1e-5 if dtype == "f32" else 3e-2)
+    spec = emit_kernel(schedule(graph).kernels[0])
+    facts = spec.facts.to_mapping()
+    assert (facts["factors"], facts["depth"]) == (loaded, 32)
+    assert spec.source.count("tl.trans(") == 2 - loaded
+    assert spec.source.count("tl.load(") == 5 + loaded
+
+
 @pytest.mark.parametrize(
     "graph", [attention(CAUSAL + WHOLE), parse_graph(GRADIENTS.format("bf16"))], ids=["softmax", "sums"]
 )
@@ -163,7 +188,7 @@ def test_blocks_of_programs_divide_those_of_the_mask() -> None:
 
 def test_facts() -> None:
     spec = emit_kernel(schedule(attention(CAUSAL, dtype="bf16")).kernels[0])
-    wanted = {"sums": 1, "products": 1, "depth": 16, "factor_bytes": 2, "softmax": True}
+    wanted = {"sums": 1, "products": 1, "depth": 16, "factors": 1, "factor_bytes": 2, "softmax": True}
     assert {name: spec.facts.to_mapping()[name] for name in wanted} == wanted
     assert spec.blocks == {"ZBLOCK": 1, "XBLOCK": 16, "DBLOCK": 16}
     both = emit_kernel(schedule(parse_graph(GRADIENTS.format("f32"))).kernels[0])
@@ -171,9 +196,22 @@ def test_facts() -> None:
         "sums": 2,
         "products": 2,
         "depth": 32,
+        "factors": 2,
         "factor_bytes": 4,
         "softmax": False,
     }
+
+
+def test_where_a_block_lies_is_read_a_round_before() -> None:
+    """What a round loads at once can be loaded ahead of what it computes."""
+    source = emit_kernel(schedule(attention(CAUSAL + LISTS)).kernels[0]).source
+    head, *rest = source[source.index("for round in") :].splitlines()[1:]
+    assert head.strip().startswith("rstart")
+    assert "block_" in head
+    loads = [number for number, line in enumerate(rest) if "tl.load(" in line]
+    first = next(number for number, line in enumerate(rest) if "tl.dot(" in line)
+    assert len(loads) == 3
+    assert loads[0] < first < loads[-1]
 
 
 def test_wide_factors_are_multiplied_without_rounding() -> None:

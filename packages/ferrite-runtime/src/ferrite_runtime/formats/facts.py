@@ -161,7 +161,9 @@ class AttentionFacts(ReductionFacts):
         sums: tiles of ``y`` and ``x`` that a program adds up.
         products: tiles of ``y`` and ``r`` that it makes in each round. No block may be less than 16; stages are
             software-pipelined.
-        depth: lanes of the axes that these products are summed over, together.
+        depth: lanes that these products are summed over, together.
+        factors: tiles of ``r`` and ``x`` that are loaded in each round; the factors of products that are summed up as
+            well are none.
         factor_bytes: bytes of an element of what is multiplied.
         softmax: whether the weights of a row are normalised, so that sums are scaled in each round.
     """
@@ -169,6 +171,7 @@ class AttentionFacts(ReductionFacts):
     sums: int = 1
     products: int = 1
     depth: int = 64
+    factors: int = 1
     factor_bytes: int = 2
     softmax: bool = True
 

@@ -172,7 +172,7 @@ def shared_bytes(spec: KernelSpec, config: Config) -> int:
     facts = facts_as(spec.facts, AttentionFacts)
     rows, columns = _blocks(spec, config, "YBLOCK", "XBLOCK")
     (points,) = _blocks(spec, config, "RBLOCK")
-    block = points * (facts.depth + columns * facts.sums)
+    block = points * (facts.depth + columns * facts.factors)
     return (rows * facts.depth + config.num_stages * block) * facts.factor_bytes + RESERVED
 
 

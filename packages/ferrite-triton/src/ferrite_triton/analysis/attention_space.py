@@ -3,7 +3,8 @@
 The axes of the kernel are those of its results and of the loop: ``y`` (rows of scores), ``x`` (columns of the result,
 all of them in one tile) and ``r`` (columns of scores, block by block). Inside, products are summed over axes of their
 own, all of each in one tile: ``d``, ``e``, …; lists of blocks have positions, ``j`` and ``k``, of which a program has
-one at a time.
+one at a time. What gradients are summed of are factors of products once more: what these are summed over are then the
+columns of the result, and a program loads such a factor once.
 
     left factor [y, d]   right factor [d, r]   weights [y, r]   factor of weights [r, x]   result [y, x]
 """
@@ -60,12 +61,12 @@ def attention_space(kernel: Kernel) -> Space:
     axes.append(_whole("x", sizes["x"]))
     axes.append(_cut("r", sizes["r"], None if blocks is None else blocks.columns))
     named = inner_names(attend)
-    inner = [(_whole if name in DEPTHS else _single)(name, dim.size) for dim, name in named.items()]
+    inner = [(_whole if name in DEPTHS else _single)(name, dim.size) for dim, name in named.items() if name != "x"]
     if blocks is not None:
         inner.append(_single(FIRST_ROW, sizes.get("y", 1)))
     mapping = dim_mapping(kernel.axes)
-    positions = (flat_dim(axis).index if axis.size != 1 else constant(0) for axis in inner)
-    mapping |= dict(zip(named, positions, strict=False))
+    along = {axis.name: flat_dim(axis).index if axis.size != 1 else constant(0) for axis in (*axes, *inner)}
+    mapping |= {dim: along[name] for dim, name in named.items()}
     return Space(tuple(axes), ("y", "x"), mapping, kernel.form, loops=True, inner=tuple(inner))
 
 
@@ -91,11 +92,32 @@ def over_flat_positions(attend: Attend, space: Space, memo: dict[Scalar, Scalar]
 
 def inner_names(attend: Attend) -> dict[Dim, str]:
     """Returns the axis of each dim that only the inside of an attention knows."""
-    depths = tuple(dict.fromkeys(product.depth for product in attend.products))
+    columns = _columns(attend)
+    depths = tuple(dict.fromkeys(product.depth for product in attend.products if product.depth not in columns))
     slots = tuple(dict.fromkeys(each.slot for each in (() if attend.blocks is None else attend.blocks.lists)))
     if len(depths) > len(DEPTHS):
         raise UnsupportedDefinition(f"attention made of {len(depths)} products; there are kernels of {len(DEPTHS)}")
-    return dict(zip((*depths, *slots), (*DEPTHS[: len(depths)], *SLOTS[: len(slots)]), strict=True))
+    names = zip((*depths, *slots), (*DEPTHS[: len(depths)], *SLOTS[: len(slots)]), strict=True)
+    return {**dict.fromkeys(columns, "x"), **dict(names)}
+
+
+def _columns(attend: Attend) -> tuple[Dim, ...]:
+    """Returns the dims that products are summed over which are columns of the result: right factors are factors there.
+
+    There are none unless all factors are such: tiles of others have their columns along another of their axes.
+    """
+    found: dict[Dim, None] = {}
+    for factor in attend.factors:
+        same = [
+            product.depth
+            for product in attend.products
+            if product.depth.size == attend.column.size
+            and substitute_dims(product.right, {product.depth: attend.column.index}) == factor
+        ]
+        if not same:
+            return ()
+        found.update(dict.fromkeys(same))
+    return tuple(found)
 
 
 def _whole(name: str, size: Size) -> KernelAxis:

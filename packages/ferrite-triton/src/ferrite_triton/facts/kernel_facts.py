@@ -28,7 +28,7 @@ from ferrite_triton.analysis.accesses import (
     shortest_run,
     touched_elements,
 )
-from ferrite_triton.analysis.attention_space import attend_of
+from ferrite_triton.analysis.attention_space import attend_of, inner_names
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.lane_groups import rows_together
 from ferrite_triton.analysis.lowering_policy import LOWERING
@@ -157,10 +157,13 @@ def attention_facts(flat: FlatKernel) -> AttentionFacts:
     """Returns the facts about the products and sums of attention."""
     attend = attend_of(flat.kernel)
     factors = [*attend.factors, *(product.left for product in attend.products)]
+    names = inner_names(attend)
+    axes = [flat.space.axis(names[product.depth]) for product in attend.products]
     return AttentionFacts(
         sums=len(attend.weights),
         products=len(attend.products),
-        depth=sum(axis.block or 0 for axis in flat.space.inner if axis.tiled),
+        depth=sum(axis.block or 0 for axis in axes if axis is not None),
+        factors=0 if "x" in names.values() else len(attend.factors),
         factor_bytes=max(factor.dtype.bytes for factor in factors),
         softmax=attend.is_softmax,
     )

@@ -83,6 +83,7 @@ class AttentionFacts:
     sums: int
     products: int
     depth: int
+    factors: int
     factor_bytes: int
     softmax: bool
 

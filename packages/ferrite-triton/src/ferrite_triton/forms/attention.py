@@ -52,6 +52,7 @@ from ferrite_triton.tile.language import (
     ProgramId,
     Reduce,
     TileType,
+    Transpose,
 )
 
 RESULT: Axes = frozenset("yx")
@@ -120,7 +121,8 @@ class AttentionRows:
         """Writes everything up to the results; returns what they are results of, and their tiles, in f32."""
         attend, builder = self._attend, self._builder
         lefts = [self._left(number) for number in range(len(attend.products))]
-        builder.forget(frozenset(self._depths))  # along the other axis of a tile the same positions are other values
+        # Along the other axis of a tile the same positions are other values.
+        builder.forget(frozenset(self._depths))
         for name in self._depths:
             self._place_depth(name, (name, "r"))
         state = self._initial()
@@ -129,6 +131,9 @@ class AttentionRows:
         else:
             for number, each in enumerate(attend.blocks.lists):
                 state = self._loop_over_list(each, lefts, state, mask=attend.mask if number == 0 else None)
+        if "x" in self._depths:
+            builder.forget(frozenset("x"))
+            self._place_depth("x", ("y", "x"))
         return attend, self._results(state)
 
     # --- factors ----------------------------------------------------------------------------------------------------
@@ -143,6 +148,13 @@ class AttentionRows:
         product = self._attend.products[number]
         name = self._names[product.depth]
         return self._tile(self._over((name, "r"), (product.right,)), product.right, (name, "r"), INSIDE)
+
+    def _factor(self, root: Scalar, rights: Sequence[Expression]) -> Expression:
+        """Writes the tile of a factor of weights; one that is a factor of products is transposed."""
+        for product, right in zip(self._attend.products, rights, strict=True):
+            if self._names[product.depth] == "x" and product.right == root:
+                return self._builder.hold("factor", Transpose(right, (1, 0)), frozenset("rx")).expression
+        return self._tile(self._factors, root, ("r", "x"), INSIDE)
 
     def _place_depth(self, name: str, order: tuple[str, str]) -> None:
         space = replace(self._flat.space, order=order)
@@ -188,25 +200,40 @@ class AttentionRows:
     def _loop_over_list(
         self, listed: BlockList, lefts: Sequence[Expression], state: _State, mask: Scalar | None
     ) -> _State:
-        builder, dtype, blocks, slot = self._builder, self._dtype, self._attend.blocks, self._names[listed.slot]
+        """Writes a loop over the blocks of a list.
+
+        Where a block lies is read in the round before, or nothing could be loaded ahead of what is computed.
+        """
+        builder, blocks = self._builder, self._attend.blocks
         assert blocks is not None, "lists are of blocks"
         count = self._lists.tile(listed.count)
         each = quotient(literal(blocks.columns, I32), block_size("RBLOCK", I32))
         number = converted(count.expression, count.dtype, I32)
         bound = builder.hold("rounds", mul(number, each), NO_AXES).expression
-        counter = builder.open_loop("round", TileType(I32), frozenset(("r", slot)))
+        slots = frozenset((self._names[listed.slot],))
+        first = self._listed(listed, literal(0, I32))
+        builder.forget(slots)
+        counter = builder.open_loop("round", TileType(I32), slots | INSIDE)
         carried = self._carried(state)
-        at = builder.hold("slot", converted(quotient(counter, each), I32, dtype), INSIDE)
-        builder.positions[slot] = AxisPosition(at.expression)
-        position = self._lists.tile(listed.position)
+        block = builder.carry("block", first.expression, NO_AXES)
         inside = mul(remainder(counter, each), block_size("RBLOCK", I32))
         start = add(
-            mul(converted(position.expression, position.dtype, dtype), literal(blocks.columns, dtype)),
-            converted(inside, I32, dtype),
+            mul(converted(block.expression, block.dtype, self._dtype), literal(blocks.columns, self._dtype)),
+            converted(inside, I32, self._dtype),
         )
         self._round(lefts, carried, builder.hold("rstart", start, INSIDE).expression, mask)
+        following: Expression = add(counter, literal(1, I32))
+        following = where(apply("lt", following, bound), following, literal(0, I32))  # the last one reads anything
+        builder.follow(block, self._listed(listed, quotient(following, each)).expression)
         builder.close_loop(counter, (literal(0, I32), bound, literal(1, I32)))
         return carried
+
+    def _listed(self, listed: BlockList, slot: Expression) -> Tile:
+        """Writes the number of the block at a position of a list."""
+        name = self._names[listed.slot]
+        at = self._builder.hold("slot", converted(slot, I32, self._dtype), frozenset((name,)))
+        self._builder.positions[name] = AxisPosition(at.expression)
+        return self._lists.tile(listed.position)
 
     def _carried(self, state: _State) -> _State:
         """Returns what a loop carries, which begins as it was before."""
@@ -229,15 +256,16 @@ class AttentionRows:
         write_axis_positions(builder, replace(self._flat.space, order=("y", "r")), axis, vector)
         shape = (Block("YBLOCK"), Block("RBLOCK"))
         axes = frozenset("yr")
-        for number, product in enumerate(self._attend.products):
-            sums = Dot(lefts[number], self._right(number), full(shape, 0.0, F32))
+        rights = [self._right(number) for number in range(len(lefts))]
+        for left, right, product in zip(lefts, rights, self._attend.products, strict=True):
+            sums = Dot(left, right, full(shape, 0.0, F32))
             tile = builder.hold(product.name, sums, axes)
             self._weights.know(load(product.name, (), F32), tile)
         found = [self._weight(weight, mask, axis) for weight in self._weighed]
         # Along the other axis of a tile the same positions are other values.
         builder.forget_inside(frozenset("r"))
         write_axis_positions(builder, replace(self._flat.space, order=("r", "x")), axis, vector)
-        factors = [self._tile(self._factors, factor, ("r", "x"), INSIDE) for factor in self._attend.factors]
+        factors = [self._factor(factor, rights) for factor in self._attend.factors]
         if carried.highest is None or carried.total is None:
             for total, weight, factor, body in zip(carried.sums, found, factors, self._attend.factors, strict=True):
                 builder.follow(total, Dot(_narrowed(weight, body.dtype), factor, total.expression))
