@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import queue
 import statistics
 import tempfile
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.tools.cores import take_cores
 from benchmarks.tools.tree import caches_in
 from benchmarks.tools.zygote import Zygote, run_child, start_zygote, stop_zygote
 
@@ -181,11 +181,3 @@ def seconds_of(call: Callable[[], Any], device: str) -> float:
     call()
     wait()
     return time.perf_counter() - started
-
-
-def take_cores(number: int, parts: int) -> None:
-    """Keeps this process to its share of the cores, the ``number``-th of so many parts: at least one."""
-    cores = sorted(os.sched_getaffinity(0))
-    each = max(1, len(cores) // parts)
-    first = number * each % len(cores)
-    os.sched_setaffinity(0, cores[first : first + each])

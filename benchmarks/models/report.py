@@ -81,18 +81,22 @@ def judge_row(model: str, mode: str, records: Records, folder: Path) -> Row:
     backends = list(dict.fromkeys(mine))
     cold = {name: records.get(f"{row}-{name}-cold", {}) for name in backends}
     warm = {name: records.get(f"{row}-{name}-warm", {}) for name in backends}
+    # The first process of a cell says it, but where that only compiled: then the second one does.
+    known = {name: {**warm[name], **cold[name]} for name in backends}
+    times = {name: step_time(records, row, name) for name in backends}
     judged: Row = {
         "model": model,
         "mode": mode,
-        "ms": {name: step_time(records, row, name) for name in backends},
-        "busy_ms": {name: record.get("profile", {}).get("busy_ms") for name, record in cold.items()},
-        "mib": {name: record.get("peak_step_mib") for name, record in cold.items()},
+        "ms": times,
+        "busy_ms": {name: record.get("profile", {}).get("busy_ms") for name, record in known.items()},
+        "busy": {name: busy_share(record.get("profile", {}), times[name]) for name, record in known.items()},
+        "mib": {name: record.get("peak_step_mib") for name, record in known.items()},
         "cold_s": {name: record.get("compile_s") for name, record in cold.items()},
         "warm_s": {name: record.get("compile_s") for name, record in warm.items()},
-        "breaks": {name: record.get("graph_breaks") for name, record in cold.items()},
-        "kernels": {name: record.get("kernels") for name, record in cold.items()},
-        "extern_calls": {name: record.get("extern_calls") for name, record in cold.items()},
-        "launches": {name: launches_of(record) for name, record in cold.items()},
+        "breaks": {name: record.get("graph_breaks") for name, record in known.items()},
+        "kernels": {name: record.get("kernels") for name, record in known.items()},
+        "extern_calls": {name: record.get("extern_calls") for name, record in known.items()},
+        "launches": {name: launches_of(record) for name, record in known.items()},
         "failed": {
             f"{name} {phase}": record["failed"]
             for phase, group in (("cold", cold), ("warm", warm))
@@ -103,7 +107,14 @@ def judge_row(model: str, mode: str, records: Records, folder: Path) -> Row:
         **judge_losses(records, row, backends),
     }
     judged["correct"] = is_correct(judged)
+    judged["right"] = {name: is_correct(judged, name) for name in backends if name != BASE}
     return judged
+
+
+def busy_share(profile: Mapping[str, Any], ms: float | None) -> float | None:
+    """Returns the part of a step's wall time in which the device is busy, as the profile of another step tells."""
+    union = profile.get("union_ms")
+    return min(1.0, union / ms) if union and ms else None
 
 
 def launches_of(record: Mapping[str, Any]) -> dict[str, int]:
@@ -111,17 +122,17 @@ def launches_of(record: Mapping[str, Any]) -> dict[str, int]:
     return {kind: int(total["launches"]) for kind, total in kinds.items()}
 
 
-def is_correct(row: Row) -> bool | None:
-    """Returns whether ferrite's numbers may be trusted on this row; None where they are missing."""
+def is_correct(row: Row, backend: str = OWN) -> bool | None:
+    """Returns whether a backend's numbers may be trusted on this row; None where they are missing."""
     errors = row.get("error", {})
-    if OWN not in errors or BASE not in errors:
+    if backend not in errors or BASE not in errors:
         return None
-    if not errors[OWN] <= max(ERROR_BAR * errors[BASE], ERROR_FLOOR):
+    if not errors[backend] <= max(ERROR_BAR * errors[BASE], ERROR_FLOOR):
         return False
     if row["mode"] != "training":
         return True
     allowed = max(ERROR_BAR * row["losses_from_exact"].get(BASE, 0.0), LOSS_FLOOR)
-    return row["losses"].get(OWN, math.inf) <= allowed
+    return row["losses"].get(backend, math.inf) <= allowed
 
 
 def judge(models: Sequence[str], modes: Sequence[str], records: Records, folder: Path) -> dict[str, Any]:
@@ -172,14 +183,15 @@ def geomean_bar(name: str, rows: Sequence[Row], field: str, bar: float) -> dict[
 def print_progress(number: int, total: int, record: Mapping[str, Any], seconds: float) -> None:
     """Prints one line about a cell that has just ended."""
     cell = record["cell"]
-    label = f"{cell['model']} {cell['mode']} {cell['backend']} {cell['phase']}"
+    variant = [str(cell[name]) for name in ("batch", "layout", "dtype") if cell["batch"] and cell[name]]
+    label = " ".join((cell["model"], *variant, cell["mode"], cell["backend"], cell["phase"]))
     head = f"[{seconds:5.0f} s] {number}/{total} {label:36s}"
     if "failed" in record:
         print(f"{head} FAILED: {record['failed']}", flush=True)
         for line in record.get("last_words", [])[-4:]:
             print(f"          {line[:180]}", flush=True)
         return
-    time = statistics.median(record["times_ms"])
+    time = statistics.median(record.get("times_ms") or [record["last_call_s"] * 1e3])
     compiled = f"compile {record['compile_s']:6.2f} s" if cell["backend"] != BASE else ""
     print(f"{head} {time:9.3f} ms  {compiled}  process {record['process_s']:.1f} s", flush=True)
 
@@ -193,21 +205,29 @@ def columns(row: Row, field: str, names: Sequence[str], digits: int = 2, scale: 
     return " ".join(f"{number(value * scale if value is not None else None, digits):>6s}" for value in values)
 
 
-def print_report(verdict: Mapping[str, Any], seconds: float) -> None:
-    """Prints the table and the bars, shortest last."""
-    rows: Sequence[Row] = verdict["rows"]
+def print_table(rows: Sequence[Row]) -> None:
+    """Prints a line for each row, and what failed."""
     three, two = (BASE, OPPONENT, OWN), (OPPONENT, OWN)
-    print("\ne eager, i inductor, f ferrite; k/x kernels and library launches in one step; err: error / eager's error")
+    wide = max((len(row["model"]) + 1 for row in rows), default=9)
+    print("\ne eager, i inductor, f ferrite; busy: part of a step in which the device works")
+    print("k/x kernels and library launches in one step; err: error / eager's error")
     print(
-        f"{'model':9s}{'mode':6s}|{'ms e':>6s} {'i':>6s} {'f':>6s} {'f/i':>5s} |{'GiB e':>6s} {'i':>6s} {'f':>6s} "
+        f"{'model':{wide}s}{'mode':6s}|{'ms e':>6s} {'i':>6s} {'f':>6s} {'f/i':>5s} "
+        f"|{'busy e':>6s} {'i':>6s} {'f':>6s} |{'GiB e':>6s} {'i':>6s} {'f':>6s} "
         f"|{'cold i':>6s} {'f':>6s} |{'warm i':>6s} {'f':>6s} |{'k/x i':>9s} {'f':>9s} |{'brk i':>5s} {'f':>3s} "
         f"|{'err i':>5s} {'f':>5s} |{'loss f':>7s} {'e':>7s} | ok"
     )
     for row in rows:
-        print(row_text(row, three, two))
+        print(row_text(row, wide, three, two))
     for row in rows:
         for label, reason in row["failed"].items():
             print(f"failed: {row['model']} {row['mode']} {label}: {reason}")
+
+
+def print_report(verdict: Mapping[str, Any], seconds: float) -> None:
+    """Prints the table and the bars, shortest last."""
+    rows: Sequence[Row] = verdict["rows"]
+    print_table(rows)
     for label, own in (("all", MODES_ALL), ("inference", ("inference",)), ("training", ("training",))):
         chosen = [row for row in rows if row["mode"] in own]
         means = {
@@ -229,13 +249,14 @@ def launch_text(row: Row, name: str) -> str:
     return f"{kinds.get('triton', 0)}/{kinds.get('library', 0) + kinds.get('copy', 0)}" if kinds else "-"
 
 
-def row_text(row: Row, three: Sequence[str], two: Sequence[str]) -> str:
+def row_text(row: Row, wide: int, three: Sequence[str], two: Sequence[str]) -> str:
     """Returns the table's line about one row."""
     errors = row.get("error", {})
     factors = {name: ratio(errors.get(name), errors.get(BASE)) for name in two}
     return (
-        f"{row['model']:9s}{row['mode'][:5]:6s}|{columns(row, 'ms', three)} "
-        f"{number(ratio(row['ms'].get(OWN), row['ms'].get(OPPONENT))):>5s} |{columns(row, 'mib', three, 2, 1 / 1024)} "
+        f"{row['model']:{wide}s}{row['mode'][:5]:6s}|{columns(row, 'ms', three)} "
+        f"{number(ratio(row['ms'].get(OWN), row['ms'].get(OPPONENT))):>5s} |{columns(row, 'busy', three)} "
+        f"|{columns(row, 'mib', three, 2, 1 / 1024)} "
         f"|{columns(row, 'cold_s', two, 1)} |{columns(row, 'warm_s', two, 1)} "
         f"|{launch_text(row, OPPONENT):>9s} {launch_text(row, OWN):>9s} "
         f"|{row['breaks'].get(OPPONENT, '-')!s:>5s} {row['breaks'].get(OWN, '-')!s:>3s} "

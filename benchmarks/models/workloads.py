@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,37 +16,60 @@ Size = Literal["full", "tiny"]
 
 
 class FirstOutput(nn.Module):
-    """Wraps a transformers model so that it maps token ids to its logits."""
+    """Wraps a transformers model so that it maps tensors, token ids unless they are named, to its first output."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, names: Sequence[str] = ("input_ids",)) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.names = model, tuple(names)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.model(tokens, return_dict=False)[0]
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.model(**dict(zip(self.names, inputs, strict=True)), return_dict=False)[0]
+
+
+def wide_enough(x: Tensor) -> Tensor:
+    """Returns logits in float32 as trainers have them, in float64 where all is computed in it."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 class Loss(nn.Module):
-    """Maps a batch and its labels to the mean cross entropy, in float32 as trainers do."""
+    """Maps a call's tensors and its labels, which come last, to the mean cross entropy."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, batch: Tensor, labels: Tensor) -> Tensor:
-        logits = self.model(batch)
-        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1))
+    def forward(self, *batch_and_labels: Tensor) -> Tensor:
+        *batch, labels = batch_and_labels
+        logits = self.model(*batch)
+        return F.cross_entropy(wide_enough(logits.reshape(-1, logits.shape[-1])), labels.reshape(-1))
+
+
+class SquaredLoss(nn.Module):
+    """Maps a call's tensors and what should come out, which comes last, to the mean squared difference."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *batch_and_target: Tensor) -> Tensor:
+        *batch, target = batch_and_target
+        return F.mse_loss(wide_enough(self.model(*batch)), wide_enough(target))
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One model with its batch: `build(size)` the module, `feed(size)` a batch and labels."""
+    """One model with its batch: `build(size)` the module, `feed(size)` a call's tensors and, last, its labels.
+
+    `exact` is the type in which eager's own error is told where it computes in float32.
+    """
 
     title: str
     build: Callable[[Size], nn.Module]
-    feed: Callable[[Size], tuple[Tensor, Tensor]]
+    feed: Callable[[Size], tuple[Tensor, ...]]
     channels_last: bool = False
     learning_rate: float = 1e-4
+    loss: Callable[[nn.Module], nn.Module] = Loss
+    exact: torch.dtype = torch.float32
 
 
 def gpt2(size: Size) -> nn.Module:
@@ -89,7 +112,7 @@ def with_trained_norms(model: nn.Module) -> nn.Module:
     tie below the middle, and a compiler that is more precise at each step ends up with a bias.
     """
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, nn.BatchNorm2d) and module.affine:
             nn.init.normal_(module.running_mean, 0.0, 0.1)
             nn.init.uniform_(module.running_var, 0.5, 1.5)
             nn.init.uniform_(module.weight, 0.5, 1.5)

@@ -18,6 +18,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "ferrite-own": {"products": "own", "tune": "full"},
     "ferrite-own-first": {"products": "own", "tune": "none"},
     "ferrite-unchecked": {"check_indices": False},
+    "ferrite-reduce": {"cuda_graph": True},
 }
 
 
@@ -29,12 +30,15 @@ def compile_with(
     ``inductor-max`` and ``ferrite-max`` choose configs by measuring all they can think of, ``ferrite-none`` without
     measuring anything; ``ferrite-own`` computes products of matrices itself, in the fastest of its configs,
     ``ferrite-own-first`` in the first one; no kernel of ``ferrite-apart`` starts before those before it have ended;
-    those of ``ferrite-unchecked`` look at no index. ``policy`` changes thresholds of ferrite's scheduler.
+    those of ``ferrite-unchecked`` look at no index; ``inductor-reduce`` and ``ferrite-reduce`` are the mode
+    ``reduce-overhead``, which plays CUDA graphs. ``policy`` changes thresholds of ferrite's scheduler.
     """
     if backend == UNCOMPILED:
         return function
     if backend == "inductor-max":
         return torch.compile(function, mode="max-autotune-no-cudagraphs", **options)
+    if backend == "inductor-reduce":
+        return torch.compile(function, mode="reduce-overhead", **options)
     if backend in _OPTIONS:
         add_packages_to_path()
         import ferrite_torch  # noqa: F401 - registers the backend where the package is not installed
@@ -74,9 +78,9 @@ def count_work(backend: str) -> dict[str, Any]:
         "graph_breaks": sum(counters["graph_break"].values()),
         "break_reasons": dict(counters["graph_break"]),
     }
-    if backend == "inductor":
+    if backend.startswith("inductor"):
         counts.update(inductor_statistics())
-    if backend == "ferrite":
+    if backend.startswith("ferrite"):
         own = ferrite_statistics()
         counts["statistics"] = own
         counts.update({name: own[name] for name in ("kernels", "extern_calls") if name in own})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -28,8 +29,20 @@ def kind_of(name: str) -> str:
     return "library"
 
 
+def union_length(intervals: Iterable[tuple[float, float]]) -> float:
+    """Returns how long at least one of some intervals `(start, end)` lasts, what several share counted once."""
+    total, reached = 0.0, -math.inf
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
 def profile_step(step: Callable[[], Any], device: str, longest: int = 15) -> dict[str, Any]:
-    """Returns launches and milliseconds per kind in one step, and the kernels that took longest."""
+    """Returns launches and milliseconds per kind in one step, and the kernels that took longest.
+
+    ``busy_ms`` is the time of all kernels and copies together, ``union_ms`` that in which any of them ran.
+    """
     if device != "cuda":
         return {}
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
@@ -47,4 +60,10 @@ def profile_step(step: Callable[[], Any], device: str, longest: int = 15) -> dic
         total["ms"] += milliseconds
         kernels.append({"name": event.key[:100], "kind": kind_of(event.key), "calls": event.count, "ms": milliseconds})
     kernels.sort(key=lambda kernel: -kernel["ms"])
-    return {"kinds": kinds, "busy_ms": sum(kind["ms"] for kind in kinds.values()), "longest": kernels[:longest]}
+    spans = [
+        (event.time_range.start / 1e3, event.time_range.end / 1e3)
+        for event in profile.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
+    ]
+    busy = sum(kind["ms"] for kind in kinds.values())
+    return {"kinds": kinds, "busy_ms": busy, "union_ms": union_length(spans), "longest": kernels[:longest]}

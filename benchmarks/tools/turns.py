@@ -1,0 +1,41 @@
+"""Lets one process at a time have the device, while others trace and compile."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.tools.backends import UNCOMPILED
+
+
+class Turn:
+    """This process's turn on the device: it comes when no other process has one, and lasts until this process ends.
+
+    Attributes:
+        waited: seconds spent waiting for it.
+    """
+
+    def __init__(self, lock: Path | None) -> None:
+        """`lock` is a file that all who take turns name; without it, it is always this process's turn."""
+        self.waited = 0.0
+        self._file = lock.open("w") if lock else None
+        self._is_mine = lock is None
+
+    def take(self, *_: Any) -> None:
+        """Waits for the turn, unless it has come."""
+        if self._is_mine or self._file is None:
+            return
+        started = time.perf_counter()
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        self.waited, self._is_mine = time.perf_counter() - started, True
+
+    def take_when_compiled(self, backend: str) -> None:
+        """Takes the turn now where nothing compiles, else when the first graph has been compiled and is to run."""
+        if backend == UNCOMPILED:
+            self.take()
+            return
+        import torch
+
+        torch._dynamo.on_compile_end(self.take)
