@@ -14,7 +14,6 @@ DRAWN = ("drawn",)
 """Instead of a list of choices: each architecture has one of all."""
 BATCHES = ("1", "8", "32")
 LAYOUTS = ("nchw", "nhwc")
-DTYPES = ("float32", "tf32", "bfloat16", "autocast")
 
 T = TypeVar("T")
 
@@ -49,12 +48,14 @@ def variants_of(
 ) -> Iterator[Variant]:
     """Yields the rows of each architecture: all of what is given crossed, with one where it is `DRAWN`.
 
-    What an architecture draws depends on the seed and on its name alone.
+    Precisions that an architecture cannot compute in are left out. What an architecture draws depends on the seed and
+    on its name alone.
     """
     for model, architecture in architectures.items():
         own_layouts = choices(layouts, LAYOUTS, f"{seed} layout {model}") if architecture.images else ("",)
         own_batches = choices(batches, BATCHES, f"{seed} batch {model}")
-        own_dtypes = choices(dtypes, DTYPES, f"{seed} dtype {model}")
+        allowed = [dtype for dtype in dtypes if dtype in architecture.dtypes] if dtypes != DRAWN else dtypes
+        own_dtypes = choices(allowed, architecture.dtypes, f"{seed} dtype {model}")
         for batch, layout, dtype in itertools.product(own_batches, own_layouts, own_dtypes):
             yield Variant(model, dtype, int(batch), layout)
 
