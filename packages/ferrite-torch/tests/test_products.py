@@ -248,3 +248,21 @@ def test_tensors_saved_elsewhere_come_back_into_their_pitch(*, is_dynamic: bool)
     assert (64, 1) in found
     saving(*theirs).float().sum().backward()
     torch.testing.assert_close(ours[0].grad, theirs[0].grad, rtol=5e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize(
+    ("after", "calls"),
+    [
+        (torch.nn.functional.silu, {"aten.mm.default"}),
+        (lambda y: y, {"aten.addmm.default"}),
+        (lambda y: (y, y.sin()), {"aten.addmm.default"}),
+        (lambda y: y @ y.t(), {"aten.addmm.default", "aten.mm.default"}),
+    ],
+    ids=["a pointwise op", "the caller", "both", "another product"],
+)
+def test_a_row_is_added_to_products_of_float32_by_what_reads_them(after: Callable[..., Any], calls: set[str]) -> None:
+    layer, x = torch.nn.Linear(33, 51), torch.randn(20, 33)
+    with torch.no_grad():
+        got = torch.compile(lambda x: after(layer(x)), backend="ferrite", options=OPTIONS)(x)
+        torch.testing.assert_close(got, after(layer(x)))
+    assert set(ferrite_torch.statistics()["externs"]) == calls

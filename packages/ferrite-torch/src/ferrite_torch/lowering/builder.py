@@ -113,6 +113,12 @@ class Builder:
         """Returns whether the caller gets the result of the node being lowered, in its exact layout."""
         return self.node in self.returned
 
+    @property
+    def is_read_pointwise(self) -> bool:
+        """Returns whether none but pointwise ops read the result of the node being lowered, and no caller gets it."""
+        readers = [getattr(reader.target, "tags", ()) for reader in self.node.users]
+        return not self.is_returned and bool(readers) and all(torch.Tag.pointwise in tags for tags in readers)
+
     def mark(self) -> tuple[int, int]:
         """Returns a place to go back to with `rollback`."""
         return len(self.definitions), self._seeds

@@ -13,6 +13,9 @@ extending 65 times 197 of them made a vision transformer 7 % slower, its trainin
 A result that the user gets must have its own exact layout. It is computed strip by strip, each strip as many rows as
 half of those that are left: the scheduler lays the product of a strip into the rows of the result that come after it
 (`ferrite_scheduler.memory.sub_buffers`), from where it is stored, so that no more than the last few rows exist twice.
+
+A row is added to a product of float32 by pointwise ops that read it: the library adds it in kernels of their own where
+it has none that does both, and has rounded the product to float32 either way.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ferrite_ir.language import scalar as sc
-from ferrite_ir.language.dtypes import BF16, F16, I64
+from ferrite_ir.language.dtypes import BF16, F16, F32, I64
 from ferrite_ir.language.graph import row_major
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar
@@ -76,6 +79,8 @@ def addmm(b: Builder, bias: Tensor, left: Tensor, right: Tensor, *, beta: float 
         return shifted(b, total, bias, beta, alpha)
     if bias.ndim != 1 or bias.dtype is not left.dtype or beta != 1 or alpha != 1:
         raise Unlowered("a library product")
+    if left.dtype is F32 and b.device in DEVICES and b.is_read_pointwise:
+        return shifted(b, _multiply(b, None, left, right), bias, beta, alpha)
     return product(b, bias, left, right)
 
 
