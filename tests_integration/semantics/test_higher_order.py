@@ -211,10 +211,11 @@ def test_an_error_inside_a_step_names_its_line() -> None:
 
 
 def test_a_step_stays_out_of_cuda_graphs() -> None:
-    from ferrite_runtime.engines.cuda_graphs import obstacles, written_inputs
+    from ferrite_runtime.engines.cuda_graphs import written_inputs
+    from ferrite_runtime.engines.graph_obstacles import obstacles
     from ferrite_runtime.formats.program import Program
 
     compiled(strictly)(drawn(6))
     program = Program.from_mapping(compiled_programs()[0])
-    assert any("captured.strict_mode." in reason for reason in obstacles(program))
+    assert any("captured.strict_mode." in each.reason for each in obstacles(program).values())
     assert written_inputs(program) == frozenset()

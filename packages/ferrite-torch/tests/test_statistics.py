@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,6 +42,13 @@ def test_graphs_kernels_and_library_calls_are_counted() -> None:
     assert (found["graphs"], found["kernels"], found["extern_calls"]) == (2, 3, 1)
     assert found["externs"] == {"aten.mm.default": {"no lowering": 1}}
     assert found["seconds"] == {"lower": 1.0}
+
+
+def test_what_is_in_no_cuda_graph_is_counted_and_told() -> None:
+    record = replace(graph(LAUNCH), uncaptured=(("aten.mul (m.py:4)", "uses the number i, which may change"),))
+    record_graph(record)
+    assert statistics()["uncaptured"] == {"aten.mul (m.py:4): uses the number i, which may change": 1}
+    assert "in no CUDA graph: aten.mul (m.py:4): uses the number i" in str(explain_graph(record))
 
 
 def test_fallbacks_are_counted_by_reason() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ferrite_runtime.process.option_ranges import (
     BOOL,
+    LAUNCHES,
     MAYBE_BOOL,
     PROCESSES,
     SECONDS,
@@ -32,7 +33,9 @@ class Options:
         tuning_seconds: limit on the time spent measuring for one graph; None leaves it to the runtime.
         tune_user_kernels: try more warps and stages of the program's own Triton kernels than these state. The configs
             of ``@triton.autotune`` are measured in any case, unless ``tune`` is ``none``.
-        cuda_graph: play each graph as one CUDA graph from its third call on; a warning says why, where that cannot be.
+        cuda_graph: play each graph as CUDA graphs from its third call on: one, where all of it can be captured, else
+            one for each row of steps that can; a warning says why the others cannot, and `explain` with their lines.
+        cuda_graph_launches: launches and extern calls that such a CUDA graph has at least.
         native_products: have the code that starts kernels call the library's matrix products between them as well;
             False has Python call them, where a profiler or a dispatch mode sees them.
         native_graphs: have that code start many kernels in a row as one graph of the driver; False has it start each by
@@ -72,6 +75,7 @@ class Options:
     tuning_seconds: float | None = None
     tune_user_kernels: bool = False
     cuda_graph: bool = False
+    cuda_graph_launches: int = 4
     native_products: bool = True
     native_graphs: bool | None = None
     pdl: bool | None = None
@@ -130,6 +134,7 @@ RANGES: dict[str, Range] = {
     "tuning_seconds": MAYBE_SECONDS,
     "tune_user_kernels": BOOL,
     "cuda_graph": BOOL,
+    "cuda_graph_launches": LAUNCHES,
     "native_products": BOOL,
     "native_graphs": MAYBE_BOOL,
     "pdl": MAYBE_BOOL,

@@ -34,6 +34,7 @@ from ferrite_torch.compilation import GraphFacts, Phases, Simplified, emit_progr
 from ferrite_torch.devices.placement import graph_device
 from ferrite_torch.devices.targets import target_of
 from ferrite_torch.diagnostics.error_translation import translate
+from ferrite_torch.diagnostics.graph_parts import uncaptured_steps
 from ferrite_torch.diagnostics.log_choice import CACHE
 from ferrite_torch.diagnostics.logs import log_kernels
 from ferrite_torch.diagnostics.origins import locations_in, locations_of
@@ -294,20 +295,29 @@ class _Task:
         """Returns the graph run op by op, what it would become written down: no kernel is compiled of it."""
         made = settled(lambda: self.emit(*self.simplify()), self.symbols)
         artifact = made.artifact
-        record = GraphRecord(
-            self.kind, artifact.program, artifact.externs, self.watch.seconds, False, made.names, made.plan
-        )
-        record_graph(record)
+        record_graph(replace(self._record(made), schedule=made.plan))
         report_strides(artifact.strides, self.ambient.tokens)
         return run_eagerly(self.module, traced, artifact.changed)
 
+    def _record(self, made: _Made) -> GraphRecord:
+        """Returns what the graph has become, as statistics and explanations want it."""
+        artifact = made.artifact
+        return GraphRecord(
+            self.kind,
+            artifact.program,
+            artifact.externs,
+            self.watch.seconds,
+            is_recalled=made.plan is None,
+            names=made.names,
+            uncaptured=uncaptured_steps(artifact.program, made.plan, self.options),
+        )
+
     def _report(self, made: _Made) -> None:
         """Records and logs what the graph has become."""
-        program, seconds = made.artifact.program, self.watch.seconds
-        is_recalled = made.plan is None
-        record_graph(GraphRecord(self.kind, program, made.artifact.externs, seconds, is_recalled, made.names))
+        program = made.artifact.program
+        record_graph(self._record(made))
         log_kernels(self.kind, program)
-        log.info("%s graph: %s", self.kind, _summary(program, seconds))
+        log.info("%s graph: %s", self.kind, _summary(program, self.watch.seconds))
 
 
 def _keep(store: Store, key: str | None, artifact: Artifact) -> str | None:

@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -194,6 +194,10 @@ class CudaEngine:
         if index not in self.kernels:
             self.kernels[index] = begin_kernels(self.program, self.make_machine(index))
         return self.kernels[index]
+
+    def of_section(self, program: Program) -> CudaEngine:
+        """Returns the engine for a section of the program; both have the same kernels."""
+        return replace(self, program=program)
 
     def wait(self) -> None:
         """Waits until the configs that first launches choose from are compiled; raises `KernelCompileError`."""

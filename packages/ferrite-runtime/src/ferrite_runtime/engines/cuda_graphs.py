@@ -1,17 +1,25 @@
-"""CUDA graphs of whole programs: one launch for all that a call does, where everything in it can be captured."""
+"""CUDA graphs of a program's parts: one launch for each run of steps that can be captured, the rest between them.
+
+Who owns what: a part owns the memory that its results lie in, and copies of those inputs that move from call to call.
+What one part makes another reads where it lies. What leaves a call, or is given to the user's functions, is copied out
+first, so nobody else ever has a tensor that the next call overwrites.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ferrite_runtime.engines.engine import HostFunction
+from ferrite_runtime.engines.engine import HostFunction, build_host
+from ferrite_runtime.engines.graph_parts import LEAST_LAUNCHES, Section, partition
+from ferrite_runtime.engines.shape_cache import ShapeCache, write_entry
 from ferrite_runtime.errors import ExternError
-from ferrite_runtime.formats.call_steps import Call, For, If, While
 from ferrite_runtime.formats.program import Program
-from ferrite_runtime.formats.steps import Check, Copy, Extern, Item, Launch, Let, Reuse, Step, View, value_refs
+from ferrite_runtime.formats.sized_program import at_sizes, size_roots
+from ferrite_runtime.formats.steps import Copy, Extern, Launch, Reuse, View, value_refs
 from ferrite_runtime.host.extern_calls import find_operator, is_captured
 from ferrite_runtime.process.forking import renewed_in_children
 
@@ -20,12 +28,47 @@ _LOG = logging.getLogger("ferrite_runtime")
 # A program whose inputs move about this often is not worth capturing again.
 MAX_CAPTURES = 4
 
+Build = Callable[[Program], HostFunction]
+"""Returns the host function of a section."""
+
 
 class Captures(Protocol):
     """What records work on a device and plays it again."""
 
     def __call__(self, run: Callable[[], tuple[Any, ...]]) -> tuple[tuple[Any, ...], Callable[[], None]]:
         """Returns the results of ``run``, and a function that computes them again in the same place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """What graphs need of a device.
+
+    Attributes:
+        capture: records work and plays it again.
+        is_recorded: whether what is done now is recorded by somebody else.
+        follow: makes what comes in the current stream wait for all in the stream that it is given, if it is given one;
+            returns the current one.
+    """
+
+    capture: Captures
+    is_recorded: Callable[[], bool] = lambda: False
+    follow: Callable[[Any], Any] = lambda before: None
+
+
+def torch_recorder() -> Recorder:
+    """Returns torch's graphs on its current device."""
+    import torch
+
+    return Recorder(capture_graph, torch.cuda.is_current_stream_capturing, _follow)
+
+
+def _follow(before: Any) -> Any:
+    import torch
+
+    current = torch.cuda.current_stream()
+    if before is not None and before != current:
+        current.wait_stream(before)
+    return current
 
 
 def capture_graph(run: Callable[[], tuple[Any, ...]]) -> tuple[tuple[Any, ...], Callable[[], None]]:
@@ -41,60 +84,6 @@ def capture_graph(run: Callable[[], tuple[Any, ...]]) -> tuple[tuple[Any, ...], 
     with torch.cuda.graph(graph):
         results = run()
     return results, graph.replay
-
-
-def obstacles(program: Program, seen: set[tuple[type, str]] | None = None) -> Iterator[str]:
-    """Yields a sentence for each part of a program that no graph can hold.
-
-    Args:
-        program: the program.
-        seen: the graphs that were looked at, by the kind of step that calls them: each is looked at once.
-    """
-    seen = set() if seen is None else seen
-    for value in program.inputs:
-        if value.kind != "tensor":
-            yield f"its input {value.name} is no tensor, and its value may change"
-        elif value.device != program.device:
-            yield f"its input {value.name} lies on {value.device}, which a graph cannot read"
-    owners = _owners(program)
-    names = {value.name for value in program.inputs}
-    for position, step in enumerate(program.steps):
-        yield from _obstacles_of(step, position, program, seen)
-    for output in program.outputs:
-        if output.value is not None and output.value not in names and owners.get(output.value) in names:
-            yield f"its output {output.value} shares storage with its input {owners[output.value]}"
-
-
-def _obstacles_of(step: Step, position: int, program: Program, seen: set[tuple[type, str]]) -> Iterator[str]:
-    match step:
-        case Call(graph) | For(graph, count=int()) if (type(step), graph) in seen:
-            return
-        case Item(name):
-            yield f"step {position} reads {name} from the device"
-        case Check():
-            yield f"step {position} checks sizes, which may change"
-        case Extern(target) if is_captured(target):
-            yield f"step {position} calls {target}, whose functions may decide on the host"
-        case Extern(binds=binds) if binds:
-            yield f"step {position} has results of a data-dependent size"
-        case Let(name):
-            yield f"step {position} computes the size {name}, which may change"
-        case If() | While():
-            yield f"step {position} chooses what runs by what it reads from the device"
-        case For(count=count) if not isinstance(count, int):
-            yield f"step {position} turns as often as a size says, which may change"
-        case Call(graph):
-            seen.add((type(step), graph))
-            yield from (f"in the graph {graph}, {reason}" for reason in obstacles(_callee(program, graph), seen))
-        case For(graph):  # what it returns in storage that it is given is its caller's
-            seen.add((type(step), graph))
-            callee = _callee(program, graph)
-            reasons = (reason for n, each in enumerate(callee.steps) for reason in _obstacles_of(each, n, callee, seen))
-            yield from (f"in the graph {graph}, {reason}" for reason in reasons)
-
-
-def _callee(program: Program, name: str) -> Program:
-    return program.callee(next(position for position, each in enumerate(program.graphs) if each.name == name))
 
 
 def _owners(program: Program) -> dict[str, str]:
@@ -139,101 +128,250 @@ def _writes(target: str) -> bool:
     return schema is None or bool(schema.is_mutable)
 
 
-class GraphedProgram:
-    """Plays a program's graph; captures it when enough is known of the inputs.
+def graphed_host(
+    program: Program,
+    host: HostFunction,
+    build: Build,
+    device: Any,
+    recorder: Recorder,
+    least: int = LEAST_LAUNCHES,
+) -> HostFunction:
+    """Returns a function that plays a program's parts; calls of new sizes go on with ``host`` until these recur.
 
-    An input that is where it was at the last call is read there; another is copied to a place of the graph's own, and
-    copied back if the program writes to it. Results are the caller's own: they are copied out of the graph. What cannot
-    be captured runs as it did, and a warning says why.
+    Args:
+        program: the program.
+        host: runs it from the host.
+        build: returns what runs a section of it from the host.
+        device: the ``torch.device`` of its kernels.
+        recorder: what captures.
+        least: launches that a part has at least.
+    """
+    roots = size_roots(program)
+    if not roots:
+        return GraphedProgram(program, host, build, recorder, least)
+
+    def write(sizes: Sequence[int]) -> HostFunction:
+        known = at_sizes(program, dict(zip(roots, map(int, sizes), strict=True)))
+        return GraphedProgram(known, host, build, recorder, least)
+
+    cache = ShapeCache(host, write)
+    return build_host(write_entry(program, roots), {"_prepared": cache.prepared, "_specialise": cache}, device)
+
+
+class GraphedPart:
+    """One section of a program; captured and played if it is a part, run from the host if not.
+
+    A value that lies in a part's memory is read there; one that moves is copied to a place of the graph's own before it
+    is played, and copied back behind it if the part writes to it.
     """
 
-    def __init__(self, program: Program, host: HostFunction, captures: Captures = capture_graph) -> None:
+    def __init__(self, section: Section, host: HostFunction) -> None:
+        self.section = section
+        self.failure = ""
+        self._host = host
+        self._written = written_inputs(section.program)
+        self._moving: tuple[int, ...] = ()
+        self._held: list[Any] = []
+        self.results: tuple[Any, ...] = ()
+        self._replay: Callable[[], None] | None = None
+
+    @property
+    def is_played(self) -> bool:
+        """Whether its results lie in memory of its own."""
+        return self._replay is not None
+
+    def forget(self) -> None:
+        """Drops what is captured."""
+        self._replay, self.results, self._held = None, (), []
+
+    def capture(self, given: Sequence[Any], moving: Collection[str], captures: Captures) -> None:
+        """Captures the part, if it can be; ``moving`` are those of its inputs that lie elsewhere in the next call."""
+        self._moving = tuple(position for position, name in enumerate(self.section.inputs) if name in moving)
+        try:
+            held = [_copy(value) if position in self._moving else value for position, value in enumerate(given)]
+            self.results, self._replay = captures(lambda: self._host(list(held)))
+        except RuntimeError as error:
+            self.forget()
+            self.failure = str(error).strip().splitlines()[0]
+            return
+        self._held = held
+
+    def __call__(self, given: list[Any]) -> tuple[Any, ...]:
+        """Runs or plays the section; clears ``given``."""
+        if self._replay is None:
+            return self._host(given)
+        for position in self._moving:
+            _write(self._held[position], given[position])
+        self._replay()
+        for position in self._moving:
+            if position in self._written:
+                _write(given[position], self._held[position])
+        given.clear()
+        return self.results
+
+
+class GraphedProgram:
+    """A program in sections, whose parts are captured when enough is known of its inputs, and played from then on.
+
+    An input that is where it was at the last call is read there. When one moves that did not before, all parts are
+    captured again, so that they agree on where their common values lie. Results are the caller's own. What is in no
+    part runs as it did; a warning says why.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        host: HostFunction,
+        build: Build,
+        recorder: Recorder,
+        least: int = LEAST_LAUNCHES,
+    ) -> None:
         self._program = program
         self._host = host
-        self._captures = captures
+        self._build = build
+        self._recorder = recorder
         self._lock = renewed_in_children(threading.RLock())
-        self._written = written_inputs(program)
+        self._partition = partition(program, least)
+        self._parts: tuple[GraphedPart, ...] = ()
+        self._names = [value.name for value in program.inputs]
+        read = {name for section in self._partition.sections if section.is_part for name in section.inputs}
+        self._watched = [position for position, name in enumerate(self._names) if name in read]
         self._addresses: list[int] | None = None
-        self._moving: set[int] = set()
-        self._held: list[Any] = []
-        self._results: tuple[Any, ...] = ()
-        self._replay: Callable[[], None] | None = None
+        self._moving: set[str] = set()
+        self._memory: set[int] = set()
+        self._stream: Any = None
         self._captured = 0
-        self.reason = "; ".join(obstacles(program))
-        self._outputs = self._returned_inputs()
-        if self.reason:
-            self._give_up(self.reason)
+        self._is_running = False
+        self.played = 0
+        self.from_host = 0
+        self.reason = "" if self._partition.parts else self._reasons()
+        if self._partition.obstacles:
+            self._warn()
 
-    def _returned_inputs(self) -> list[int | None]:
-        """Returns for each output the position of the input that it is, None for a new tensor."""
-        positions = {value.name: position for position, value in enumerate(self._program.inputs)}
-        return [positions.get(output.value) if output.value is not None else None for output in self._program.outputs]
+    def _reasons(self) -> str:
+        found = "; ".join(map(str, self._partition.obstacles))
+        return found or "it launches nothing that a graph could hold"
+
+    def _warn(self) -> None:
+        if self.reason:
+            _LOG.warning("program %s runs without a CUDA graph: %s", self._program.name, self.reason)
+        else:
+            parts = self._partition.parts
+            _LOG.warning(
+                "program %s runs as %d CUDA graph%s, and from the host for the rest: %s",
+                *(self._program.name, parts, "s" if parts > 1 else "", self._reasons()),
+            )
 
     def _give_up(self, reason: str) -> None:
-        self.reason = reason
-        self._replay, self._results, self._held = None, (), []
-        _LOG.warning("program %s runs without a CUDA graph: %s", self._program.name, reason)
+        self.reason, self._parts = reason, ()
+        self._warn()
 
     def __call__(self, args: list[Any]) -> tuple[Any, ...]:
         """Runs the program; clears ``args``."""
-        if self.reason:
+        if self.reason or self._recorder.is_recorded():
             return self._host(args)
-        with self._lock:
-            addresses = [value.data_ptr() for value in args]
-            known, self._addresses = self._addresses, addresses
-            if known is None:
+        import torch
+
+        with self._lock, torch.no_grad():
+            if self._is_running or not self._is_prepared(args):
                 return self._host(args)
-            if self._replay is None or not self._is_in_place(addresses):
-                self._moving |= {
-                    position for position, (a, b) in enumerate(zip(known, addresses, strict=True)) if a != b
-                }
-                if not self._capture(args):
-                    return self._host(args)
-            return self._play(args)
+            self._is_running = True  # a function of the user's that is called in between may call the program again
+            try:
+                self._stream = self._recorder.follow(self._stream)
+                return self._run(args)
+            finally:
+                self._is_running = False
 
-    def _is_in_place(self, addresses: Sequence[int]) -> bool:
-        """Tells whether every input that the graph reads where it was is there; finds those that are not."""
-        moved = {
-            position
-            for position, value in enumerate(self._held)
-            if position not in self._moving and value.data_ptr() != addresses[position]
-        }
-        self._moving |= moved
-        return not moved
-
-    def _capture(self, args: Sequence[Any]) -> bool:
+    def _is_prepared(self, args: Sequence[Any]) -> bool:
+        """Tells whether parts may be played; begins anew with them where inputs have moved that did not before."""
+        addresses = [args[position].data_ptr() for position in self._watched]
+        known, self._addresses = self._addresses, addresses
+        if known is None:
+            return False
+        names = (self._names[position] for position in self._watched)
+        moved = {name for name, a, b in zip(names, known, addresses, strict=True) if a != b} - self._moving
+        if self._parts and not moved:
+            return True
         if self._captured == MAX_CAPTURES:
             self._give_up(f"its inputs moved after each of {MAX_CAPTURES} captures")
             return False
         self._captured += 1
-        self._replay, self._results = None, ()
-        held = [_copy(value) if position in self._moving else value for position, value in enumerate(args)]
-        try:
-            self._results, self._replay = self._captures(lambda: self._host(list(held)))
-        except RuntimeError as error:
-            self._give_up(str(error).strip().splitlines()[0])
-            return False
-        self._held = held
+        self._moving |= moved
+        self._memory = set()
+        self._parts = self._parts or tuple(GraphedPart(s, self._build(s.program)) for s in self._partition.sections)
+        for part in self._parts:
+            part.forget()
         return True
 
-    def _play(self, args: list[Any]) -> tuple[Any, ...]:
-        assert self._replay is not None
-        for position in self._moving:
-            self._held[position].copy_(args[position])
-        self._replay()
-        for position in self._moving & self._written:
-            args[position].copy_(self._held[position])
-        results = tuple(
-            args[position] if position is not None else _copy(value) if hasattr(value, "data_ptr") else value
-            for position, value in zip(self._outputs, self._results, strict=True)
-        )
+    def _run(self, args: list[Any]) -> tuple[Any, ...]:
+        values = dict(zip(self._names, args, strict=True))
         args.clear()
+        placed = {name for name in values if name not in self._moving}
+        results: tuple[Any, ...] = ()
+        for part in self._parts:
+            section = part.section
+            self._copy_out(section.escaping, values, placed)
+            given = [values.pop(name) if name in section.dying else values[name] for name in section.inputs]
+            if section.is_part and not part.is_played and not part.failure:
+                self._capture(part, given, placed)
+            results = part(given)
+            self._count(part)
+            made = {name: value for name, value in zip(section.outputs, results, strict=True) if name is not None}
+            values |= made
+            placed |= set(made) if part.is_played else set()
         return results
+
+    def _capture(self, part: GraphedPart, given: Sequence[Any], placed: Collection[str]) -> None:
+        part.capture(given, set(part.section.inputs) - set(placed), self._recorder.capture)
+        self._memory |= {_memory_of(value) for value in part.results}
+        failures = [each.failure for each in self._parts if each.failure]
+        if len(failures) == self._partition.parts:
+            self._give_up("; ".join(dict.fromkeys(failures)))
+        elif part.failure:
+            _LOG.warning(
+                "program %s runs %d launches from the host: a CUDA graph of them failed: %s",
+                *(self._program.name, part.section.launches, part.failure),
+            )
+
+    def _copy_out(self, names: Collection[str], values: dict[str, Any], placed: set[str]) -> None:
+        """Replaces values that lie in the memory of parts by copies, before somebody gets them who may keep them."""
+        for name in names:
+            value = values[name]
+            if name not in self._names and _is_strided(value) and _memory_of(value) in self._memory:
+                values[name] = _copy(value)
+                placed.discard(name)
+
+    def _count(self, part: GraphedPart) -> None:
+        if part.is_played:
+            self.played += part.section.launches
+        else:
+            self.from_host += part.section.launches
+
+
+def _is_strided(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+def _memory_of(tensor: Any) -> int:
+    """Returns the address at which the storage of a tensor begins."""
+    return int(tensor.untyped_storage().data_ptr())
 
 
 def _copy(tensor: Any) -> Any:
-    """Returns a copy with the same strides."""
+    """Returns a copy with the same strides; elements in one place, as of an expanded tensor, are copied once."""
     import torch
 
     copied = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    return copied.copy_(tensor)
+    _write(copied, tensor)
+    return copied
+
+
+def _write(to: Any, source: Any) -> None:
+    """Copies elements between tensors of one shape."""
+    strides = to.stride()
+    if 0 in strides and to.numel() > 0:
+        shape = tuple(1 if stride == 0 else size for size, stride in zip(to.shape, strides, strict=True))
+        to, source = to.as_strided(shape, strides), source.as_strided(shape, source.stride())
+    to.copy_(source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ferrite_runtime.engines.interpreter_engine import InterpretedKernel
@@ -40,6 +40,9 @@ class Engine(Protocol):
 
     def steady(self, device: Any, redirect: HostFunction) -> HostFunction:
         """Returns the function for all later calls on ``device``; inputs on another device go to ``redirect``."""
+
+    def of_section(self, program: Program) -> Engine:
+        """Returns the engine for a section of its program, which launches the same kernels."""
 
     def wait(self) -> None:
         """Waits until everything that was started at load is done; raises what went wrong."""
@@ -200,6 +203,10 @@ class InterpretedEngine:
     def steady(self, device: Any, redirect: HostFunction) -> HostFunction:
         """Returns the host function."""
         return self.first(device)
+
+    def of_section(self, program: Program) -> InterpretedEngine:
+        """Returns the engine for a section of the program."""
+        return replace(self, program=program)
 
     def wait(self) -> None:
         """Returns at once: there is nothing to wait for."""

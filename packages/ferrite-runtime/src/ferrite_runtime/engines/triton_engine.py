@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ferrite_runtime.compilation.compiler_messages import explain_failure
@@ -116,6 +116,10 @@ class TritonEngine:
     def steady(self, device: Any, redirect: HostFunction) -> HostFunction:
         """Returns the host function; it does not notice inputs on another device."""
         return self.first(device)
+
+    def of_section(self, program: Program) -> TritonEngine:
+        """Returns the engine for a section of the program."""
+        return replace(self, program=program)
 
     def wait(self) -> None:
         """Returns at once: Triton compiles at the first launch."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ferrite_runtime.compilation.assertions import checked_program
 from ferrite_runtime.compilation.compiler import Compiler
-from ferrite_runtime.engines.cuda_graphs import GraphedProgram
+from ferrite_runtime.engines.cuda_graphs import graphed_host, torch_recorder
 from ferrite_runtime.engines.engine import Engine, HostFunction, InterpretedEngine, gradient_guard
 from ferrite_runtime.engines.launcher_choice import uses_triton_launcher
 from ferrite_runtime.errors import DeviceUnavailable
@@ -86,11 +86,31 @@ class LoadedProgram:
             results = self._engine.first(device)(args)
             host = self._engine.steady(device, self._dispatch)
             if self.options.cuda_graph and device.type == "cuda":
-                host = GraphedProgram(self.program, host)
+                host = self._graphed(device, host)
             self._hosts[device] = host
             if self.options.check_inputs != "always":
                 self._run = host
         return results
+
+    def _graphed(self, device: Any, host: HostFunction) -> HostFunction:
+        """Returns a function that plays what it can of the program as CUDA graphs of this device."""
+        import torch
+
+        def build(section: Program) -> HostFunction:
+            return self._engine.of_section(section).steady(device, self._dispatch)
+
+        least = self.options.cuda_graph_launches
+        graphed = graphed_host(self.program, host, build, device, torch_recorder(), least)
+        if torch.cuda.device_count() == 1:
+            return graphed
+
+        def run(args: list[Any]) -> tuple[Any, ...]:
+            if self._choose_device(args) != device:
+                return self._dispatch(args)
+            with torch.cuda.device(device):
+                return graphed(args)
+
+        return run
 
     def _choose_device(self, args: Sequence[Any]) -> Any:
         import torch

@@ -80,6 +80,7 @@ FUNCTION = Range((Callable,))  # type: ignore[arg-type]  # a class to isinstance
 MAYBE_MAPPING = Range((Mapping, type(None)))
 MAYBE_BOOL = Range((bool, type(None)))
 PROCESSES = Range((int, type(None)), least=0, most=1024, unit="of processes")
+LAUNCHES = Range((int,), least=1, unit="of launches")
 # More seconds than any clock counts to are no limit; a wait for an infinite time is none that a system call takes.
 SECONDS = Range((int, float), least=0, most=math.inf, unit="of seconds")
 FINITE_SECONDS = Range((int, float), least=0.001, most=1e9, unit="of seconds")

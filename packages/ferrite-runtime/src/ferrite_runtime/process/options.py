@@ -11,6 +11,7 @@ from ferrite_runtime.process.environment_variables import RANKS
 from ferrite_runtime.process.option_ranges import (
     BOOL,
     FINITE_SECONDS,
+    LAUNCHES,
     MAYBE_BOOL,
     PROCESSES,
     SECONDS,
@@ -38,8 +39,10 @@ class Options:
             been started a few times; None means True unless FERRITE_NATIVE_GRAPHS is 0 or CUDA_LAUNCH_BLOCKING is 1.
         pdl: start kernels before those before them have ended, for which they wait themselves, where that pays (on
             GPUs of compute capability 9.0 and later); None means True unless FERRITE_PDL is 0.
-        cuda_graph: play a whole call as one CUDA graph from the third on; a warning says why, where that cannot be.
-            Inputs that move between calls are copied in, results copied out.
+        cuda_graph: play what a call does as CUDA graphs from the third call on: one, where all of it can be captured,
+            else one for each row of steps that can; a warning says why the others cannot. Inputs that move between
+            calls are copied in, results copied out.
+        cuda_graph_launches: launches and extern calls that such a graph has at least; shorter rows run from the host.
         interpret: run kernels in Triton's interpreter, on CPU tensors, even those of a program compiled for a GPU;
             None means only programs for the CPU.
         check_inputs: ``"first"`` call only, ``"always"`` or ``"never"``.
@@ -64,6 +67,7 @@ class Options:
     native_graphs: bool | None = None
     pdl: bool | None = None
     cuda_graph: bool = False
+    cuda_graph_launches: int = 4
     interpret: bool | None = None
     check_inputs: str = "first"
     check_indices: bool = False
@@ -100,6 +104,7 @@ RANGES: dict[str, Range] = {
     "native_graphs": MAYBE_BOOL,
     "pdl": MAYBE_BOOL,
     "cuda_graph": BOOL,
+    "cuda_graph_launches": LAUNCHES,
     "interpret": MAYBE_BOOL,
     "check_inputs": Range((str,), ("first", "always", "never")),
     "check_indices": BOOL,

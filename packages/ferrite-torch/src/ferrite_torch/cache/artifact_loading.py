@@ -112,7 +112,8 @@ def runtime_options(options: Options) -> ferrite_runtime.Options:
         "pdl": options.pdl,
     }
     given = {name: value for name, value in requested.items() if value is not None}
-    given |= {"cuda_graph": options.cuda_graph, "native_products": options.native_products}
+    given |= {"cuda_graph": options.cuda_graph, "cuda_graph_launches": options.cuda_graph_launches}
+    given |= {"native_products": options.native_products}
     return ferrite_runtime.Options(
         use_cache=options.use_cache, check_inputs=options.check_inputs, check_indices=options.check_indices, **given
     )

@@ -25,6 +25,7 @@ from ferrite_torch.cache.artifact_loading import load_artifact, runtime_options
 from ferrite_torch.cache.environment import compile_facts, options_mapping, without_budget
 from ferrite_torch.cache.graph_key import NoKey, captured_key
 from ferrite_torch.calls.compiled_graph import Boxed, CompiledGraph
+from ferrite_torch.diagnostics.graph_parts import uncaptured_steps
 from ferrite_torch.diagnostics.log_choice import CACHE
 from ferrite_torch.diagnostics.statistics import GraphRecord, Stopwatch, record_graph
 from ferrite_torch.errors import EnvironmentProblem
@@ -165,7 +166,13 @@ def load_stored(key: str, options: Options) -> CompiledGraph:
     CACHE.info("%s graph: found under %s, by AOTAutograd's cache", artifact.kind, key[:12])
     record_graph(
         GraphRecord(
-            artifact.kind, artifact.program, artifact.externs, watch.seconds, is_recalled=True, names=artifact.names
+            artifact.kind,
+            artifact.program,
+            artifact.externs,
+            watch.seconds,
+            is_recalled=True,
+            names=artifact.names,
+            uncaptured=uncaptured_steps(artifact.program, None, options),
         )
     )
     return call

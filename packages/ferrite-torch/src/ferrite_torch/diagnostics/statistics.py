@@ -30,6 +30,7 @@ class GraphRecord:
         is_recalled: whether it came out of the store instead of being compiled.
         names: what the user's program calls symbols of the program's sizes.
         schedule: the schedule that the program was written from, where somebody observes (`observed`).
+        uncaptured: ``(op, reason)`` for what runs from the host, where CUDA graphs are asked for.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class GraphRecord:
     is_recalled: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     schedule: Any = field(default=None, repr=False, compare=False)
+    uncaptured: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -50,6 +52,7 @@ class Ledger:
     kernels: int = 0
     extern_calls: int = 0
     externs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    uncaptured: Counter[tuple[str, str]] = field(default_factory=Counter)
     fallbacks: Counter[str] = field(default_factory=Counter)
     specialised: Counter[tuple[str, str]] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
@@ -88,10 +91,11 @@ def statistics() -> dict[str, Any]:
     """Returns what happened since the start or the last reset.
 
     Keys: ``graphs``, ``recalled`` (those that came out of the store), ``kernels`` (launches in their programs),
-    ``extern_calls``, ``externs`` (op to reason to count), ``fallbacks`` (reason to count of graphs that run eagerly),
-    ``specialised`` (what needed a symbolic size to be fixed, and why, to count), ``background`` (of graphs that are
-    compiled beside their calls: how many are ``waiting`` now, and run eagerly, and how many are ``ready`` and have
-    switched) and ``seconds`` (compile seconds by phase).
+    ``extern_calls``, ``externs`` (op to reason to count), ``uncaptured`` (what is in no CUDA graph, where these are
+    asked for, and why, to count), ``fallbacks`` (reason to count of graphs that run eagerly), ``specialised`` (what
+    needed a symbolic size to be fixed, and why, to count), ``background`` (of graphs that are compiled beside their
+    calls: how many are ``waiting`` now, and run eagerly, and how many are ``ready`` and have switched) and ``seconds``
+    (compile seconds by phase).
     """
     with _lock:
         externs: dict[str, dict[str, int]] = {}
@@ -103,6 +107,7 @@ def statistics() -> dict[str, Any]:
             "kernels": _ledger.kernels,
             "extern_calls": _ledger.extern_calls,
             "externs": externs,
+            "uncaptured": {f"{op}: {reason}": count for (op, reason), count in sorted(_ledger.uncaptured.items())},
             "fallbacks": dict(sorted(_ledger.fallbacks.items())),
             "specialised": {
                 f"{where}: {reason}": count for (where, reason), count in sorted(_ledger.specialised.items())
@@ -141,6 +146,7 @@ def record_graph(record: GraphRecord) -> None:
         ledger.kernels += sum(step["do"] == "launch" for step in steps)
         ledger.extern_calls += sum(step["do"] == "extern" for step in steps)
         ledger.externs.update(record.externs)
+        ledger.uncaptured.update(record.uncaptured)
         ledger.programs.append(record)
         for phase, seconds in record.seconds.items():
             ledger.seconds[phase] += seconds  # type: ignore[assignment]

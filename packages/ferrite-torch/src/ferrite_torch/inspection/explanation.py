@@ -70,6 +70,7 @@ class GraphExplanation:
         calls: its choices, loops and calls of graphs, with the op and its line, and how many there are of each.
         boundaries: where kernels end: the rule that kept two apart, its numbers, and both source lines.
         schedule: the schedule, with every decision; `why` asks it about two values.
+        uncaptured: what is in no CUDA graph, where these are asked for, as ``(op, reason)``.
     """
 
     kind: str
@@ -80,6 +81,7 @@ class GraphExplanation:
     boundaries: tuple[Boundary, ...] = ()
     schedule: Schedule | None = field(default=None, repr=False, compare=False)
     calls: tuple[tuple[str, int], ...] = ()
+    uncaptured: tuple[tuple[str, str], ...] = ()
 
     def why(self, first: str, second: str) -> str:
         """Returns why two values of the schedule's graph are, or are not, made by one kernel.
@@ -99,6 +101,7 @@ class GraphExplanation:
         lines += [f"  {kernel}" for kernel in self.kernels]
         lines += [f"  library {op}{f' x{count}' if count > 1 else ''}: {reason}" for op, reason, count in self.externs]
         lines += [f"  {text}{f' x{count}' if count > 1 else ''}" for text, count in self.calls]
+        lines += [f"  in no CUDA graph: {op}: {reason}" for op, reason in self.uncaptured]
         lines += [f"  choice {choice}" for choice in (self.schedule.choices if self.schedule else ())]
         lines += [indent(str(boundary), "  ") for boundary in self.boundaries]
         return "\n".join(lines)
@@ -264,8 +267,9 @@ def explain_graph(record: GraphRecord) -> GraphExplanation:
     )
     externs = tuple((op, reason, count) for (op, reason), count in Counter(record.externs).items())
     between = () if record.schedule is None else tuple(_named(boundaries(record.schedule), record))
+    calls = _calls(record)
     return GraphExplanation(
-        record.kind, kernels, externs, record.seconds, len(steps), between, record.schedule, _calls(record)
+        record.kind, kernels, externs, record.seconds, len(steps), between, record.schedule, calls, record.uncaptured
     )
 
 

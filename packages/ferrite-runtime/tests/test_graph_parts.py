@@ -1,0 +1,523 @@
+"""Programs that a CUDA graph cannot hold as a whole: what is a part, what crosses between parts, and who owns it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ferrite_runtime.engines import cuda_graphs
+from ferrite_runtime.engines.cuda_engine import CudaEngine
+from ferrite_runtime.engines.cuda_graphs import graphed_host
+from ferrite_runtime.engines.engine import InterpretedEngine
+from ferrite_runtime.engines.graph_obstacles import obstacles
+from ferrite_runtime.engines.graph_parts import partition
+from ferrite_runtime.engines.shape_cache import CALL_THRESHOLD
+from ferrite_runtime.formats.program import Program
+from runtime_fakes import FakePool, FakeStreams, fake_machine
+from runtime_kernels import layout, pointwise, program, scaled, tensor_input
+from test_graphs import DEVICE, Recorder, graphed
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+STEP, JOIN, TIMES = pointwise("a * 0.5 + 1", size=8, name="step"), pointwise("a + b", 2, size=8, name="join"), scaled()
+KERNELS = [STEP, JOIN, TIMES]
+
+
+def launch(kernel: dict, *args) -> dict:
+    return {"do": "launch", "kernel": kernel["id"], "args": list(args)}
+
+
+def made(kernel: dict, out: str, *args) -> list[dict]:
+    """A kernel into a buffer of its own."""
+    extra = args[-1:] if kernel is TIMES else ()
+    tensors = args[: len(args) - len(extra)]
+    given = (8, *extra) if extra else ()
+    return [{"do": "alloc", "name": out, **layout([8])}, launch(kernel, *tensors, out, *given)]
+
+
+def eight(name: str, device: str = "cuda") -> dict:
+    return tensor_input(name, [8], device=device)
+
+
+def built(engine: InterpretedEngine):
+    """Returns what makes the functions of sections."""
+    return lambda section: engine.of_section(section).first(DEVICE)
+
+
+def call_of(target: str, results: list, *args, **kwargs) -> dict:
+    return {"do": "extern", "target": target, "args": list(args), "kwargs": kwargs, "results": results}
+
+
+def ref(name: str) -> dict:
+    return {"ref": name}
+
+
+def with_item() -> dict:
+    """Two rows of two launches, between them one that scales by what the host has read."""
+    steps = [
+        *made(STEP, "a", "x"),
+        *made(JOIN, "b", "a", "w"),
+        {"do": "view", "name": "first", "base": "b", **layout([1]), "offset": 0},
+        {"do": "item", "name": "i", "from": "first", "dtype": "f32"},
+        *made(TIMES, "c", "a", "i"),
+        *made(JOIN, "d", "c", "b"),
+        *made(JOIN, "e", "d", "w"),
+    ]
+    return program([eight("x"), eight("w")], KERNELS, steps, [{"value": "b"}, {"value": "e"}], "cuda")
+
+
+def item_by_hand(x, w):
+    a = x * 0.5 + 1
+    b = a + w
+    return b, a * float(b[0]) + b + w
+
+
+def test_rows_between_steps_from_the_host_are_parts() -> None:
+    call, recorder = graphed(with_item(), least=2)
+    assert [section.is_part for section in call._partition.sections] == [True, False, True, False]
+    w = torch.randn(8)
+    kept = []
+    for _ in range(6):
+        x = torch.randn(8)
+        kept.append((x, call([x, w])))
+    assert (recorder.captures, recorder.replays) == (2, 10)
+    assert (call.played, call.from_host) == (20, 5)
+    for x, results in kept:
+        for result, expected in zip(results, item_by_hand(x, w), strict=True):
+            torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
+
+
+def test_what_a_part_has_made_is_read_where_it_lies() -> None:
+    call, _ = graphed(with_item(), least=2)
+    w = torch.randn(8)
+    for _ in range(3):
+        call([torch.randn(8), w])
+    first, _, second, _ = call._parts
+    assert second.section.inputs == ("b", "c", "w")
+    assert [second.section.inputs[place] for place in second._moving] == ["c"]
+    (b,) = (value for value, name in zip(first.results, first.section.outputs, strict=True) if name == "b")
+    assert second._held[0] is b
+    assert second._held[2].data_ptr() == w.data_ptr()
+
+
+def test_short_rows_stay_with_the_host(caplog) -> None:
+    call, recorder = graphed(with_item(), least=3)
+    x, w = torch.randn(8), torch.randn(8)
+    for _ in range(3):
+        call([x, w])
+    assert recorder.captures == 0
+    assert "step 1 begins a row of 2, where a part has at least 3; step 5 reads the number i on the host" in caplog.text
+
+
+def test_one_part_that_fails_leaves_the_others(caplog) -> None:
+    recorder = Recorder()
+
+    def capture(run):
+        if recorder.captures == 1:
+            recorder.captures += 1
+            raise RuntimeError("operation not permitted")
+        return recorder(run)
+
+    call, _ = graphed(with_item(), capture, least=2)
+    w = torch.randn(8)
+    for _ in range(5):
+        x = torch.randn(8)
+        torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
+    assert [part.is_played for part in call._parts] == [True, False, False, False]
+    assert "runs 2 launches from the host: a CUDA graph of them failed: operation not permitted" in caplog.text
+
+
+def test_what_lies_on_the_host_is_read_there() -> None:
+    steps = [
+        *made(STEP, "a", "x"),
+        *made(JOIN, "b", "a", "x"),
+        call_of("aten._to_copy.default", ["g"], ref("h"), device={"device": "cuda"}),
+        *made(JOIN, "c", "b", "g"),
+        call_of("aten._to_copy.default", ["k"], ref("c"), device={"device": "cpu"}),
+        call_of("aten.neg.default", ["m"], ref("k")),
+        *made(STEP, "d", "c"),
+    ]
+    mapping = program([eight("x"), eight("h", "cpu")], KERNELS, steps, [{"value": "d"}, {"value": "m"}], "cuda")
+    assert [str(each) for each in obstacles(Program.from_mapping(mapping)).values()] == [
+        "step 4 uses h, which lies on cpu",
+        "step 7 calls aten._to_copy.default, whose results lie on cpu",
+        "step 8 uses k, which lies on cpu",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (call_of("aten.nonzero.default", ["r"], ref("x")), "calls aten.nonzero.default, which waits for the device"),
+        (call_of("aten._local_scalar_dense.default", ["r"], ref("x")), "which waits for the device"),
+        (call_of("captured.cond.1", ["r"], ref("x")), "whose functions may decide on the host"),
+        (call_of("mylib.op.default", ["r"], ref("x")), "is not torch's own and may decide on the host"),
+        ({"do": "let", "name": "n", "value": {"size": ["x", 0]}}, "computes the size n, which may change"),
+    ],
+)
+def test_steps_that_stay_with_the_host(step: dict, reason: str) -> None:
+    found = obstacles(Program.from_mapping(program([eight("x")], [], [step], [], "cuda")))
+    assert reason in str(found[0])
+
+
+@pytest.fixture
+def keeper():
+    """An operator of the user's that keeps what it is given."""
+    kept: list = []
+    library = torch.library.Library("graph_parts", "DEF")
+    library.define("keep(Tensor x) -> Tensor")
+    library.impl("keep", lambda x: kept.append(x) or x.clone(), "CPU")
+    yield kept
+    library._destroy()
+
+
+def test_what_users_keep_is_theirs(keeper: list) -> None:
+    steps = [
+        *made(STEP, "a", "x"),
+        *made(STEP, "b", "a"),
+        {"do": "view", "name": "tail", "base": "b", **layout([4]), "offset": 4},
+        call_of("graph_parts.keep.default", ["k"], ref("tail")),
+        {"do": "free", "names": ["tail"]},
+        {"do": "view", "name": "all", "base": "b", **layout([8]), "offset": 0},
+        *made(JOIN, "c", "all", "b"),
+        *made(JOIN, "d", "c", "a"),
+    ]
+    mapping = program([eight("x")], KERNELS, steps, [{"value": "d"}, {"value": "all"}], "cuda")
+    call, recorder = graphed(mapping, least=2)
+    found = []
+    for _ in range(6):
+        x = torch.randn(8)
+        found.append((x, call([x])))
+    assert recorder.captures == 2
+    for (x, (d, b)), kept in zip(found, keeper, strict=True):
+        a = x * 0.5 + 1
+        assert torch.equal(b, a * 0.5 + 1)
+        assert torch.equal(kept, b[4:])
+        torch.testing.assert_close(d, 2 * b + a, rtol=0, atol=1e-6)
+
+
+def test_an_alias_that_a_library_returns_is_not_given_out(keeper: list) -> None:
+    steps = [
+        *made(STEP, "a", "x"),
+        *made(STEP, "b", "a"),
+        {"do": "item", "name": "i", "from": "b", "dtype": "f32"},
+        call_of("aten.mul.Tensor", ["u"], ref("b"), ref("i")),
+        call_of("ferrite.alias", ["v"], ref("b")),
+    ]
+    steps[4] = {**steps[4], "from": "first"}
+    steps.insert(4, {"do": "view", "name": "first", "base": "b", **layout([1]), "offset": 0})
+    call, _ = graphed(program([eight("x")], KERNELS, steps, [{"value": "v"}], "cuda"), least=2)
+    found = [(x, call([x])[0]) for x in torch.randn(5, 8)]
+    for x, v in found:
+        assert torch.equal(v, (x * 0.5 + 1) * 0.5 + 1)
+
+
+def test_two_names_of_one_memory_do_not_enter_a_part_together() -> None:
+    steps = [
+        *made(STEP, "a", "x"),
+        call_of("ferrite.alias", ["v"], ref("a")),
+        call_of("graph_parts_unknown.op.default", ["k"], ref("x")),
+        *made(JOIN, "b", "a", "v"),
+        *made(JOIN, "c", "b", "v"),
+    ]
+    mapping = program([eight("x")], KERNELS, steps, [{"value": "c"}], "cuda")
+    found = partition(Program.from_mapping(mapping), 2)
+    assert found.parts == 0
+    assert "begins a row with a and v, whose memory others may know as well" in str(found.obstacles)
+
+
+def test_a_program_that_calls_itself_runs_from_the_host_inside() -> None:
+    call, _ = graphed(with_item(), least=2)
+    x, w = torch.randn(8), torch.randn(8)
+    inner = []
+    host = None
+
+    def again(given):
+        if len(inner) < 8:
+            inner.append(call([w, x]))
+        return host(given)
+
+    for _ in range(2):
+        call([x, w])
+    part = call._parts[1]
+    host, part._host = part._host, again
+    outer = call([x, w])
+    torch.testing.assert_close(outer, item_by_hand(x, w), rtol=0, atol=1e-6)
+    torch.testing.assert_close(inner[0], item_by_hand(w, x), rtol=0, atol=1e-6)
+
+
+def test_a_call_that_somebody_records_runs_from_the_host() -> None:
+    made_ = Program.from_mapping(with_item())
+    engine, recorder, recorded = InterpretedEngine.load(made_), Recorder(), [True]
+    call = graphed_host(
+        made_,
+        engine.first(DEVICE),
+        built(engine),
+        DEVICE,
+        cuda_graphs.Recorder(recorder, lambda: recorded[0]),
+        2,
+    )
+    x, w = torch.randn(8), torch.randn(8)
+    for _ in range(3):
+        call([x, w])
+    assert recorder.captures == 0
+    recorded[0] = False
+    for _ in range(2):
+        call([x, w])
+    assert recorder.captures == 2
+
+
+def test_sizes_that_come_again_have_graphs_of_their_own() -> None:
+    steps = []
+    for source, out in (("x", "a"), ("a", "b"), ("b", "c")):
+        steps += [{"do": "alloc", "name": out, **layout(["n"], strides=[1])}, launch(TIMES, source, out, "n", 2.0)]
+    inputs = [{"name": "n", "kind": "scalar", "dtype": "i64"}, {**eight("x"), "shape": ["n"]}]
+    made_ = Program.from_mapping(program(inputs, [TIMES], steps, [{"value": "c"}], "cuda"))
+    engine, recorder = InterpretedEngine.load(made_), Recorder()
+    call = graphed_host(
+        made_,
+        engine.first(DEVICE),
+        built(engine),
+        DEVICE,
+        cuda_graphs.Recorder(recorder),
+        3,
+    )
+    kept = []  # so that each input lies elsewhere
+    for turn in range(CALL_THRESHOLD + 3):
+        for size in (5, 7):
+            kept.append(x := torch.randn(size))
+            assert torch.equal(call([size, x])[0], x * 8), turn
+    assert recorder.captures == 2
+    x = torch.randn(6)
+    assert torch.equal(call([6, x])[0], x * 8)
+    assert recorder.captures == 2
+
+
+def kept_by_two(between: list[dict]) -> dict:
+    """Two rows of two launches, each of which counts in one buffer that is kept from call to call."""
+    steps = [
+        {"do": "keep", "name": "k", **layout([8])},
+        launch(STEP, "k", "k"),
+        *made(JOIN, "a", "x", "k"),
+        *between,
+        launch(STEP, "k", "k"),
+        *made(JOIN, "b", "a", "k"),
+    ]
+    return program([eight("x")], KERNELS, steps, [{"value": "b"}], "cuda")
+
+
+def test_a_buffer_that_is_kept_has_its_kernels_in_one_section() -> None:
+    found = partition(Program.from_mapping(kept_by_two([call_of("mylib.op.default", ["u"], ref("x"))])), 2)
+    assert found.parts == 0
+    assert [each.reason for each in found.obstacles] == [
+        "begins a row among kernels with a common buffer that is kept",
+        "calls mylib.op.default, which is not torch's own and may decide on the host",
+        "begins a row among kernels with a common buffer that is kept",
+    ]
+    assert partition(Program.from_mapping(kept_by_two([])), 2).parts == 1
+
+
+def test_what_has_a_size_that_only_a_run_tells_stays_with_the_host() -> None:
+    steps = [
+        {**call_of("aten.nonzero.default", ["r"], ref("x")), "binds": [["u", 0, 0]]},
+        call_of("aten.neg.default", ["s"], ref("r")),
+        {"do": "view", "name": "v", "base": "s", **layout([1, 1]), "offset": 0},
+        call_of("aten.neg.default", ["t"], ref("v")),
+    ]
+    found = obstacles(Program.from_mapping(program([eight("x")], [], steps, [{"value": "t"}], "cuda")))
+    assert [str(each) for each in found.values()][1:] == [
+        "step 1 uses r, whose size may change",
+        "step 3 uses v, whose size may change",
+    ]
+
+
+def test_memory_that_users_write_has_no_second_name_in_a_part() -> None:
+    steps = [
+        *made(STEP, "a", "x"),
+        call_of("ferrite.alias", ["v"], ref("a")),
+        call_of("mylib.write.default", [], ref("a")),
+        *made(JOIN, "c", "v", "x"),
+        *made(JOIN, "d", "c", "x"),
+    ]
+    found = partition(Program.from_mapping(program([eight("x")], KERNELS, steps, [{"value": "d"}], "cuda")), 2)
+    assert [section.is_part for section in found.sections] == [False, True, False]
+    assert found.obstacles[0].values in {("a", "v"), ("v", "v"), ("a", "a")}
+
+
+def test_an_expanded_value_is_copied_into_a_part_and_back() -> None:
+    call, recorder = graphed(
+        program(
+            [{**eight("x"), "shape": [4, 2], "strides": [0, 1]}, eight("y")],
+            KERNELS,
+            [call_of("aten.mul.Tensor", ["a"], ref("x"), ref("x")), call_of("aten.neg.default", ["b"], ref("a"))],
+            [{"value": "b"}],
+            "cuda",
+        )
+    )
+    for x in torch.randn(5, 2):
+        assert torch.equal(call([x.expand(4, 2), torch.zeros(8)])[0], -x.expand(4, 2) * x)
+    assert recorder.captures == 1
+
+
+def test_a_call_follows_the_call_before_in_its_stream() -> None:
+    followed: list = []
+
+    def follow(before):
+        followed.append(before)
+        return len(followed)
+
+    made_ = Program.from_mapping(with_item())
+    engine = InterpretedEngine.load(made_)
+    recorder = cuda_graphs.Recorder(Recorder(), follow=follow)
+    call = graphed_host(made_, engine.first(DEVICE), built(engine), DEVICE, recorder, 2)
+    for _ in range(4):
+        call([torch.randn(8), torch.randn(8)])
+    assert followed == [None, 1, 2]
+
+
+def test_sections_launch_the_kernels_of_the_whole_through_the_driver() -> None:
+    pool, streams = FakePool(), FakeStreams()
+    machine = fake_machine(pool=pool)
+    made_ = Program.from_mapping(with_item())
+    engine = CudaEngine(made_, streams.platform(), lambda index: machine)
+    x, w = torch.randn(8), torch.randn(8)
+    device = torch.device("cpu", 0)
+    engine.first(device)([x, w])
+
+    def redirect(args):
+        raise AssertionError("a section is on the device of the whole")
+
+    call = graphed_host(
+        made_,
+        engine.steady(device, redirect),
+        lambda section: engine.of_section(section).steady(device, redirect),
+        device,
+        cuda_graphs.Recorder(Recorder()),
+        2,
+    )
+    compiled = len(pool.jobs)
+    for _ in range(4):
+        x = torch.randn(8)
+        torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
+    assert (call.played, call.from_host) == (12, 3)
+    assert len(pool.jobs) == compiled
+
+
+@pytest.mark.usefixtures("keeper")
+def test_what_is_freed_but_for_a_view_that_comes_later_crosses() -> None:
+    steps = [
+        *made(STEP, "a", "x"),
+        {"do": "view", "name": "v", "base": "a", **layout([8]), "offset": 0},
+        {"do": "free", "names": ["a"]},
+        *made(STEP, "b", "v"),
+        call_of("graph_parts.keep.default", ["k"], ref("x")),
+        *made(JOIN, "c", "v", "b"),
+        *made(JOIN, "d", "c", "k"),
+    ]
+    call, recorder = graphed(program([eight("x")], KERNELS, steps, [{"value": "d"}], "cuda"), least=2)
+    for x in torch.randn(5, 8):
+        a = x * 0.5 + 1
+        torch.testing.assert_close(call([x])[0], a + (a * 0.5 + 1) + x, rtol=0, atol=1e-6)
+    assert recorder.captures == 2
+
+
+class Writer:
+    """Writes a random program over eight numbers, with views, buffers that become others, and what the host reads."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.steps: list[dict] = []
+        self.tensors = ["x", "w"]
+        self.scalars: list[str] = []
+        self.count = 0
+
+    def name(self, letter: str) -> str:
+        self.count += 1
+        return f"{letter}{self.count}"
+
+    def write(self, length: int) -> dict:
+        for _ in range(length):
+            self.random.choice(
+                [self.launch] * 6 + [self.view, self.reuse, self.item, self.host, self.copy, self.free]
+            )()
+        wanted = sorted(set(self.random.sample(self.tensors, min(3, len(self.tensors))) + self.tensors[-1:]))
+        outputs = [{"value": name} for name in wanted] + [{"scalar": name} for name in self.scalars[-1:]]
+        return program([eight("x"), eight("w")], KERNELS, self.steps, outputs, "cuda")
+
+    def launch(self) -> None:
+        out, a, b = self.name("t"), self.random.choice(self.tensors), self.random.choice(self.tensors)
+        if self.scalars and self.random.random() < 0.2:
+            self.steps += made(TIMES, out, a, self.random.choice(self.scalars))
+        else:
+            self.steps += made(JOIN, out, a, b) if self.random.random() < 0.5 else made(STEP, out, a)
+        self.tensors.append(out)
+
+    def view(self) -> None:
+        view = self.name("v")
+        base = self.random.choice(self.tensors)
+        self.steps.append({"do": "view", "name": view, "base": base, **layout([8]), "offset": 0})
+        self.tensors.append(view)
+
+    def reuse(self) -> None:
+        owned = [n for n in self.tensors if n[0] == "t" and not any(s.get("base") == n for s in self.steps)]
+        if owned:
+            source, out = self.random.choice(owned), self.name("t")
+            self.steps += [{"do": "reuse", "name": out, "from": source, **layout([8])}]
+            self.steps.append(launch(STEP, self.random.choice(["x", "w"]), out))
+            self.tensors.remove(source)
+            self.tensors.append(out)
+
+    def item(self) -> None:
+        first, number = self.name("f"), self.name("i")
+        base = self.random.choice(self.tensors)
+        self.steps.append({"do": "view", "name": first, "base": base, **layout([1]), "offset": 3})
+        self.steps.append({"do": "item", "name": number, "from": first, "dtype": "f32"})
+        self.scalars.append(number)
+
+    def host(self) -> None:
+        out = self.name("h")
+        source = self.random.choice(self.tensors)
+        self.steps.append(call_of("graph_parts.keep.default", [out], ref(source)))
+        self.tensors.append(out)
+
+    def copy(self) -> None:
+        to, source = (self.random.choice(self.tensors) for _ in range(2))
+        self.steps.append({"do": "copy", "to": to, "from": source})
+
+    def free(self) -> None:
+        known = [name for name in self.tensors if name not in ("x", "w")]
+        if len(known) > 3:
+            name = self.random.choice(known)
+            self.steps.append({"do": "free", "names": [name]})
+            self.tensors.remove(name)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs_give_what_the_host_gives(seed: int, keeper: list) -> None:
+    mapping = Writer(seed).write(24)
+    host = InterpretedEngine.load(Program.from_mapping(mapping)).first(DEVICE)
+    call, _ = graphed(mapping, least=1 + seed % 3)
+    moving = random.Random(seed)
+    inputs = [torch.randn(8), torch.randn(8)]
+    found, lent = [], []
+    for _ in range(6):
+        place = moving.randrange(3)
+        if place < 2:
+            inputs[place] = torch.randn(8)
+        theirs = [each.clone() for each in inputs]
+        lent += inputs
+        expected = host(list(theirs))
+        results = call(list(inputs))
+        found.append((results, [each.clone() if hasattr(each, "clone") else each for each in expected]))
+        for ours, other in zip(inputs, theirs, strict=True):
+            assert torch.equal(ours, other)
+        inputs = [each.clone() for each in inputs] if moving.random() < 0.3 else inputs
+    aliases = {each.untyped_storage().data_ptr() for each in lent}
+    for results, expected in found:
+        for result, wanted in zip(results, expected, strict=True):
+            if not hasattr(result, "untyped_storage"):
+                assert result == wanted
+            elif result.untyped_storage().data_ptr() not in aliases:
+                assert torch.equal(result, wanted)
