@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ferrite_runtime.engines import cuda_graphs
+from ferrite_runtime.engines import graph_recorder
 from ferrite_runtime.engines.cuda_engine import CudaEngine
 from ferrite_runtime.engines.cuda_graphs import graphed_host
 from ferrite_runtime.engines.engine import InterpretedEngine
 from ferrite_runtime.engines.graph_obstacles import obstacles
 from ferrite_runtime.engines.graph_parts import partition
 from ferrite_runtime.engines.shape_cache import CALL_THRESHOLD
+from ferrite_runtime.errors import DriverError
 from ferrite_runtime.formats.program import Program
 from runtime_fakes import FakePool, FakeStreams, fake_machine
 from runtime_kernels import layout, pointwise, program, scaled, tensor_input
@@ -114,7 +116,7 @@ def test_short_rows_stay_with_the_host(caplog) -> None:
 def test_one_part_that_fails_leaves_the_others(caplog) -> None:
     recorder = Recorder()
 
-    def capture(run):
+    def capture(run, pool):
         if recorder.captures == 1:
             recorder.captures += 1
             raise RuntimeError("operation not permitted")
@@ -248,6 +250,115 @@ def test_a_program_that_calls_itself_runs_from_the_host_inside() -> None:
     torch.testing.assert_close(inner[0], item_by_hand(w, x), rtol=0, atol=1e-6)
 
 
+def in_thread(run):
+    """Returns what a function returns in another thread."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result(timeout=60)
+
+
+def test_a_call_beside_another_runs_from_the_host_and_does_not_wait() -> None:
+    call, recorder = graphed(with_item(), least=2)
+    x, w = torch.randn(8), torch.randn(8)
+    for _ in range(3):
+        call([x, w])
+    part, replays = call._parts[1], recorder.replays
+    host, inner = part._host, []
+
+    def beside(given):
+        inner.append(in_thread(lambda: call([w, x])))
+        return host(given)
+
+    part._host = beside
+    torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
+    torch.testing.assert_close(inner[0], item_by_hand(w, x), rtol=0, atol=1e-6)
+    assert recorder.replays == replays + 2
+
+
+def test_a_thread_that_has_not_run_the_program_does_not_capture_it() -> None:
+    call, recorder = graphed(with_item(), least=2)
+    x, w = torch.randn(8), torch.randn(8)
+    for _ in range(3):
+        in_thread(lambda: call([x, w]))
+    assert recorder.captures == 0
+    for _ in range(2):
+        call([x, w])
+    assert recorder.captures == 2
+
+
+def test_what_is_captured_in_inference_mode_is_played_outside_of_it() -> None:
+    call, recorder = graphed(with_item(), least=2)
+    w = torch.randn(8)
+    with torch.inference_mode():
+        for _ in range(3):
+            call([torch.randn(8), w])
+    assert recorder.captures == 2
+    x = torch.randn(8)
+    torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
+
+
+def test_parts_of_one_round_have_one_pool_after_the_device_is_done_and_the_last_round_forgotten() -> None:
+    recorder, log = Recorder(), []
+
+    def capture(run, pool):
+        log.append(f"capture {pool}")
+        return recorder(run)
+
+    made_ = Program.from_mapping(with_item())
+    engine = InterpretedEngine.load(made_)
+    port = graph_recorder.Recorder(
+        capture,
+        wait=lambda: log.append(f"wait {sum(part.is_played for part in call._parts)}"),
+        make_pool=lambda: log.append(f"pool {sum(part.is_played for part in call._parts)}") or len(log),
+    )
+    call = graphed_host(made_, engine.first(DEVICE), built(engine), DEVICE, port, 2)
+    x, w = torch.randn(8), torch.randn(8)
+    for _ in range(4):
+        call([x, w])
+    call([x.clone(), w])
+    assert log == ["wait 0", "pool 0", "capture 2", "capture 2", "wait 2", "pool 0", "capture 6", "capture 6"]
+
+
+@pytest.mark.usefixtures("keeper")
+@pytest.mark.parametrize("where", ["given", "made"])
+def test_a_part_whose_values_lie_elsewhere_runs_from_the_host(where: str, caplog) -> None:
+    """As random states of attention do, which are on the host outside of a capture, whatever the operator says."""
+    mapping = program(
+        [eight("x")],
+        KERNELS,
+        [*made(STEP, "a", "x"), *made(STEP, "b", "a"), call_of("graph_parts.keep.default", ["k"], ref("b"))],
+        [{"value": "k"}],
+        "cuda",
+    )
+    made_ = Program.from_mapping(mapping)
+    engine, recorder = InterpretedEngine.load(made_), Recorder()
+
+    class Elsewhere(torch.Tensor):
+        device = torch.device("meta")
+
+    def capture(run, pool):
+        results, replay = recorder(run)
+        return tuple(each.as_subclass(Elsewhere) if where == "made" else each for each in results), replay
+
+    port = graph_recorder.Recorder(capture, device=DEVICE)
+    call = graphed_host(made_, engine.first(DEVICE), built(engine), DEVICE, port, 2)
+    for x in torch.randn(4, 8):
+        given = x.as_subclass(Elsewhere) if where == "given" else x
+        assert torch.equal(call([given])[0], (x * 0.5 + 1) * 0.5 + 1)
+    name = "x" if where == "given" else "b"
+    assert f"runs without a CUDA graph: {name} lies on meta" in caplog.text
+
+
+def test_a_driver_that_refuses_in_a_capture_costs_only_the_graph(caplog) -> None:
+    def capture(run, pool):
+        raise DriverError("launching step: CUDA_ERROR_STREAM_CAPTURE_INVALIDATED (901)")
+
+    call, _ = graphed(with_item(), capture, least=2)
+    x, w = torch.randn(8), torch.randn(8)
+    for _ in range(4):
+        torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
+    assert "runs without a CUDA graph: launching step: CUDA_ERROR_STREAM_CAPTURE_INVALIDATED" in caplog.text
+
+
 def test_a_call_that_somebody_records_runs_from_the_host() -> None:
     made_ = Program.from_mapping(with_item())
     engine, recorder, recorded = InterpretedEngine.load(made_), Recorder(), [True]
@@ -256,7 +367,7 @@ def test_a_call_that_somebody_records_runs_from_the_host() -> None:
         engine.first(DEVICE),
         built(engine),
         DEVICE,
-        cuda_graphs.Recorder(recorder, lambda: recorded[0]),
+        graph_recorder.Recorder(recorder, lambda: recorded[0]),
         2,
     )
     x, w = torch.randn(8), torch.randn(8)
@@ -281,7 +392,7 @@ def test_sizes_that_come_again_have_graphs_of_their_own() -> None:
         engine.first(DEVICE),
         built(engine),
         DEVICE,
-        cuda_graphs.Recorder(recorder),
+        graph_recorder.Recorder(recorder),
         3,
     )
     kept = []  # so that each input lies elsewhere
@@ -370,7 +481,7 @@ def test_a_call_follows_the_call_before_in_its_stream() -> None:
 
     made_ = Program.from_mapping(with_item())
     engine = InterpretedEngine.load(made_)
-    recorder = cuda_graphs.Recorder(Recorder(), follow=follow)
+    recorder = graph_recorder.Recorder(Recorder(), follow=follow)
     call = graphed_host(made_, engine.first(DEVICE), built(engine), DEVICE, recorder, 2)
     for _ in range(4):
         call([torch.randn(8), torch.randn(8)])
@@ -394,7 +505,7 @@ def test_sections_launch_the_kernels_of_the_whole_through_the_driver() -> None:
         engine.steady(device, redirect),
         lambda section: engine.of_section(section).steady(device, redirect),
         device,
-        cuda_graphs.Recorder(Recorder()),
+        graph_recorder.Recorder(Recorder()),
         2,
     )
     compiled = len(pool.jobs)

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from ferrite_runtime.engines import cuda_graphs
+from ferrite_runtime.engines import graph_recorder
 from ferrite_runtime.engines.cuda_graphs import GraphedProgram, written_inputs
 from ferrite_runtime.engines.engine import InterpretedEngine
 from ferrite_runtime.engines.graph_obstacles import obstacles
@@ -28,7 +28,7 @@ class Recorder:
         self.replays = 0
         self.fail = fail
 
-    def __call__(self, run):
+    def __call__(self, run, pool=None):
         if self.fail:
             raise RuntimeError(self.fail)
         self.captures += 1
@@ -55,7 +55,7 @@ def graphed(mapping: dict, recorder: Recorder | None = None, least: int = 1):
     def build(section: Program):
         return engine.of_section(section).first(DEVICE)
 
-    return GraphedProgram(made, engine.first(DEVICE), build, cuda_graphs.Recorder(recorder), least), recorder
+    return GraphedProgram(made, engine.first(DEVICE), build, graph_recorder.Recorder(recorder), least), recorder
 
 
 def test_graphs_that_call_each_other_are_looked_at_once() -> None:

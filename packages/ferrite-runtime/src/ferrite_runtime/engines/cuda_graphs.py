@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
 from ferrite_runtime.engines.engine import HostFunction, build_host
 from ferrite_runtime.engines.graph_parts import LEAST_LAUNCHES, Section, partition
+from ferrite_runtime.engines.graph_recorder import Recorder
 from ferrite_runtime.engines.shape_cache import ShapeCache, write_entry
-from ferrite_runtime.errors import ExternError
+from ferrite_runtime.errors import ExternError, FerriteRuntimeError
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.sized_program import at_sizes, size_roots
 from ferrite_runtime.formats.steps import Copy, Extern, Launch, Reuse, View, value_refs
@@ -30,60 +30,6 @@ MAX_CAPTURES = 4
 
 Build = Callable[[Program], HostFunction]
 """Returns the host function of a section."""
-
-
-class Captures(Protocol):
-    """What records work on a device and plays it again."""
-
-    def __call__(self, run: Callable[[], tuple[Any, ...]]) -> tuple[tuple[Any, ...], Callable[[], None]]:
-        """Returns the results of ``run``, and a function that computes them again in the same place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recorder:
-    """What graphs need of a device.
-
-    Attributes:
-        capture: records work and plays it again.
-        is_recorded: whether what is done now is recorded by somebody else.
-        follow: makes what comes in the current stream wait for all in the stream that it is given, if it is given one;
-            returns the current one.
-    """
-
-    capture: Captures
-    is_recorded: Callable[[], bool] = lambda: False
-    follow: Callable[[Any], Any] = lambda before: None
-
-
-def torch_recorder() -> Recorder:
-    """Returns torch's graphs on its current device."""
-    import torch
-
-    return Recorder(capture_graph, torch.cuda.is_current_stream_capturing, _follow)
-
-
-def _follow(before: Any) -> Any:
-    import torch
-
-    current = torch.cuda.current_stream()
-    if before is not None and before != current:
-        current.wait_stream(before)
-    return current
-
-
-def capture_graph(run: Callable[[], tuple[Any, ...]]) -> tuple[tuple[Any, ...], Callable[[], None]]:
-    """Captures work on torch's current device as a CUDA graph.
-
-    Raises:
-        RuntimeError: if something in it cannot be captured: it waits for the device, or allocates past torch.
-    """
-    import torch
-
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        results = run()
-    return results, graph.replay
 
 
 def _owners(program: Program) -> dict[str, str]:
@@ -184,17 +130,25 @@ class GraphedPart:
         """Drops what is captured."""
         self._replay, self.results, self._held = None, (), []
 
-    def capture(self, given: Sequence[Any], moving: Collection[str], captures: Captures) -> None:
+    def capture(self, given: Sequence[Any], moving: Collection[str], recorder: Recorder, pool: Any) -> None:
         """Captures the part, if it can be; ``moving`` are those of its inputs that lie elsewhere in the next call."""
+        import torch
+
+        self.failure = _foreign(self.section.inputs, given, recorder.device)
+        if self.failure:
+            return
         self._moving = tuple(position for position, name in enumerate(self.section.inputs) if name in moving)
         try:
-            held = [_copy(value) if position in self._moving else value for position, value in enumerate(given)]
-            self.results, self._replay = captures(lambda: self._host(list(held)))
-        except RuntimeError as error:
+            # Tensors of inference mode could not be written to in a later call that is in another mode.
+            with torch.inference_mode(mode=False), torch.no_grad():
+                held = [_copy(value) if position in self._moving else value for position, value in enumerate(given)]
+                self.results, self._replay = recorder.capture(lambda: self._host(list(held)), pool)
+            self._held = held
+            self.failure = _foreign(self.section.outputs, self.results, recorder.device)
+        except (RuntimeError, FerriteRuntimeError) as error:
+            self.failure = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if self.failure:
             self.forget()
-            self.failure = str(error).strip().splitlines()[0]
-            return
-        self._held = held
 
     def __call__(self, given: list[Any]) -> tuple[Any, ...]:
         """Runs or plays the section; clears ``given``."""
@@ -230,7 +184,9 @@ class GraphedProgram:
         self._host = host
         self._build = build
         self._recorder = recorder
-        self._lock = renewed_in_children(threading.RLock())
+        self._lock = renewed_in_children(threading.Lock())
+        self._warm = threading.local()
+        self._pool: Any = None
         self._partition = partition(program, least)
         self._parts: tuple[GraphedPart, ...] = ()
         self._names = [value.name for value in program.inputs]
@@ -241,7 +197,6 @@ class GraphedProgram:
         self._memory: set[int] = set()
         self._stream: Any = None
         self._captured = 0
-        self._is_running = False
         self.played = 0
         self.from_host = 0
         self.reason = "" if self._partition.parts else self._reasons()
@@ -268,25 +223,25 @@ class GraphedProgram:
 
     def __call__(self, args: list[Any]) -> tuple[Any, ...]:
         """Runs the program; clears ``args``."""
-        if self.reason or self._recorder.is_recorded():
+        # Who calls it while it runs, in another thread or from a function of the user's in the middle, does not wait.
+        if self.reason or self._recorder.is_recorded() or not self._lock.acquire(blocking=False):
             return self._host(args)
         import torch
 
-        with self._lock, torch.no_grad():
-            if self._is_running or not self._is_prepared(args):
-                return self._host(args)
-            self._is_running = True  # a function of the user's that is called in between may call the program again
-            try:
+        try:
+            with torch.no_grad():
+                if not self._is_prepared(args):
+                    return self._host(args)
                 self._stream = self._recorder.follow(self._stream)
                 return self._run(args)
-            finally:
-                self._is_running = False
+        finally:
+            self._lock.release()
 
     def _is_prepared(self, args: Sequence[Any]) -> bool:
         """Tells whether parts may be played; begins anew with them where inputs have moved that did not before."""
         addresses = [args[position].data_ptr() for position in self._watched]
         known, self._addresses = self._addresses, addresses
-        if known is None:
+        if not self._is_warm() or known is None:
             return False
         names = (self._names[position] for position in self._watched)
         moved = {name for name, a, b in zip(names, known, addresses, strict=True) if a != b} - self._moving
@@ -299,9 +254,19 @@ class GraphedProgram:
         self._moving |= moved
         self._memory = set()
         self._parts = self._parts or tuple(GraphedPart(s, self._build(s.program)) for s in self._partition.sections)
+        self._recorder.wait()
         for part in self._parts:
             part.forget()
+        self._pool = self._recorder.make_pool()
         return True
+
+    def _is_warm(self) -> bool:
+        """Tells whether this thread has run the program before: libraries make what they need of a thread then.
+
+        That allocates, past torch, which a capture does not allow.
+        """
+        is_warm, self._warm.has_run = getattr(self._warm, "has_run", False), True
+        return is_warm
 
     def _run(self, args: list[Any]) -> tuple[Any, ...]:
         values = dict(zip(self._names, args, strict=True))
@@ -322,8 +287,8 @@ class GraphedProgram:
         return results
 
     def _capture(self, part: GraphedPart, given: Sequence[Any], placed: Collection[str]) -> None:
-        part.capture(given, set(part.section.inputs) - set(placed), self._recorder.capture)
-        self._memory |= {_memory_of(value) for value in part.results}
+        part.capture(given, set(part.section.inputs) - set(placed), self._recorder, self._pool)
+        self._memory |= {_memory_of(value) for value in part.results if _is_strided(value)}
         failures = [each.failure for each in self._parts if each.failure]
         if len(failures) == self._partition.parts:
             self._give_up("; ".join(dict.fromkeys(failures)))
@@ -346,6 +311,16 @@ class GraphedProgram:
             self.played += part.section.launches
         else:
             self.from_host += part.section.launches
+
+
+def _foreign(names: Iterable[str | None], values: Iterable[Any], device: Any) -> str:
+    """Returns which value a graph of a device cannot read or make, as it lies elsewhere; nothing if there is none."""
+    import torch
+
+    for name, value in zip(names, values, strict=True):
+        if device is not None and isinstance(value, torch.Tensor) and value.device != device:
+            return f"{name} lies on {value.device}"
+    return ""
 
 
 def _is_strided(value: Any) -> bool:

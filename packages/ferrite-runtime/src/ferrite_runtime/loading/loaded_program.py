@@ -9,8 +9,9 @@ from typing import Any
 
 from ferrite_runtime.compilation.assertions import checked_program
 from ferrite_runtime.compilation.compiler import Compiler
-from ferrite_runtime.engines.cuda_graphs import graphed_host, torch_recorder
+from ferrite_runtime.engines.cuda_graphs import graphed_host
 from ferrite_runtime.engines.engine import Engine, HostFunction, InterpretedEngine, gradient_guard
+from ferrite_runtime.engines.graph_recorder import torch_recorder
 from ferrite_runtime.engines.launcher_choice import uses_triton_launcher
 from ferrite_runtime.errors import DeviceUnavailable
 from ferrite_runtime.formats.buffer_bounds import with_bounds
@@ -100,7 +101,7 @@ class LoadedProgram:
             return self._engine.of_section(section).steady(device, self._dispatch)
 
         least = self.options.cuda_graph_launches
-        graphed = graphed_host(self.program, host, build, device, torch_recorder(), least)
+        graphed = graphed_host(self.program, host, build, device, torch_recorder(device), least)
         if torch.cuda.device_count() == 1:
             return graphed
 
