@@ -285,6 +285,23 @@ def test_a_thread_that_has_not_run_the_program_does_not_capture_it() -> None:
     assert recorder.captures == 2
 
 
+def test_a_thread_that_is_new_plays_what_is_captured_and_is_not_given_what_others_have_read() -> None:
+    call, recorder = graphed(with_item(), least=2)
+    x, w, other = torch.randn(8), torch.randn(8), torch.randn(8)
+    for _ in range(3):
+        call([x, w])
+    replays = recorder.replays
+    in_thread(lambda: call([x, w]))
+    assert recorder.replays == replays + 2
+
+    def twice():
+        return [call([other, w]) for _ in range(2)]
+
+    for found in in_thread(twice):
+        torch.testing.assert_close(found, item_by_hand(other, w), rtol=0, atol=1e-6)
+    torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
+
+
 def test_what_is_captured_in_inference_mode_is_played_outside_of_it() -> None:
     call, recorder = graphed(with_item(), least=2)
     w = torch.randn(8)

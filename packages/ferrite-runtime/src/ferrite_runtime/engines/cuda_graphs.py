@@ -240,16 +240,20 @@ class GraphedProgram:
     def _is_prepared(self, args: Sequence[Any]) -> bool:
         """Tells whether parts may be played; begins anew with them where inputs have moved that did not before."""
         addresses = [args[position].data_ptr() for position in self._watched]
-        known, self._addresses = self._addresses, addresses
-        if not self._is_warm() or known is None:
-            return False
         names = (self._names[position] for position in self._watched)
+        known = addresses if self._addresses is None else self._addresses
         moved = {name for name, a, b in zip(names, known, addresses, strict=True) if a != b} - self._moving
         if self._parts and not moved:
             return True
+        is_first = self._addresses is None
+        if not self._is_warm() or is_first:
+            if not self._parts:  # graphs go on reading where they did
+                self._addresses = addresses
+            return False
         if self._captured == MAX_CAPTURES:
             self._give_up(f"its inputs moved after each of {MAX_CAPTURES} captures")
             return False
+        self._addresses = addresses
         self._captured += 1
         self._moving |= moved
         self._memory = set()
