@@ -190,10 +190,13 @@ class GraphedProgram:
         self._partition = partition(program, least)
         self._parts: tuple[GraphedPart, ...] = ()
         self._names = [value.name for value in program.inputs]
+        self._given = frozenset(self._names)
         read = {name for section in self._partition.sections if section.is_part for name in section.inputs}
         self._watched = [position for position, name in enumerate(self._names) if name in read]
         self._addresses: list[int] | None = None
         self._moving: set[str] = set()
+        self._resting: list[int] = []
+        self._rests: list[int] = []
         self._memory: set[int] = set()
         self._stream: Any = None
         self._captured = 0
@@ -239,12 +242,12 @@ class GraphedProgram:
 
     def _is_prepared(self, args: Sequence[Any]) -> bool:
         """Tells whether parts may be played; begins anew with them where inputs have moved that did not before."""
+        if self._parts and [args[position].data_ptr() for position in self._resting] == self._rests:
+            return True
         addresses = [args[position].data_ptr() for position in self._watched]
         names = (self._names[position] for position in self._watched)
         known = addresses if self._addresses is None else self._addresses
         moved = {name for name, a, b in zip(names, known, addresses, strict=True) if a != b} - self._moving
-        if self._parts and not moved:
-            return True
         is_first = self._addresses is None
         if not self._is_warm() or is_first:
             if not self._parts:  # graphs go on reading where they did
@@ -256,6 +259,8 @@ class GraphedProgram:
         self._addresses = addresses
         self._captured += 1
         self._moving |= moved
+        self._resting = [position for position in self._watched if self._names[position] not in self._moving]
+        self._rests = [args[position].data_ptr() for position in self._resting]
         self._memory = set()
         self._parts = self._parts or tuple(GraphedPart(s, self._build(s.program)) for s in self._partition.sections)
         self._recorder.wait()
@@ -306,7 +311,7 @@ class GraphedProgram:
         """Replaces values that lie in the memory of parts by copies, before somebody gets them who may keep them."""
         for name in names:
             value = values[name]
-            if name not in self._names and _is_strided(value) and _memory_of(value) in self._memory:
+            if name not in self._given and _is_strided(value) and _memory_of(value) in self._memory:
                 values[name] = _copy(value)
                 placed.discard(name)
 
