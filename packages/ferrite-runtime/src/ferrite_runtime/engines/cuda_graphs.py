@@ -141,7 +141,9 @@ class GraphedPart:
         try:
             # Tensors of inference mode could not be written to in a later call that is in another mode.
             with torch.inference_mode(mode=False), torch.no_grad():
-                held = [_copy(value) if position in self._moving else value for position, value in enumerate(given)]
+                held = list(given)
+                for position, copied in zip(self._moving, _copies([given[each] for each in self._moving]), strict=True):
+                    held[position] = copied
                 self.results, self._replay = recorder.capture(lambda: self._host(list(held)), pool)
             self._held = held
             self.failure = _foreign(self.section.outputs, self.results, recorder.device)
@@ -154,12 +156,10 @@ class GraphedPart:
         """Runs or plays the section; clears ``given``."""
         if self._replay is None:
             return self._host(given)
-        for position in self._moving:
-            _write(self._held[position], given[position])
+        _write([self._held[position] for position in self._moving], [given[position] for position in self._moving])
         self._replay()
-        for position in self._moving:
-            if position in self._written:
-                _write(given[position], self._held[position])
+        changed = [position for position in self._moving if position in self._written]
+        _write([given[position] for position in changed], [self._held[position] for position in changed])
         given.clear()
         return self.results
 
@@ -309,11 +309,13 @@ class GraphedProgram:
 
     def _copy_out(self, names: Collection[str], values: dict[str, Any], placed: set[str]) -> None:
         """Replaces values that lie in the memory of parts by copies, before somebody gets them who may keep them."""
-        for name in names:
-            value = values[name]
-            if name not in self._given and _is_strided(value) and _memory_of(value) in self._memory:
-                values[name] = _copy(value)
-                placed.discard(name)
+        lent = [name for name in names if name not in self._given and self._is_lent(values[name])]
+        values |= zip(lent, _copies([values[name] for name in lent]), strict=True)
+        placed.difference_update(lent)
+
+    def _is_lent(self, value: Any) -> bool:
+        """Tells whether a value lies in the memory of a part."""
+        return _is_strided(value) and _memory_of(value) in self._memory
 
     def _count(self, part: GraphedPart) -> None:
         if part.is_played:
@@ -343,19 +345,31 @@ def _memory_of(tensor: Any) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
-def _copy(tensor: Any) -> Any:
-    """Returns a copy with the same strides; elements in one place, as of an expanded tensor, are copied once."""
+def _copies(tensors: Sequence[Any]) -> list[Any]:
+    """Returns copies with the same strides; elements in one place, as of an expanded tensor, are copied once."""
     import torch
 
-    copied = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    _write(copied, tensor)
-    return copied
+    made = [
+        torch.empty_strided(tuple(each.shape), each.stride(), dtype=each.dtype, device=each.device) for each in tensors
+    ]
+    _write(made, tensors)
+    return made
 
 
-def _write(to: Any, source: Any) -> None:
-    """Copies elements between tensors of one shape."""
-    strides = to.stride()
-    if 0 in strides and to.numel() > 0:
-        shape = tuple(1 if stride == 0 else size for size, stride in zip(to.shape, strides, strict=True))
-        to, source = to.as_strided(shape, strides), source.as_strided(shape, source.stride())
-    to.copy_(source)
+def _write(to: Sequence[Any], source: Sequence[Any]) -> None:
+    """Copies elements between tensors of one shape, pair by pair; where torch can, all by one kernel."""
+    import torch
+
+    plain: tuple[list[Any], list[Any]] = [], []
+    for one, other in zip(to, source, strict=True):
+        strides = one.stride()
+        if 0 in strides and one.numel() > 0:
+            shape = tuple(1 if stride == 0 else size for size, stride in zip(one.shape, strides, strict=True))
+            one.as_strided(shape, strides).copy_(other.as_strided(shape, other.stride()))
+        elif other.is_conj() or other.is_neg():
+            one.copy_(other)
+        else:
+            plain[0].append(one)
+            plain[1].append(other)
+    if plain[0]:
+        torch._foreach_copy_(*plain)
