@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,6 +77,21 @@ def test_a_capture_has_a_stream_of_its_own_and_scratch_memory_of_its_pool() -> N
     assert results == (1, 2)
     assert fake.log == ["clear", "begin pool thread_local side", "run side", "clear", "replay"]
     assert fake.stream == "the caller's"
+
+
+def test_nothing_is_collected_while_work_is_captured() -> None:
+    for error in (None, ValueError("no")):
+        fake, seen = FakeTorch(), []
+
+        def run(seen=seen, error=error) -> tuple[Any, ...]:
+            seen.append(gc.isenabled())
+            if error is not None:
+                raise error
+            return ()
+
+        with contextlib.suppress(ValueError):
+            capture_graph(fake.port(), run, "pool")
+        assert (seen, gc.isenabled()) == ([False], True)
 
 
 def spoil(fake: FakeTorch, error: BaseException | None) -> tuple[Any, ...]:

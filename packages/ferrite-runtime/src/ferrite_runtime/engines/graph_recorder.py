@@ -8,9 +8,10 @@ collectives waits for events all the time.
 from __future__ import annotations
 
 import functools
+import gc
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -141,7 +142,7 @@ def capture_graph(port: CapturePort, run: Callable[[], Results], pool: Any) -> t
             is the one of before, and random numbers can be drawn.
         BaseException: whatever ``run`` raises.
     """
-    with _one_capture, port.on_stream():
+    with _one_capture, _without_collector(), port.on_stream():
         graph, results = port.make_graph(), ()
         error: BaseException | None = None
         port.clear_workspaces()
@@ -159,6 +160,18 @@ def capture_graph(port: CapturePort, run: Callable[[], Results], pool: Any) -> t
         if error is not None:
             raise error
     return results, graph.replay
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Has nothing collected meanwhile: what then dies may be a graph, and to destroy one spoils a capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _clean_up(port: CapturePort, graph: Any, pool: Any) -> None:
