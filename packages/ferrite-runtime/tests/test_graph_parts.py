@@ -335,6 +335,26 @@ def test_parts_of_one_round_have_one_pool_after_the_device_is_done_and_the_last_
     assert log == ["wait 0", "pool 0", "capture 2", "capture 2", "wait 2", "pool 0", "capture 6", "capture 6"]
 
 
+def test_what_follows_a_capture_that_failed_has_another_pool() -> None:
+    recorder, pools = Recorder(), []
+
+    def capture(run, pool):
+        pools.append(pool)
+        if len(pools) == 1:
+            raise RuntimeError("operation not permitted")
+        return recorder(run)
+
+    made_, numbers = Program.from_mapping(with_item()), iter(range(9))
+    engine = InterpretedEngine.load(made_)
+    port = graph_recorder.Recorder(capture, make_pool=lambda: next(numbers))
+    call = graphed_host(made_, engine.first(DEVICE), built(engine), DEVICE, port, 2)
+    x, w = torch.randn(8), torch.randn(8)
+    for _ in range(4):
+        torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
+    assert pools == [0, 1]
+    assert [part.is_played for part in call._parts] == [False, False, True, False]
+
+
 @pytest.mark.usefixtures("keeper")
 @pytest.mark.parametrize("where", ["given", "made"])
 def test_a_part_whose_values_lie_elsewhere_runs_from_the_host(where: str, caplog) -> None:

@@ -306,6 +306,7 @@ class GraphedProgram:
                 "program %s runs %d launches from the host: a CUDA graph of them failed: %s",
                 *(self._program.name, part.section.launches, part.failure),
             )
+            self._pool = self._recorder.make_pool()  # torch takes no pool again that nobody used any more
 
     def _copy_out(self, names: Collection[str], values: dict[str, Any], placed: set[str]) -> None:
         """Replaces values that lie in the memory of parts by copies, before somebody gets them who may keep them."""
