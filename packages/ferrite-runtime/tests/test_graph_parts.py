@@ -13,9 +13,9 @@ from ferrite_runtime.engines.cuda_graphs import graphed_host
 from ferrite_runtime.engines.engine import InterpretedEngine
 from ferrite_runtime.engines.graph_obstacles import obstacles
 from ferrite_runtime.engines.graph_parts import partition
-from ferrite_runtime.engines.shape_cache import CALL_THRESHOLD
 from ferrite_runtime.errors import DriverError
 from ferrite_runtime.formats.program import Program
+from ferrite_runtime.host.thresholds import SHAPES
 from runtime_fakes import FakePool, FakeStreams, fake_machine
 from runtime_kernels import layout, pointwise, program, scaled, tensor_input
 from test_graphs import DEVICE, Recorder, graphed
@@ -433,7 +433,7 @@ def test_sizes_that_come_again_have_graphs_of_their_own() -> None:
         3,
     )
     kept = []  # so that each input lies elsewhere
-    for turn in range(CALL_THRESHOLD + 3):
+    for turn in range(SHAPES.calls + 3):
         for size in (5, 7):
             kept.append(x := torch.randn(size))
             assert torch.equal(call([size, x])[0], x * 8), turn
