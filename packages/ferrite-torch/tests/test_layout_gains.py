@@ -45,6 +45,52 @@ def test_what_was_measured_is_in_the_table(
     assert found == (channels_last < row_major)
 
 
+TRANSPOSED = [  # the same of transposed convolutions
+    (HALF, (2, 2), 2, (64, 8), 83, 6),
+    (HALF, (3, 3), 1, (3, 512), 25, 16),
+    (TF32, (3, 3), 2, (8, 64), 147, 65),
+    (TF32, (3, 3), 1, (8, 128), 22, 13),
+    (TF32, (3, 3), 1, (3, 32), 6, 18),
+    (TF32, (2, 2), 2, (1024, 128), 46, 68),
+    (TF32, (1, 1), 2, (48, 96), 6, 10),
+]
+LINES = [  # and of convolutions of one dim, which are of images of one row
+    (HALF, (1, 3), (512, 32), 30, 9, False),
+    (HALF, (1, 3), (3, 512), 7, 16, False),
+    (HALF, (1, 2), (64, 16), 13, 5, True),
+    (TF32, (1, 3), (128, 512), 20, 9, False),
+    (TF32, (1, 7), (8, 24), 6, 15, False),
+    (TF32, (1, 2), (64, 16), 8, 16, True),
+]
+
+
+@pytest.mark.parametrize(("precision", "window", "stride", "channels", "row_major", "channels_last"), TRANSPOSED)
+def test_transposed_convolutions_have_rows_of_their_own(
+    precision: str,
+    window: tuple[int, ...],
+    stride: int,
+    channels: tuple[int, int],
+    row_major: int,
+    channels_last: int,
+) -> None:
+    found = is_faster_channels_last(Convolution(precision, window, (stride,) * 2, channels, is_transposed=True))
+    assert found == (channels_last < row_major)
+
+
+@pytest.mark.parametrize(("precision", "window", "channels", "row_major", "channels_last", "is_transposed"), LINES)
+def test_lines_have_rows_of_their_own(
+    precision: str,
+    window: tuple[int, ...],
+    channels: tuple[int, int],
+    row_major: int,
+    channels_last: int,
+    *,
+    is_transposed: bool,
+) -> None:
+    convolution = Convolution(precision, window, (1, 1), channels, is_transposed, is_line=True)
+    assert is_faster_channels_last(convolution) == (channels_last < row_major)
+
+
 def test_sizes_that_are_not_known_gain_nothing() -> None:
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -85,6 +131,6 @@ def test_channels_of_transposed_and_backward_convolutions(
     else:
         call = graph.call_function(aten.convolution.default, (image, weight, None, *common))
     assert convolution_layouts.measured_effect(call) is effect
-    assert [(each.channels, each.stride, each.window) for each in seen] == (
-        [((32, 48), [1, 2], [3, 3])] if groups == 1 else []
+    assert [(each.channels, each.stride, each.window, each.is_transposed, each.dims) for each in seen] == (
+        [((32, 48), [1, 2], [3, 3], True, 2)] if groups == 1 else []
     )

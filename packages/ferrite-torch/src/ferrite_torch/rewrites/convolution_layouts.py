@@ -124,8 +124,9 @@ def measured_effect(node: Node) -> Effect:
     out, into, *window = weight.shape
     channels = (out, into) if is_transposed else (into, out)
     precision = HALF if image.dtype in _HALVES else TF32
-    is_faster = is_faster_channels_last(Convolution(precision, window, stride, channels))  # type: ignore[arg-type]
-    return Effect.GAIN if is_faster else Effect.NONE
+    is_line = len(window) > 1 and is_known(image.shape[2] == 1)
+    convolution = Convolution(precision, window, stride, channels, bool(is_transposed), is_line)  # type: ignore[arg-type]
+    return Effect.GAIN if is_faster_channels_last(convolution) else Effect.NONE
 
 
 def _is_cuda(fake: torch.Tensor) -> bool:

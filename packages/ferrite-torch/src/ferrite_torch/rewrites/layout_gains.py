@@ -28,12 +28,21 @@ class Convolution:
         window: extents of the kernel, one for each spatial dim.
         stride: of the window, one for each spatial dim.
         channels: of the images that go in and come out; sizes may be symbolic.
+        is_transposed: whether it spreads what comes in, as the gradient of a convolution does.
+        is_line: whether images have one row: a convolution of one dim.
     """
 
     precision: str
     window: Sequence[int]
     stride: Sequence[int]
     channels: tuple[Any, Any]
+    is_transposed: bool = False
+    is_line: bool = False
+
+    @property
+    def dims(self) -> int:
+        """Returns the number of spatial dims that the window goes along."""
+        return 1 if self.is_line else len(self.window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +51,9 @@ class Gain:
 
     Attributes:
         windows: extents that the longest side of the kernel may have.
-        stride: least stride, of any dim.
         channels: fewest channels in and out.
+        stride: least stride, of any dim.
+        transposed: of transposed convolutions only, or of others only; None for both.
     """
 
     precision: str
@@ -51,12 +61,14 @@ class Gain:
     windows: range | tuple[int, ...]
     channels: tuple[int, int] = (1, 1)
     stride: int = 1
+    transposed: bool | None = None
 
     def covers(self, convolution: Convolution) -> bool:
         """Returns whether a row is about a convolution; a symbolic number of channels has to be known to suffice."""
         return (
             self.precision == convolution.precision
-            and self.dims == len(convolution.window)
+            and self.dims == convolution.dims
+            and self.transposed in (None, convolution.is_transposed)
             and max(convolution.window) in self.windows
             and max(convolution.stride) >= self.stride
             and all(is_known(size >= least) for size, least in zip(convolution.channels, self.channels, strict=True))
@@ -66,11 +78,15 @@ class Gain:
 ANY = 1 << 31
 """Longer than any window."""
 GAINS = (
+    Gain(HALF, 1, range(1, ANY), channels=(16, 1)),
     Gain(HALF, 2, range(1, 3), channels=(16, 16)),
+    Gain(HALF, 2, range(1, 3), stride=2, transposed=True),
     Gain(HALF, 2, range(3, ANY)),
     Gain(HALF, 3, range(1, ANY), channels=(16, 16)),
-    Gain(TF32, 2, (1,), channels=(128, 1), stride=2),
-    Gain(TF32, 2, range(2, 6), channels=(16, 1)),
+    Gain(TF32, 1, range(3, 6), channels=(32, 32)),
+    Gain(TF32, 2, (1,), channels=(128, 1), stride=2, transposed=False),
+    Gain(TF32, 2, (2,), channels=(16, 1), transposed=False),
+    Gain(TF32, 2, range(3, 6), channels=(8, 1)),
     Gain(TF32, 3, (3, 5), channels=(16, 16)),
 )
 """Measured with torch 2.11 and cuDNN 9 on an H200."""
