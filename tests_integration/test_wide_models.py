@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from benchmarks.models.wide import WIDE
 from benchmarks.models.wide_figures import wide_figures
 from benchmarks.tools.cores import share_of
 from benchmarks.tools.profiling import union_length
+from benchmarks.tools.turns import Turn
 
 PLAIN = [name for name, architecture in WIDE.items() if architecture.library == "torch"]
 
@@ -156,6 +159,45 @@ def test_prepared_cells_are_timed_in_their_second_process() -> None:
     five = run.read_plan(["--models", "bert", "--modes", "training"])
     assert five.variants == (Variant("bert", "bfloat16"),)
     assert [cell.key for cell in run.cells_of(five)][:2] == ["bert-training-eager-cold", "bert-training-inductor-cold"]
+
+
+def test_a_second_process_does_not_compile_what_failed_in_the_first() -> None:
+    cell = Cell("bert", "training", "inductor", "warm", "tiny", "cpu", "tf32", 1, 1, 1)
+    failed = {replace(cell, phase="cold").key: {"failed": "timed out after 240 s"}}
+    record = run.time_cell(None, cell, (0, 1), failed)  # type: ignore[arg-type]
+    assert record["failed"] == "not run: its first process failed"
+
+
+def test_a_turn_lasts(tmp_path: Path) -> None:
+    turn = Turn(tmp_path / "turn")
+    with (tmp_path / "turn").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(other, fcntl.LOCK_UN)
+        turn.take_when_compiled("eager")
+        turn.take()
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        turn.end()
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_turn_comes_when_the_first_graph_is_compiled(tmp_path: Path) -> None:
+    turn = Turn(tmp_path / "turn")
+    held = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        held.append(turn.is_mine)
+        return graph.forward
+
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x + 1, backend=backend)
+    turn.take_when_compiled("ferrite")
+    try:
+        compiled(torch.ones(2))
+    finally:
+        torch._dynamo.callback.callback_handler.remove_end_callback(turn.take)
+    turn.end()
+    assert (held, turn.is_mine) == ([False], True)
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,9 @@ def measure(cell: Mapping[str, Any], folder: str, share: Sequence[int], lock: st
         lock: a file by which processes take turns on the device; none where no other uses it, or all do.
     """
     take_cores(*share)
-    write_record(Cell(**cell), Path(folder), Turn(Path(lock) if lock else None))
+    turn = Turn(Path(lock) if lock else None)
+    write_record(Cell(**cell), Path(folder), turn)
+    turn.end()
 
 
 def write_record(cell: Cell, folder: Path, turn: Turn) -> None:

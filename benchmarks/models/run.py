@@ -27,8 +27,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -208,12 +208,22 @@ def run_cell(
     return {"cell": asdict(cell), "failed": reason, "last_words": lines[-25:], "process_s": ended.seconds}
 
 
+def time_cell(
+    zygote: Zygote, cell: Cell, share: tuple[int, int], records: Mapping[str, Mapping[str, Any]], **more: Any
+) -> dict[str, Any]:
+    """Runs one cell, but for a second process whose first one failed: there are no caches that it could find."""
+    first = records.get(replace(cell, phase="cold").key, {})
+    if cell.phase == "warm" and "failed" in first:
+        return {"cell": asdict(cell), "failed": "not run: its first process failed"}
+    return run_cell(zygote, cell, share, **more)
+
+
 def prepare_cell(
     zygote: Zygote, cell: Cell, share: tuple[int, int], plan: Plan, work: Path, end: float
 ) -> dict[str, Any]:
     """Runs one cell beside others, and has its backend forget what it measured meanwhile."""
     record = run_cell(zygote, cell, share, plan, work, end)
-    if cell.backend != UNCOMPILED:
+    if cell.backend != UNCOMPILED and "failed" not in record:
         forget_choices(caches_of(work, cell))
     return record
 
@@ -248,7 +258,7 @@ def run_in(plan: Plan, work: Path) -> int:
             print(f"all compiled in {time.monotonic() - started:.0f} s, {len(zygotes)} at once", flush=True)
         end = started + plan.deadline
         lock = work / "turn" if plan.workers > 1 else None
-        run_one = partial(run_cell, plan=plan, work=work, end=end, lock=lock)
+        run_one = partial(time_cell, records=records, plan=plan, work=work, end=end, lock=lock)
         run_all(then, zygotes[: plan.workers], run_one, end - FEWEST_SECONDS, tell)
     verdict = judge(plan.names, plan.modes, records, work)
     write_details(plan, records, verdict)

@@ -11,9 +11,10 @@ from benchmarks.tools.backends import UNCOMPILED
 
 
 class Turn:
-    """This process's turn on the device: it comes when no other process has one, and lasts until this process ends.
+    """This process's turn on the device: it comes when no other process has one, and lasts until it is given up.
 
     Attributes:
+        is_mine: whether it has come.
         waited: seconds spent waiting for it.
     """
 
@@ -21,18 +22,25 @@ class Turn:
         """`lock` is a file that all who take turns name; without it, it is always this process's turn."""
         self.waited = 0.0
         self._file = lock.open("w") if lock else None
-        self._is_mine = lock is None
+        self.is_mine = lock is None
 
     def take(self, *_: Any) -> None:
         """Waits for the turn, unless it has come."""
-        if self._is_mine or self._file is None:
+        if self.is_mine or self._file is None:
             return
         started = time.perf_counter()
         fcntl.flock(self._file, fcntl.LOCK_EX)
-        self.waited, self._is_mine = time.perf_counter() - started, True
+        self.waited, self.is_mine = time.perf_counter() - started, True
+
+    def end(self) -> None:
+        """Gives the turn up; so does the end of the process."""
+        if self._file is not None:
+            self._file.close()
 
     def take_when_compiled(self, backend: str) -> None:
         """Takes the turn now where nothing compiles, else when the first graph has been compiled and is to run."""
+        if self.is_mine:
+            return
         if backend == UNCOMPILED:
             self.take()
             return
