@@ -6,7 +6,7 @@ On a GPU Triton itself does that. On the CPU it has no driver, so what it does a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ferrite_runtime.formats.dtypes import DTYPES
@@ -50,6 +50,13 @@ def _chosen(kernel: Any, values: Mapping[str, Any]) -> dict[str, Any]:
         return known
     configs = getattr(kernel, "configs", None)
     return dict(configs[0].kwargs) if configs else {}
+
+
+def describe_blocks(tensor: Any, block: Sequence[int]) -> Any:
+    """Returns the descriptor of a tensor of which a kernel copies blocks."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return TensorDescriptor.from_tensor(tensor, list(block))
 
 
 def _wrapped(value: Any) -> Any:

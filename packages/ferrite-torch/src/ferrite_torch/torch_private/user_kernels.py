@@ -170,8 +170,9 @@ def _configs(kernel: Any) -> Sequence[Any]:
 def _described(tensor: torch.Tensor, description: Any) -> Any:
     """Returns the descriptor of a tensor that a kernel copies blocks of."""
     from torch._higher_order_ops.triton_kernel_wrap import maybe_unpack_tma_stable_metadata
-    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    from ferrite_runtime.interpreter.user_launches import describe_blocks
 
     # The other kind that torch knows is one of Tritons before those that are supported.
     (block,) = maybe_unpack_tma_stable_metadata(description)  # type: ignore[misc]
-    return TensorDescriptor.from_tensor(tensor, list(block))
+    return describe_blocks(tensor, list(map(int, block)))
