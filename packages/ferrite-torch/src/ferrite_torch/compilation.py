@@ -27,6 +27,7 @@ from ferrite_torch.diagnostics.statistics import Stopwatch
 from ferrite_torch.graphs.donations import donated_names, held_names
 from ferrite_torch.graphs.graph_lowering import OTHER_DEVICE, lower_module
 from ferrite_torch.graphs.lowered_module import LoweredModule
+from ferrite_torch.lowering.choices import LoweringChoices
 from ferrite_torch.options import Options
 from ferrite_triton import emit_program
 
@@ -193,6 +194,12 @@ def _lowered(
         saved=facts.saved,
         layouts=facts.layouts,
         marks=facts.marks,
+        choices=_choices_of(options, policy),
+    )
+
+
+def _choices_of(options: Options, policy: Policy) -> LoweringChoices:
+    return LoweringChoices(
         extends_products=options.align_matmuls,
         product_rows=policy.product_rows,
         wide_product_rows=policy.wide_product_rows,

@@ -108,7 +108,7 @@ class CapturedSteps:
         values = dict(zip(operands, given, strict=True))
         for size in negative_axes(call, values):
             self._run_time.ask(node, ("ge", size, 0))
-        prepared = prepare_launch(node, call, values, self._builder.device, tunes=self._builder.tunes_kernels)
+        prepared = prepare_launch(node, call, values, self._builder.device, tunes=self._builder.choices.tunes_kernels)
         tensors = [argument for argument in prepared.arguments if isinstance(argument, Tensor)]
         mutated = [tensors.index(given[position]) for position in positions.values()]
         target = prepared.launch.target

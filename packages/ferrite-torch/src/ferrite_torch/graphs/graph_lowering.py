@@ -54,6 +54,7 @@ from ferrite_torch.graphs.unbacked_sizes import ASSERTIONS, BINDING_VIEWS, RunTi
 from ferrite_torch.graphs.write_backs import WriteBacks
 from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.lowering.builder import Builder, Unlowered
+from ferrite_torch.lowering.choices import DEFAULT_CHOICES, LoweringChoices
 from ferrite_torch.lowering.shapes.casts import converted_number
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.rewrites.functionalized import unwrap_functionalized
@@ -102,14 +103,9 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     strict: bool = True,
     regenerated: Mapping[int, int] = MappingProxyType({}),
     saved: frozenset[int] = frozenset(),
-    extends_products: bool = True,
-    product_rows: int = 0,
-    wide_product_rows: int = 0,
-    products: str = "library",
+    choices: LoweringChoices = DEFAULT_CHOICES,
     layouts: Layouts | None = None,
     marks: bool = False,
-    tunes_kernels: bool = False,
-    draws_numbers: bool = True,
 ) -> LoweredModule:
     """Returns a functional graph of aten ops, as AOTAutograd makes it, in Ferrite's language.
 
@@ -118,11 +114,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         inputs: fake inputs for placeholders whose ``meta`` holds none.
         name: name of the result.
         device: device type of the kernels; None takes it from the graph.
-        extends_products: compute large products with odd extents on operands extended with zeros.
-        product_rows: most rows of products of half types that are no extern calls.
-        wide_product_rows: the same of float32.
-        products: who computes those with more rows: ``library``, ``own`` kernels, or ``measured`` for what is faster,
-            of which the scheduler will know.
+        choices: what becomes kernels.
         saved: positions of outputs that may lie as they like, because who reads them is told.
         regenerated: positions of outputs whose storage does not matter, as the caller makes them anew, each with that
             of the argument that it makes them from.
@@ -130,8 +122,6 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         layouts: strides of arguments, by position, that lie otherwise than their fakes.
         marks: the caller marks results as conjugated or negated when they are read (`LoweredModule.lazy`); without it
             such results are computed, and share no storage.
-        tunes_kernels: of users' Triton kernels more configs are tried than they state.
-        draws_numbers: kernels draw random numbers; False makes ops that do extern calls.
 
     Raises:
         Unsupported: the graph as a whole cannot be compiled: control flow, data-dependent numbers and
@@ -140,13 +130,8 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         NeedsNumber: a lowering needs the value of a symbolic size; `symbolic_sizes.settled` fixes it.
     """
     unwrap_functionalized(module)
-    builder = Builder(device or graph_device(module))
+    builder = Builder(device or graph_device(module), choices)
     builder.returned = returned_nodes(module, saved)
-    builder.extends_products = extends_products
-    builder.product_rows, builder.wide_product_rows = product_rows, wide_product_rows
-    builder.products = products
-    builder.tunes_kernels = tunes_kernels
-    builder.draws_numbers = draws_numbers
     _describe_placeholders(module, inputs or ())
     walk = _Walk(module, builder, strict=strict)
     walk.inputs = GraphInputs(module, builder, walk.lifetimes, layouts or {})
@@ -282,14 +267,8 @@ class _Walk:
 
     def _lowered_region(self, module: torch.fx.GraphModule, name: str, use: Use) -> Region:
         unwrap_functionalized(module)
-        builder = Builder(self.builder.device)
+        builder = Builder(self.builder.device, self.builder.choices)
         builder.returned = returned_nodes(module, frozenset())
-        builder.extends_products = self.builder.extends_products
-        builder.product_rows = self.builder.product_rows
-        builder.wide_product_rows = self.builder.wide_product_rows
-        builder.products = self.builder.products
-        builder.tunes_kernels = self.builder.tunes_kernels
-        builder.draws_numbers = self.builder.draws_numbers
         walk = _Walk(module, builder, strict=self.strict, regions=self.regions)
         walk.inputs = RegionInputs(module, builder, walk.lifetimes, {})
         outputs = walk.outputs = RegionOutputs(module.graph, builder, walk.lifetimes, use)
@@ -458,7 +437,7 @@ class _Walk:
 
         Kernels touch one device, and of the CPU only 0-d tensors. The user may want the random numbers of eager mode.
         """
-        if not self.builder.draws_numbers and is_random(node.target):
+        if not self.builder.choices.draws_numbers and is_random(node.target):
             return DRAWN_BY_TORCH
         if not is_made_on(self.builder.device, node) and not is_number_for(self.builder.device, node):
             return OTHER_DEVICE

@@ -43,6 +43,7 @@ from ferrite_ir.language.sizes import Size, Symbolic
 from ferrite_ir.passes.round_stored import without_excess
 from ferrite_ir.reference.rounding import wrap
 from ferrite_torch.devices.dtypes import dtype_of
+from ferrite_torch.lowering.choices import DEFAULT_CHOICES, LoweringChoices
 from ferrite_torch.lowering.extern_arguments import argument_of
 from ferrite_torch.lowering.extern_results import flatten
 from ferrite_torch.lowering.tensors import (
@@ -71,22 +72,19 @@ class Builder:
 
     Attributes:
         device: device type of the graph.
+        choices: what becomes kernels.
         node: the FX node being lowered; its fake result is ``node.meta["val"]``.
         fake: the fake result whose layout new values take: that of the node, or one of its list.
         inputs, definitions: of the graph so far.
     """
 
-    def __init__(self, device: str = "cuda") -> None:
+    def __init__(self, device: str = "cuda", choices: LoweringChoices = DEFAULT_CHOICES) -> None:
         self.device = device
+        self.choices = choices
         self.node: Any = None
         self.fake: Any = None
         self.returned: frozenset[torch.fx.Node] = frozenset()
         self.given_seed: Scalar | None = None
-        self.extends_products = True
-        self.product_rows = self.wide_product_rows = 0
-        self.products = "library"
-        self.tunes_kernels = False
-        self.draws_numbers = True
         self.inputs: list[Value] = []
         self.definitions: list[Definition] = []
         self._origins: Origins = ()
@@ -456,12 +454,7 @@ class Builder:
             number = wrap(int(number), dtype)
         return sc.const(number, dtype)
 
-    def finish(
-        self,
-        name: str,
-        outputs: Iterable[Output],
-        mutations: Iterable[tuple[str, str]] = (),
-    ) -> Graph:
+    def finish(self, name: str, outputs: Iterable[Output], mutations: Iterable[tuple[str, str]] = ()) -> Graph:
         """Returns the graph."""
         if self._seed_at is not None:
             first = self.definitions[self._seed_at]

@@ -90,7 +90,7 @@ def _own_sums(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
     Where the faster way is taken, it is the library's for odd extents: they are slow for kernels of ours as well.
     """
     few = sums_of_few_rows(b, left, right)
-    if few is not None or (b.products == "measured" and _extension(b, left, right) is not None):
+    if few is not None or (b.choices.products == "measured" and _extension(b, left, right) is not None):
         return few
     return tiled_sums(b, left, right)
 
@@ -123,7 +123,7 @@ def _extension(b: Builder, left: Tensor, right: Tensor) -> tuple[Size, Size, Siz
     """Returns the extents of a product to which its operands are extended; None where that would not be repaid."""
     (m, k), n = left.shape, right.shape[1]
     if (
-        not b.extends_products
+        not b.choices.extends_products
         or b.device not in DEVICES
         or not {left.dtype, right.dtype} <= {BF16, F16}
         or left.device

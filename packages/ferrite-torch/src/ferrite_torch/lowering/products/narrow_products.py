@@ -37,11 +37,11 @@ def sums_of_few_rows(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
         return None
     if left.dtype is F32:
         # Where people let tensor cores round, the library is as fast.
-        is_ours = torch.get_float32_matmul_precision() == "highest" and 1 <= m <= b.wide_product_rows
+        is_ours = torch.get_float32_matmul_precision() == "highest" and 1 <= m <= b.choices.wide_product_rows
         if not is_ours or not (m <= MULTIPLIED_ROWS or _is_made_of_fewer_bits(b, right) or _lies_in_rows(b, left)):
             return None
         return b.contract((m, n), k, left.at, right.at)
-    if not 1 <= m <= b.product_rows:
+    if not 1 <= m <= b.choices.product_rows:
         return None
     if (
         m > PRODUCTS.plain_rows

@@ -17,7 +17,7 @@ def tiled_sums(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
     """Returns the product of two matrices, or of batches of them, in f32; None where the library is left to it."""
     *batch, rows, points = left.shape
     columns = right.shape[-1]
-    if b.products == "library" or left.device or right.device:
+    if b.choices.products == "library" or left.device or right.device:
         return None
     if left.dtype is not right.dtype or left.dtype not in FACTORS:
         return None

@@ -1,0 +1,30 @@
+"""Choices of lowering that hold for a graph and for all graphs that it calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LoweringChoices:
+    """What of a graph becomes kernels, where there is a choice: from the user's options and the scheduler's policy.
+
+    Attributes:
+        extends_products: large products with odd extents are computed on operands extended with zeros.
+        product_rows: most rows of products of half types that are no extern calls.
+        wide_product_rows: the same of float32.
+        products: who computes those with more rows: ``library``, ``own`` kernels, or ``measured`` for what is faster,
+            of which the scheduler will know.
+        tunes_kernels: of users' Triton kernels more configs are tried than they state.
+        draws_numbers: kernels draw random numbers; False makes ops that do extern calls.
+    """
+
+    extends_products: bool = True
+    product_rows: int = 0
+    wide_product_rows: int = 0
+    products: str = "library"
+    tunes_kernels: bool = False
+    draws_numbers: bool = True
+
+
+DEFAULT_CHOICES = LoweringChoices()
