@@ -108,6 +108,7 @@ def attention(
     axes += [grid_axis("x", head, max_block=head), {**reduction_axis(keys), "max_block": limits.get("r", 256)}]
     params = [tensor("in_ptr", "bf16"), tensor("out_ptr", "bf16", access="write")]
     facts = {"sums": sums, "products": sums, "depth": sums * head, "factor_bytes": width, "softmax": sums == 1}
+    facts["factors"] = 1 if sums == 1 else 0
     blocks = {"ZBLOCK": 1, "XBLOCK": head, "DBLOCK": head}
     return KernelSpec.from_mapping(spec("a", "", params, axes, form="attention", facts=facts, blocks=blocks))
 
@@ -116,12 +117,13 @@ def attention(
     ("given", "wanted"),
     [
         ({}, Config.of({"YBLOCK": 128, "RBLOCK": 128}, 8, 3)),
-        ({"head": 128}, Config.of({"YBLOCK": 128, "RBLOCK": 128}, 8, 2)),
+        ({"head": 128}, Config.of({"YBLOCK": 128, "RBLOCK": 128}, 8, 3)),
         ({"head": 256}, Config.of({"YBLOCK": 128, "RBLOCK": 64}, 8, 2)),
-        ({"rows": 16}, Config.of({"YBLOCK": 16, "RBLOCK": 128}, 4, 3)),
+        ({"rows": 16}, Config.of({"YBLOCK": 16, "RBLOCK": 64}, 4, 3)),
+        ({"rows": 16, "head": 128}, Config.of({"YBLOCK": 16, "RBLOCK": 64}, 4, 3)),
         ({"y": 64, "r": 64}, Config.of({"YBLOCK": 64, "RBLOCK": 64}, 4, 3)),
-        ({"sums": 2}, Config.of({"YBLOCK": 128, "RBLOCK": 64}, 8, 2)),
-        ({"sums": 2, "head": 128}, Config.of({"YBLOCK": 128, "RBLOCK": 64}, 8, 2)),
+        ({"sums": 2}, Config.of({"YBLOCK": 128, "RBLOCK": 64}, 8, 3)),
+        ({"sums": 2, "head": 128}, Config.of({"YBLOCK": 128, "RBLOCK": 64}, 8, 3)),
         ({"width": 4}, Config.of({"YBLOCK": 64, "RBLOCK": 32}, 8, 2)),
     ],
     ids=str,

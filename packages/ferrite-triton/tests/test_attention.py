@@ -127,10 +127,58 @@ def test_values_at_the_edges_of_sizes(sizes: dict[str, int]) -> None:
         "add(mul(s[], f32(0.5)), c[h])",
         "f32(0.0)",
         "cast.f32(index.i32(j))",
+        "mul(f32(4.0), tanh(div(mul(s[], f32(0.5)), f32(-8.0))))",
+        "add(s[], mul(c[h], cast.f32(index.i32(j - 2*i + 3))))",
+        "add(s[], mul(f32(0.01), cast.f32(index.i32((i + j) // 3))))",
     ],
 )
 def test_any_weight(weigh: str) -> None:
     check(attention(weigh=weigh))
+
+
+def source_of(graph: Graph) -> str:
+    return str(emit_kernel(schedule(graph).kernels[0]).source)
+
+
+def test_constants_of_a_weight_become_one() -> None:
+    source = source_of(attention(weigh="mul(f32(4.0), tanh(div(mul(s[], f32(0.5)), f32(8.0))))"))
+    assert "div" not in source.split("for ")[1].split("safe")[0]
+    assert " * 0.0625" in source
+    assert "* 4.0" not in source  # it is part of what powers are made with
+
+
+@pytest.mark.parametrize(("dtype", "taken"), [("bf16", True), ("f32", True), ("f16", False)])
+def test_what_sums_are_multiplied_with_stands_outside_where_weights_stay_finite(dtype: str, *, taken: bool) -> None:
+    text = TWICE.format(dtype, "q[h, i, e], g[h, i, e]").replace("mul(s[], w)", "mul(mul(s[], w), f32(0.125))")
+    graph = parse_graph(text)
+    check(graph, 1e-5 if dtype == "f32" else 0.3 if dtype == "bf16" else 3e-2)
+    loop = source_of(graph).split("for ")[1].split("\n    ")
+    assert (" * 0.125" not in "".join(line for line in loop if line.startswith("    "))) is taken
+
+
+def test_numbers_are_made_of_positions_of_rows_once() -> None:
+    source = source_of(attention(weigh="add(s[], cast.f32(index.i32(j - i)))"))
+    before, inside = source.split("for ")
+    assert before.count(".to(tl.float32)") == 1
+    assert inside.count(".to(tl.float32)") == 1
+
+
+@pytest.mark.parametrize(
+    ("mask", "is_reversed"),
+    [
+        (CAUSAL, True),
+        (" if lt(index.i32(i), index.i32(j))", False),
+        (" if ge(index.i32(i - j), i32(3))", True),
+        (" if bitand(ge(index.i32(i), index.i32(j)), le(index.i32(i - j), i32(7)))", False),
+        (" if lt(index.i32(j), i32(7))", False),
+        ("", False),
+    ],
+    ids=["causal", "later ones", "difference", "window", "columns", "all"],
+)
+def test_programs_of_longer_rows_begin_first(mask: str, *, is_reversed: bool) -> None:
+    graph = attention(mask)
+    check(graph)
+    assert ("yblocks - 1 - " in source_of(graph)) is is_reversed
 
 
 def test_a_row_that_is_masked_gives_nothing() -> None:

@@ -1,9 +1,9 @@
 """Configs of kernels of attention.
 
 A program keeps its rows of the left factors, and what it sums up, while blocks of the other factors come into shared
-memory, as many as it has stages. More rows to a program read these blocks less often; more columns of scores to a round
-mean fewer rounds, each of which scales what was summed up before. Both take registers, which heads of many elements
-leave few of.
+memory, as many as it has stages: with three of them one is on its way while another is computed with. More rows to a
+program read these blocks less often; more columns of scores to a round mean fewer rounds, each of which scales what was
+summed up before. Both take registers, which heads of many elements leave few of.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ SOFTMAX: dict[int, tuple[Tile, ...]] = {
         Tile(128, 32, 4, 3, 0.80),
     ),
     128: (
-        Tile(128, 128, 8, 2, 1.00),
+        Tile(128, 128, 8, 3, 1.00),
         Tile(128, 64, 8, 3, 0.98),
+        Tile(128, 128, 8, 2, 0.90),
         Tile(64, 128, 4, 2, 0.85),
         Tile(64, 64, 4, 3, 0.80),
         Tile(128, 32, 8, 4, 0.78),
@@ -69,18 +70,18 @@ SOFTMAX: dict[int, tuple[Tile, ...]] = {
 """For lanes of a head up to so many, what should be fast on Hopper for 16-bit factors; shares only order candidates."""
 SUMS: dict[int, tuple[Tile, ...]] = {
     64: (
-        Tile(128, 64, 8, 2, 1.00),
-        Tile(64, 64, 4, 2, 0.95),
-        Tile(64, 128, 8, 2, 0.92),
-        Tile(64, 64, 4, 3, 0.90),
+        Tile(128, 64, 8, 3, 1.00),
+        Tile(64, 64, 4, 3, 0.95),
+        Tile(64, 128, 8, 3, 0.92),
+        Tile(128, 64, 8, 2, 0.90),
         Tile(64, 32, 4, 3, 0.80),
     ),
     128: (
-        Tile(128, 64, 8, 2, 1.00),
+        Tile(128, 64, 8, 3, 1.00),
         Tile(64, 64, 4, 2, 0.95),
-        Tile(64, 32, 4, 3, 0.85),
-        Tile(64, 64, 8, 2, 0.80),
-        Tile(128, 32, 8, 2, 0.80),
+        Tile(128, 64, 8, 2, 0.92),
+        Tile(128, 32, 8, 4, 0.85),
+        Tile(64, 32, 4, 3, 0.80),
     ),
     256: (
         Tile(64, 32, 8, 2, 1.00),
@@ -101,11 +102,16 @@ FEW_ROWS = (
     Tile(64, 32, 4, 2, 0.50),
     Tile(32, 64, 4, 3, 0.45),
     Tile(32, 32, 4, 2, 0.40),
-    Tile(16, 128, 4, 3, 0.30),
-    Tile(16, 64, 4, 3, 0.28),
-    Tile(16, 32, 4, 2, 0.20),
+    Tile(16, 64, 4, 3, 0.30),
+    Tile(16, 128, 4, 2, 0.29),
+    Tile(16, 128, 4, 3, 0.28),
+    Tile(16, 64, 2, 4, 0.27),
+    Tile(16, 32, 4, 4, 0.20),
 )
-"""For all lengths of 16-bit factors: where there are few rows, or no room for more."""
+"""For all lengths of 16-bit factors: where there are few rows, or no room for more.
+
+Of sixteen rows, keys are read about as fast as memory gives them: two programs of a multiprocessor have room for three
+blocks each on their way (decision 0058)."""
 LAST = Tile(16, 16, 4, 1, 0.10)
 """What is taken where nothing else fits."""
 

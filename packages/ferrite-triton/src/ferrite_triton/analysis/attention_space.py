@@ -20,6 +20,7 @@ from ferrite_ir.language.scalar import Scalar, substitute_dims
 from ferrite_ir.language.sizes import Size, is_static
 from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_scheduler.model.schedule import Kernel
+from ferrite_triton.analysis.attention_weights import simplified
 from ferrite_triton.analysis.space import KernelAxis, Space, dim_mapping, flat_dim
 from ferrite_triton.errors import UnsupportedDefinition
 
@@ -71,10 +72,16 @@ def attention_space(kernel: Kernel) -> Space:
 
 
 def over_flat_positions(attend: Attend, space: Space, memo: dict[Scalar, Scalar]) -> Attend:
-    """Returns an attention over the flat positions of a space; its lists of blocks are those of the first row."""
+    """Returns an attention over the flat positions of a space, its weights simplified.
+
+    Its lists of blocks are those of the first row.
+    """
     mapped = attend.with_bodies(tuple(substitute_dims(body, space.mapping, memo) for body in attend.bodies))
-    rows, first = space.axis("y"), space.axis(FIRST_ROW)
-    if mapped.blocks is None or rows is None or first is None:
+    rows, along, first = space.axis("y"), space.axis("r"), space.axis(FIRST_ROW)
+    assert rows is not None, "attention has rows"
+    assert along is not None, "attention goes along an axis"
+    mapped = replace(mapped, weights=simplified(mapped, flat_dim(rows), flat_dim(along)))
+    if mapped.blocks is None or first is None:
         return mapped
     at_first: dict[Dim, Index] = {flat_dim(rows): flat_dim(first).index}
     found: dict[Scalar, Scalar] = {}

@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ferrite_ir.language.attend import Attend, BlockList
-from ferrite_ir.language.dtypes import F32, I32, DType
+from ferrite_ir.language.dtypes import F16, F32, I32, DType
 from ferrite_ir.language.scalar import Scalar, load
 from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.attention_space import FIRST_ROW, attend_of, inner_names
+from ferrite_triton.analysis.attention_weights import grows_with_rows
 from ferrite_triton.analysis.flat import FlatKernel
-from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis
+from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis, flat_dim
 from ferrite_triton.forms.builder import AxisPosition, Builder, Tile
 from ferrite_triton.forms.indices import index_dtype
 from ferrite_triton.forms.positions import positions_from, write_axis_positions
@@ -68,6 +69,7 @@ def place_rows(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
     rows, columns, batch = space.axis("y"), space.axis("x"), space.axis("z")
     assert rows is not None, "attention has rows"
     assert columns is not None, "attention has columns"
+    assert space.reduction is not None, "attention goes along an axis"
     program: Expression = converted(ProgramId(0), I32, dtype)
     number: Expression = literal(0, dtype)
     if not rows.is_whole:
@@ -76,8 +78,10 @@ def place_rows(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
         number = program
         if batch is not None:
             program = builder.let("program", program, NO_AXES).expression
-            blocks = builder.let("yblocks", count, NO_AXES).expression
-            number, program = remainder(program, blocks), quotient(program, blocks)
+            count = builder.let("yblocks", count, NO_AXES).expression
+            number, program = remainder(program, count), quotient(program, count)
+        if grows_with_rows(_definition(flat), flat_dim(rows), flat_dim(space.reduction)):
+            number = sub(sub(count, Literal(1, dtype)), number)
     if batch is not None:
         builder.positions["z"] = AxisPosition(builder.let("z", program, NO_AXES).expression)
     first = builder.let(FIRST_ROW, mul(number, block_size(rows.constant, dtype)), NO_AXES).expression
@@ -100,17 +104,15 @@ class AttentionRows:
 
     def __init__(self, flat: FlatKernel, builder: Builder, width: int) -> None:
         self._flat, self._builder, self._width, self._dtype = flat, builder, width, index_dtype(width)
-        self._attend = next(d for d in flat.definitions if isinstance(d, Attend))
+        self._attend = _definition(flat)
         self._names = inner_names(attend_of(flat.kernel))
         self._depths = tuple(dict.fromkeys(self._names[product.depth] for product in self._attend.products))
         self._weights = self._over(("y", "r"))
         self._factors = self._over(("r", "x"), self._attend.factors)
         self._lists = self._over(())
-        # Of a softmax, weights without the constant that all of them are multiplied by, in units of powers of two.
-        self._weighed, self._unit = self._attend.weights, 1.0
-        if self._attend.is_softmax:
-            weight, self._unit = _without_unit(self._attend.weights[0])
-            self._weighed = (weight,)
+        # Weights without the constants that all of them are multiplied by; of a softmax, in units of powers of two.
+        pairs = [self._without_unit(number) for number in range(len(self._attend.weights))]
+        self._weighed, self._units = zip(*pairs, strict=True)
 
     def _over(self, order: tuple[str, ...], zeroed: Sequence[Scalar] = ()) -> ScalarValues:
         """Returns what evaluates expressions with tiles of these axes; ``zeroed`` ones give zero past their ends."""
@@ -135,6 +137,21 @@ class AttentionRows:
             builder.forget(frozenset("x"))
             self._place_depth("x", ("y", "x"))
         return attend, self._results(state)
+
+    def _without_unit(self, number: int) -> tuple[Scalar, float]:
+        """Returns a weight as the product of what is left of it and a number that the results are multiplied by.
+
+        A maximum is one of what is left only if that number is positive. Weights of a softmax are rounded as powers,
+        others without it: in f16, where they may become infinite so, they keep it.
+        """
+        weight, is_softmax = self._attend.weights[number], self._attend.is_softmax
+        least = LOG2_E if is_softmax else 1.0
+        if weight.op == "mul" and (is_softmax or self._attend.factors[number].dtype is not F16):
+            for position in range(2):
+                factor, other = weight.args[position], weight.args[1 - position]
+                if factor.op == "const" and math.isfinite(factor.value) and (factor.value > 0 or not is_softmax):
+                    return other, factor.value * least
+        return weight, least
 
     # --- factors ----------------------------------------------------------------------------------------------------
 
@@ -292,7 +309,7 @@ class AttentionRows:
 
         The maximum of a row is that of its weights without their unit, so that a power takes one multiply-add.
         """
-        builder, axes, unit = self._builder, frozenset("yr"), literal(self._unit, F32)
+        builder, axes, unit = self._builder, frozenset("yr"), literal(self._units[0], F32)
         row = ROWS | INSIDE
         top = builder.hold("top", Reduce((weight,), "max", 1, keep=True), row).expression
         new = builder.hold("highest", apply("maximum", highest.expression, top), row).expression
@@ -308,17 +325,22 @@ class AttentionRows:
         builder.follow(total, add(mul(total.expression, scale), added))
         builder.follow(highest, new)
 
+    def _scaled(self, total: Tile, unit: float) -> Tile:
+        if unit == 1.0:
+            return total
+        return self._builder.hold("scaled", mul(total.expression, literal(unit, F32)), RESULT)
+
     def _results(self, state: _State) -> tuple[Tile, ...]:
         builder = self._builder
         if state.highest is None or state.total is None:
-            return state.sums
+            return tuple(map(self._scaled, state.sums, self._units))
         total, highest = state.total.expression, state.highest.expression
         is_empty = apply("eq", total, literal(0.0, F32))
         safe = builder.hold("safe", where(is_empty, literal(1.0, F32), total), ROWS).expression
         inverse = builder.hold("inverse", apply("div", literal(1.0, F32), safe), ROWS).expression
         made = builder.hold("share", mul(state.sums[0].expression, inverse), RESULT)
         found = [made]
-        highest = builder.hold("highest", mul(highest, literal(self._unit, F32)), ROWS).expression
+        highest = builder.hold("highest", mul(highest, literal(self._units[0], F32)), ROWS).expression
         if len(self._attend.results) > 1:
             found.append(builder.hold("power", add(highest, apply("log2", safe)), ROWS))
         if len(self._attend.results) > 2:
@@ -326,15 +348,10 @@ class AttentionRows:
         return tuple(found)
 
 
+def _definition(flat: FlatKernel) -> Attend:
+    """Returns the attention of a kernel, over flat positions."""
+    return next(definition for definition in flat.definitions if isinstance(definition, Attend))
+
+
 def _narrowed(value: Expression, dtype: DType) -> Expression:
     return value if dtype is F32 else Cast(value, dtype)
-
-
-def _without_unit(weight: Scalar) -> tuple[Scalar, float]:
-    """Returns a weight times ``log2(e)`` as the product of what is left of it and a positive number."""
-    if weight.op == "mul":
-        for position in range(2):
-            factor, other = weight.args[position], weight.args[1 - position]
-            if factor.op == "const" and 0 < factor.value < math.inf:
-                return other, factor.value * LOG2_E
-    return weight, LOG2_E

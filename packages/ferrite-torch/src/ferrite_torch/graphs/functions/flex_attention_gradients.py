@@ -142,8 +142,16 @@ def _weights(b: Builder, given: Inputs, outer: Outer, rows: _Rows, scores: Score
     rest = sc.apply("sub", sc.load(gradient, (), F32), scores.of_query(rows.delta))
     numbers = (scaled_score(given, score), *positions_of(scores), sc.apply("mul", share, rest))
     (found,) = read_numbers(b, "derivative", outer.derivative, numbers, given.captured)[:1]
-    change = sc.const(0.0, F32) if found is None else sc.cast(found, F32)
+    change = sc.const(0.0, F32) if found is None else _unrounded(found)
     return _Weights((products[0], products[1]), share, sc.apply("mul", change, sc.const(given.scale, F32)))
+
+
+def _unrounded(change: Scalar) -> Scalar:
+    """Returns the gradient of a score in f32; it is rounded once more where it meets its factor."""
+    if change.op in ("cast", "rounded") and change.dtype.is_narrow_float and change.args[0].dtype is F32:
+        exact: Scalar = change.args[0]
+        return exact
+    return sc.cast(change, F32)
 
 
 def _in_powers_of_two(weight: Scalar) -> Scalar:
