@@ -13,7 +13,7 @@ which everything counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ferrite_ir.language.attend import Attend, BlockList
@@ -106,9 +106,12 @@ class AttentionRows:
         self._flat, self._builder, self._width, self._dtype = flat, builder, width, index_dtype(width)
         self._attend = _definition(flat)
         self._names = inner_names(attend_of(flat.kernel))
-        self._depths = tuple(dict.fromkeys(self._names[product.depth] for product in self._attend.products))
+        depths = dict.fromkeys(self._names[product.depth] for product in self._attend.products)
+        self._depths = tuple(name for name in depths if name != "x")
         self._weights = self._over(("y", "r"))
-        self._factors = self._over(("r", "x"), self._attend.factors)
+        # What is a factor of products over columns, too, is loaded as a factor of weights.
+        self._twice = tuple(p.right for p in self._attend.products if self._names[p.depth] == "x")
+        self._factors = self._over(("r", "x"), (*self._attend.factors, *self._twice))
         self._lists = self._over(())
         # Weights without the constants that all of them are multiplied by; of a softmax, in units of powers of two.
         pairs = [self._without_unit(number) for number in range(len(self._attend.weights))]
@@ -133,9 +136,6 @@ class AttentionRows:
         else:
             for number, each in enumerate(attend.blocks.lists):
                 state = self._loop_over_list(each, lefts, state, mask=attend.mask if number == 0 else None)
-        if "x" in self._depths:
-            builder.forget(frozenset("x"))
-            self._place_depth("x", ("y", "x"))
         return attend, self._results(state)
 
     def _without_unit(self, number: int) -> tuple[Scalar, float]:
@@ -158,20 +158,17 @@ class AttentionRows:
     def _left(self, number: int) -> Expression:
         product = self._attend.products[number]
         name = self._names[product.depth]
-        self._place_depth(name, ("y", name))
+        if name != "x":
+            self._place_depth(name, ("y", name))
         return self._tile(self._over(("y", name), (product.left,)), product.left, ("y", name), NO_AXES)
 
-    def _right(self, number: int) -> Expression:
+    def _right(self, number: int, twice: Mapping[Scalar, Expression]) -> Expression:
+        """Writes the tile of a right factor; ``twice`` has those that are factors of weights, too."""
         product = self._attend.products[number]
+        if product.right in twice:
+            return Transpose(twice[product.right], (1, 0))
         name = self._names[product.depth]
         return self._tile(self._over((name, "r"), (product.right,)), product.right, (name, "r"), INSIDE)
-
-    def _factor(self, root: Scalar, rights: Sequence[Expression]) -> Expression:
-        """Writes the tile of a factor of weights; one that is a factor of products is transposed."""
-        for product, right in zip(self._attend.products, rights, strict=True):
-            if self._names[product.depth] == "x" and product.right == root:
-                return self._builder.hold("factor", Transpose(right, (1, 0)), frozenset("rx")).expression
-        return self._tile(self._factors, root, ("r", "x"), INSIDE)
 
     def _place_depth(self, name: str, order: tuple[str, str]) -> None:
         space = replace(self._flat.space, order=order)
@@ -266,23 +263,33 @@ class AttentionRows:
         assert axis is not None, "attention goes along an axis"
         return axis
 
+    def _place_points(self, order: tuple[str, str], vector: Expression) -> None:
+        """Writes the positions of a round along one of the axes of a tile; along the other they are other values."""
+        self._builder.forget_inside(INSIDE)
+        write_axis_positions(self._builder, replace(self._flat.space, order=order), self._points(), vector)
+
     def _round(self, lefts: Sequence[Expression], carried: _State, start: Expression, mask: Scalar | None) -> None:
         """Writes one round of a loop: the scores from ``start`` on, and what they add."""
         builder, axis = self._builder, self._points()
         vector = positions_from(start, "RBLOCK", self._dtype)
-        write_axis_positions(builder, replace(self._flat.space, order=("y", "r")), axis, vector)
+        twice: dict[Scalar, Expression] = {}
+        if self._twice:
+            self._place_points(("r", "x"), vector)
+            twice = {root: self._tile(self._factors, root, ("r", "x"), INSIDE) for root in self._twice}
+        self._place_points(("y", "r"), vector)
         shape = (Block("YBLOCK"), Block("RBLOCK"))
         axes = frozenset("yr")
-        rights = [self._right(number) for number in range(len(lefts))]
-        for left, right, product in zip(lefts, rights, self._attend.products, strict=True):
-            sums = Dot(left, right, full(shape, 0.0, F32))
+        for number, product in enumerate(self._attend.products):
+            sums = Dot(lefts[number], self._right(number, twice), full(shape, 0.0, F32))
             tile = builder.hold(product.name, sums, axes)
             self._weights.know(load(product.name, (), F32), tile)
         found = [self._weight(weight, mask, axis) for weight in self._weighed]
-        # Along the other axis of a tile the same positions are other values.
-        builder.forget_inside(frozenset("r"))
-        write_axis_positions(builder, replace(self._flat.space, order=("r", "x")), axis, vector)
-        factors = [self._factor(factor, rights) for factor in self._attend.factors]
+        if not twice:
+            self._place_points(("r", "x"), vector)
+        factors = [
+            twice[factor] if factor in twice else self._tile(self._factors, factor, ("r", "x"), INSIDE)
+            for factor in self._attend.factors
+        ]
         if carried.highest is None or carried.total is None:
             for total, weight, factor, body in zip(carried.sums, found, factors, self._attend.factors, strict=True):
                 builder.follow(total, Dot(_narrowed(weight, body.dtype), factor, total.expression))
