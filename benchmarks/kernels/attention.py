@@ -2,7 +2,9 @@
 
     python benchmarks/kernels/attention.py [--variants causal,alibi] [--lengths 1024,4096] [--timed 4096] [--head 128]
     python benchmarks/kernels/attention.py --backends ferrite-max,inductor-max --forward
+    python benchmarks/kernels/attention.py --queries 1 --heads 32 --batch 1 --lengths 8192,65536 --timed 8192,65536
 
+With ``--queries`` these are the last ones of a sequence of keys, as in decoding, and there are no gradients.
 Eight variants, each in a process of its own: these compile at the same time, and measure one after the other once all
 have compiled. Results and gradients at each length are checked against torch's unfused attention in float32 for the
 first of the batch, with the error of that in the type that is measured beside it. Prints milliseconds of the forward
@@ -56,44 +58,50 @@ class Variant:
     group: int = 1
 
 
-def causal(_batch: Tensor, _head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    return q >= k
-
-
-def _masked(function: Any, length: int, device: str) -> BlockMask:
-    return create_block_mask(function, None, None, length, length, device)
+def _masked(function: Any, queries: int, keys: int, device: str) -> BlockMask:
+    """Returns the block mask of a function of the places of a query and a key, where queries are the last ones."""
+    first = keys - queries
+    whole = lambda b, h, q, k: function(q + first if first else q, k)  # noqa: E731
+    return create_block_mask(whole, None, None, queries, keys, device)
 
 
 def _density(mask: BlockMask) -> float:
     return 1.0 - mask.sparsity() / 100
 
 
-def variants(length: int, heads: int, device: str) -> dict[str, Variant]:
-    """Returns all variants at a length, by name."""
+def variants(length: int, heads: int, device: str, queries: int = 0) -> dict[str, Variant]:
+    """Returns all variants at a length of keys, by name; there are as many queries unless it says how many."""
+    queries = queries or length
     slopes = torch.exp2(-8.0 * torch.arange(1, heads + 1, device=device) / heads)
     number = torch.arange(length, device=device) * DOCUMENTS // length
-    masks = {
-        "causal": _masked(causal, length, device),
-        "window": _masked(lambda b, h, q, k: (q >= k) & (q - k <= WINDOW), length, device),
-        "document": _masked(lambda b, h, q, k: (number[q] == number[k]) & (q >= k), length, device),
-        "prefix": _masked(lambda b, h, q, k: (k < PREFIX) | (q >= k), length, device),
+    functions: dict[str, Any] = {
+        "causal": lambda q, k: q >= k,
+        "window": lambda q, k: (q >= k) & (q - k <= WINDOW),
+        "document": lambda q, k: (number[q] == number[k]) & (q >= k),
+        "prefix": lambda q, k: (k < PREFIX) | (q >= k),
     }
+    masks = {name: _masked(function, queries, length, device) for name, function in functions.items()}
 
-    def masked(name: str, score: Any = None, **library: Any) -> Variant:
+    def library(**options: Any) -> Callable[..., Tensor] | None:
+        # In its causal attention the first query looks at the first key alone; a single one looks at all keys here.
+        if queries not in (1, length):
+            return None
+        return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=queries == length, **options)
+
+    def masked(name: str, score: Any = None, form: Callable[..., Tensor] | None = None) -> Variant:
         mask = masks[name]
         call = lambda q, k, v: flex_attention(q, k, v, score_mod=score, block_mask=mask)  # noqa: E731
-        form = (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **library)) if library else None
         return Variant(call, form, _density(mask))
 
     grouped = Variant(
         lambda q, k, v: flex_attention(q, k, v, block_mask=masks["causal"], enable_gqa=True),
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),
+        library(enable_gqa=True),
         _density(masks["causal"]),
         GROUP,
     )
     return {
         "plain": Variant(flex_attention, F.scaled_dot_product_attention),
-        "causal": masked("causal", is_causal=True),
+        "causal": masked("causal", form=library()),
         "window": masked("window"),
         "alibi": masked("causal", lambda s, b, h, q, k: s + slopes[h] * (k - q)),
         "soft cap": masked("causal", lambda s, b, h, q, k: CAP * torch.tanh(s / CAP)),
@@ -129,12 +137,13 @@ def inputs_of(plan: argparse.Namespace, length: int, group: int) -> tuple[list[T
     generator = torch.Generator(plan.device).manual_seed(0)
     dtype = getattr(torch, plan.dtype)
 
-    def drawn(heads: int) -> Tensor:
+    def drawn(heads: int, length: int) -> Tensor:
         shape = (plan.batch, heads, length, plan.head)
         return torch.randn(shape, generator=generator, device=plan.device, dtype=dtype)
 
-    tensors = [drawn(plan.heads), drawn(plan.heads // group), drawn(plan.heads // group)]
-    return [tensor.requires_grad_(not plan.forward) for tensor in tensors], drawn(plan.heads)
+    queries, key_heads = plan.queries or length, plan.heads // group
+    tensors = [drawn(plan.heads, queries), drawn(key_heads, length), drawn(key_heads, length)]
+    return [tensor.requires_grad_(not plan.forward) for tensor in tensors], drawn(plan.heads, queries)
 
 
 def results_of(
@@ -183,9 +192,10 @@ def measure_variant(name: str, plan: argparse.Namespace, ready: Any, turn: Any, 
 
 def _prepared(name: str, length: int, plan: argparse.Namespace, turn: Any) -> tuple[Row, dict[str, Any], list[Any]]:
     """Returns a row without times, what is to be timed, and what that needs alive."""
-    variant = variants(length, plan.heads, plan.device)[name]
+    variant = variants(length, plan.heads, plan.device, plan.queries)[name]
     inputs, gradient = inputs_of(plan, length, variant.group)
-    row = Row(name, length, 4.0 * plan.batch * plan.heads * length**2 * plan.head * variant.density)
+    scores = plan.batch * plan.heads * (plan.queries or length) * length
+    row = Row(name, length, 4.0 * scores * plan.head * variant.density)
     with turn:
         expected, own = reference(variant, inputs, gradient, forward=plan.forward)
         _free(plan.device)
@@ -267,6 +277,7 @@ def plan_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--timed", default="4096", help="those of them at which all backends are compiled and timed")
     parser.add_argument("--head", type=int, default=128)
     parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--queries", type=int, default=0, help="of each sequence; as many as keys without it")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--backends", default="ferrite,inductor", help="ours first")
@@ -276,7 +287,8 @@ def plan_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=results_folder() / "attention.json")
     plan = parser.parse_args(arguments)
     plan.device = "cuda" if torch.cuda.is_available() else "cpu"
-    plan.forward = plan.forward or plan.device == "cpu"  # torch has no gradients of flex_attention there
+    # Torch has no gradients of flex_attention on the CPU.
+    plan.forward = plan.forward or plan.device == "cpu" or bool(plan.queries)
     plan.variants, plan.backends = plan.variants.split(","), plan.backends.split(",")
     plan.lengths, plan.timed = ([int(word) for word in words.split(",")] for words in (plan.lengths, plan.timed))
     return plan
