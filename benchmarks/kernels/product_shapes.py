@@ -58,6 +58,20 @@ def model_shapes() -> Iterator[Shape]:
                 yield Shape(name, rows, depth, columns, kind)
 
 
+FEW_ROWS = (1, 8, 16, 32, 64, 128)
+DECODED = ((4096, 6144, "plain"), (4096, 4096, "residual"), (4096, 14336, "gate"), (14336, 4096, "residual"))
+NARROW = ((8192, 512, 8192), (128, 2112, 7168), (512, 4608, 3584), (1024, 256, 16384))
+
+
+def decode_shapes() -> Iterator[Shape]:
+    """Yields the products of a layer for few rows (decoding), and others with few tiles for their long sums."""
+    for rows in FEW_ROWS:
+        for depth, columns, kind in DECODED:
+            yield Shape("decode", rows, depth, columns, kind)
+    for rows, columns, depth in NARROW:
+        yield Shape("narrow", rows, depth, columns, "plain")
+
+
 def random_shapes(seed: int, count: int) -> Iterator[Shape]:
     """Yields products of any sizes: extents spread evenly over their logarithms, most of them multiples of eight."""
     draw = Random(seed)

@@ -1,13 +1,14 @@
 """Measures products of matrices in kernels of ours beside the library, with what reads their results.
 
-    python benchmarks/kernels/products.py [--set models|random] [--seed 0] [--count 40] [--dtypes bfloat16,float16]
+    python benchmarks/kernels/products.py [--set models|decode|random] [--seed 0] [--count 40] [--dtypes bfloat16]
     python benchmarks/kernels/products.py --backends library,ferrite,ferrite-own,inductor-max --cases llama-3-8b
 
 ``library`` is the library's product alone, without what reads it; ``ferrite`` the same with what reads it in kernels of
 their own; ``ferrite-own`` one kernel for all of it in the fastest of its configs, ``ferrite-own-first`` in the one that
-it has without measuring. Each result is checked against float64 first, with eager's own error beside it. Prints
-microseconds, how many times as fast ``ferrite-own`` is as the library's product alone and as the product with separate
-kernels, geometric means, the worst rows, and with ``--configs`` which configs won.
+it has without measuring, ``ferrite-own-whole`` without cutting its sums. Each result is checked against float64 first,
+with eager's own error beside it. Prints microseconds, how many times as fast ``ferrite-own`` is as the library's
+product alone and as the product with separate kernels, geometric means, the worst rows, and with ``--configs`` which
+configs won.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from torch import Tensor
 
 from benchmarks.kernels.errors import error_of, smallest_step, widened
 from benchmarks.kernels.first_configs import measured_kernels
-from benchmarks.kernels.product_shapes import Shape, model_shapes, random_shapes
+from benchmarks.kernels.product_shapes import Shape, decode_shapes, model_shapes, random_shapes
 from benchmarks.kernels.results import geomean
 from benchmarks.tools.backends import compile_with
 from benchmarks.tools.timing import machine_name, time_launches
@@ -207,7 +208,7 @@ def config_lines(rows: Sequence[Row]) -> Iterator[str]:
 def plan_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Returns what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--set", choices=("models", "random"), default="models", dest="shapes")
+    parser.add_argument("--set", choices=("models", "decode", "random"), default="models", dest="shapes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=40, help="shapes drawn, or most of the models'")
     parser.add_argument("--cases", default="", help="only shapes whose line holds one of these words, comma-separated")
@@ -227,7 +228,8 @@ def plan_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def shapes_of(plan: argparse.Namespace) -> list[Shape]:
     """Returns the shapes that a plan asks for."""
-    found = list(random_shapes(plan.seed, plan.count) if plan.shapes == "random" else model_shapes())
+    sets = {"models": model_shapes, "decode": decode_shapes, "random": lambda: random_shapes(plan.seed, plan.count)}
+    found = list(sets[plan.shapes]())
     words = [word for word in plan.cases.split(",") if word]
     chosen = [shape for shape in found if not words or any(word in str(shape) for word in words)]
     small = [

@@ -16,6 +16,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "ferrite-max": {"tune": "full"},
     "ferrite-apart": {"pdl": False},
     "ferrite-own": {"products": "own", "tune": "full"},
+    "ferrite-own-whole": {"products": "own", "tune": "full", "policy": {"product_parts": 1}},
     "ferrite-own-first": {"products": "own", "tune": "none"},
     "ferrite-unchecked": {"check_indices": False},
     "ferrite-reduce": {"cuda_graph": True},
@@ -29,9 +30,10 @@ def compile_with(
 
     ``inductor-max`` and ``ferrite-max`` choose configs by measuring all they can think of, ``ferrite-none`` without
     measuring anything; ``ferrite-own`` computes products of matrices itself, in the fastest of its configs,
-    ``ferrite-own-first`` in the first one; no kernel of ``ferrite-apart`` starts before those before it have ended;
-    those of ``ferrite-unchecked`` look at no index; ``inductor-reduce`` and ``ferrite-reduce`` are the mode
-    ``reduce-overhead``, which plays CUDA graphs. ``policy`` changes thresholds of ferrite's scheduler.
+    ``ferrite-own-first`` in the first one, and ``ferrite-own-whole`` without cutting their sums; no kernel of
+    ``ferrite-apart`` starts before those before it have ended; those of ``ferrite-unchecked`` look at no index;
+    ``inductor-reduce`` and ``ferrite-reduce`` are the mode ``reduce-overhead``, which plays CUDA graphs. ``policy``
+    changes thresholds of ferrite's scheduler.
     """
     if backend == UNCOMPILED:
         return function

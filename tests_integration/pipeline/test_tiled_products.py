@@ -95,6 +95,22 @@ def test_values_of_several_tiles_and_blocks(
 
 
 @pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("function", [*FUSED, dequantised, in_place])
+def test_values_of_sums_in_parts(function: Callable[..., Any], device: str) -> None:
+    check(function, given(M, torch.bfloat16, device, 2048, N))
+
+
+@own_only("looks at its kernels")
+@pytest.mark.parametrize("function", [product, with_bias, residual])
+def test_sums_in_parts_are_added_up_by_what_reads_them(function: Callable[..., Any]) -> None:
+    check(function, given(M, torch.bfloat16, "cpu", 2048, N))
+    parts, whole = kernels()
+    assert [axis["name"] for axis in parts["axes"]] == ["z", "y", "x", "r"]
+    assert parts["form"] == "tiled_contraction"
+    assert whole["form"] == "persistent"
+
+
+@pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_values_at_symbolic_sizes(function: Callable[..., Any], device: str) -> None:
     mine = compiled(function, fullgraph=True, dynamic=True, options=OPTIONS)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeGuard
 
 from ferrite_ir.language.calls import called_first
-from ferrite_ir.language.graph import Contract, Graph, Module
+from ferrite_ir.language.graph import Contract, Definition, Graph, Module
 from ferrite_scheduler.analysis.clusters import Cluster, cluster_of, stored_names
 from ferrite_scheduler.analysis.dependences import Dependences, Stage, dependences_of
 from ferrite_scheduler.analysis.kernel_forms import form_of
@@ -18,7 +19,7 @@ from ferrite_scheduler.fusion.joining import clusters_of
 from ferrite_scheduler.kernels.loop_nests import Layouts, Misfit, build_kernel
 from ferrite_scheduler.memory.destinations import loop_bodies, with_destinations
 from ferrite_scheduler.memory.host_steps import Work, plan_memory
-from ferrite_scheduler.model.annotations import ColumnReduction, as_reduction, unannotated
+from ferrite_scheduler.model.annotations import ColumnReduction, PartialContract, as_reduction, unannotated
 from ferrite_scheduler.model.changes import Change, changes_between
 from ferrite_scheduler.model.schedule import Conditions, Decision, Kernel, Schedule
 from ferrite_scheduler.model.target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
@@ -157,13 +158,19 @@ def _with_narrow_products(graph: Graph, plan: _Plan, setting: _Setting) -> tuple
             continue
         stored = stored_names(cluster, plan.dependences)
         definitions = (plan.dependences.nodes[number].definition for number in cluster.members)
-        products = [d.result.name for d in definitions if isinstance(d, Contract) and is_tiled(d, setting.policy)]
+        products = [d.result.name for d in definitions if _is_whole_product(d, setting.policy)]
         inside |= dict.fromkeys(stored.intersection(products), frozenset(cluster.made))
     if not inside:
         return graph, plan, ()
     narrow = store_narrow(graph, inside)
     changes = tuple(changes_between("stored_products", graph, narrow, NARROW))
     return narrow, _clustered(narrow, setting), changes
+
+
+def _is_whole_product(definition: Definition, policy: Policy) -> TypeGuard[Contract]:
+    """Returns whether a definition is a product of tiles, and not a part of its sums."""
+    is_part = isinstance(definition, PartialContract)
+    return isinstance(definition, Contract) and is_tiled(definition, policy) and not is_part
 
 
 def _with_versions(graph: Graph, plan: _Plan, setting: _Setting) -> tuple[_Plan, list[tuple[SinglePass, _Plan]]]:

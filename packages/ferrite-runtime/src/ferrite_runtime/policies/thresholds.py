@@ -269,6 +269,7 @@ class ProductThresholds:
         epilogue_seconds, idle_warps: what a simple instruction for each element takes a multiprocessor, and warps that
             have as many cycles idle as busy while nothing is multiplied: fitted to epilogues
             (``benchmarks/kernels/products.py``; GELU with 8 warps 140 us, with 16 115).
+        cache_rate: times the bandwidth of memory with which blocks that several programs load come from the cache. Set.
     """
 
     sums: int = 160
@@ -276,6 +277,7 @@ class ProductThresholds:
     score_copies: float = 1.25
     epilogue_seconds: float = 4.5e-12
     idle_warps: int = 24
+    cache_rate: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 A program adds up one tile of the result in registers, while the blocks of the factors that it multiplies next come into
 shared memory, as many as it has stages. Wide tiles read less for each multiplication; narrow ones are more, where a
-result has few, and a multiprocessor with no tile waits for the others. What reads the result is computed while nothing
-is multiplied, the faster the more warps there are. `_seconds` weighs all that.
+result has few, and a multiprocessor with no tile waits for the others. Of few rows the other factor comes from memory
+for longer than it is multiplied. What reads the result is computed while nothing is multiplied, the faster the more
+warps there are. `_seconds` weighs all that.
 """
 
 from __future__ import annotations
@@ -108,11 +109,24 @@ def shared_bytes(spec: KernelSpec, config: Config) -> int:
 
 
 def _seconds(shape: Shape, config: Config, tile: Tile) -> float:
-    """Returns about what a config should take: rounds of tiles, by the multiplications and the epilogue of each."""
+    """Returns about what a config should take: rounds of tiles, by the multiplications and the epilogue of each.
+
+    At least what loading the factors takes, at the rate of the multiprocessors that have a tile.
+    """
     facts = facts_as(shape.spec.facts, TiledContractionFacts)
-    tiles = math.prod(-(-shape.sizes[axis.name] // config.block(axis.block)) for axis in shape.axes("grid"))
+    tiles = math.prod(max(1, -(-shape.sizes[axis.name] // config.block(axis.block))) for axis in shape.axes("grid"))
     rounds = -(-tiles // shape.device.multiprocessors)
     products = 2.0 * shape.reduction * facts.product / (shape.device.tensor_operations * tile.share)
     epilogue = facts.flops / max(1, facts.numel) * PRODUCTS.epilogue_seconds
     epilogue *= 1 + PRODUCTS.idle_warps / config.num_warps
-    return rounds * tile.y * tile.x * (products + epilogue)
+    computed = rounds * tile.y * tile.x * (products + epilogue)
+    return max(computed, _loaded(shape, config, tiles) * max(1.0, shape.device.multiprocessors / tiles))
+
+
+def _loaded(shape: Shape, config: Config, tiles: int) -> float:
+    """Returns the seconds that loading the factors takes: from memory once, from the cache for each tile."""
+    facts = facts_as(shape.spec.facts, TiledContractionFacts)
+    sizes, widths = shape.sizes, {"y": facts.left_bytes, "x": facts.right_bytes}
+    once = sizes.get("z", 1) * sum(sizes.get(name, 1) * width for name, width in widths.items())
+    often = tiles * sum(config.block(f"{name.upper()}BLOCK") * width for name, width in widths.items())
+    return shape.reduction * max(once, often / PRODUCTS.cache_rate) / shape.device.bandwidth

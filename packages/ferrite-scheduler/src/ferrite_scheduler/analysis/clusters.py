@@ -215,7 +215,9 @@ def _kinds(definition: Computed) -> frozenset[str]:
         case Scan():
             kind = "look back" if isinstance(definition, LookBackScan) else "scan"
             return frozenset((kind, "reverse") if definition.reverse else (kind,))
-        case Reduction() | Sort() | Contract() | Attend():
+        case Contract():
+            return frozenset(("contract",))
+        case Reduction() | Sort() | Attend():
             return frozenset((type(definition).__name__.lower(),))
     return frozenset()
 

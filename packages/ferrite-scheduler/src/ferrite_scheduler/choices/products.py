@@ -51,7 +51,7 @@ def choose_products(
         target: the device.
         policy: thresholds; what is no kernel of tiles by these is left as it is.
     """
-    plan = schedule(graph, target, policy)
+    plan = schedule(graph, target, replace(policy, product_parts=1))  # a kernel with all that a product fuses
     kernels = [kernel for kernel in plan.kernels if isinstance(kernel.form, TiledContraction)]
     decided: dict[str, Choice] = {}
     choices: list[Choice] = []

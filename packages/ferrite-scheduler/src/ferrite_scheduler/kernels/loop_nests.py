@@ -385,7 +385,7 @@ def _rewrite(node: Node, member: Member, layout: Layout, move: Mover) -> Compute
             return replace(definition, dims=dims, along=reduction_dims[-1], body=move(definition.body))
         case Contract():
             left, right = move(definition.left), move(definition.right)
-            return replace(definition, dims=grid_dims, reduction_dims=reduction_dims, left=left, right=right)
+            return Contract(definition.result, grid_dims, reduction_dims, left, right, definition.origins)
         case Attend():
             return _over_axes(definition.with_bodies(tuple(map(move, definition.bodies))), layout)
         case Update():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ferrite_ir.language.dtypes import BOOL
-from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction, Scan, Update
+from ferrite_ir.language.graph import Contract, Definition, Graph, Loop, Reduction, Scan, Update
 from ferrite_ir.language.scalar import Scalar, apply, cast, const
 
 
@@ -37,6 +37,11 @@ class ColumnReduction(Reduction):
     def chunks(self) -> int:
         """Returns in how many chunks the rows are cut."""
         return int(self.results[0].type.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class PartialContract(Contract):
+    """The first stage of a contraction in parts (`split_products`): its sums are no result yet, and are not rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +138,8 @@ def as_reduction(reduction: ColumnReduction) -> Reduction:
 
 def unannotated(graph: Graph) -> Graph:
     """Returns the graph without annotations, for all that is not about layout."""
-    if not any(isinstance(definition, (ColumnReduction, LookBackScan, RowResult)) for definition in graph.definitions):
+    annotated = (ColumnReduction, LookBackScan, PartialContract, RowResult)
+    if not any(isinstance(definition, annotated) for definition in graph.definitions):
         return graph
     return replace(graph, definitions=tuple(d if isinstance(d, SortedScatter) else plain(d) for d in graph.definitions))
 
@@ -145,6 +151,8 @@ def plain(definition: Definition) -> Definition:
             return as_reduction(definition)
         case LookBackScan():
             return as_scan(definition)
+        case PartialContract(result, dims, reduction_dims, left, right, origins):
+            return Contract(result, dims, reduction_dims, left, right, origins)
         case RowResult():
             return Loop(definition.results, definition.dims, definition.bodies, definition.origins)
         case SortedScatter(result, target, mode, dims, indices, body, condition, origins):

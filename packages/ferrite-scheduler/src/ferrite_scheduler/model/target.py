@@ -25,6 +25,8 @@ class Target:
         lane_operations: instructions of single lanes that a multiprocessor completes in a second.
         program_bytes: what one program has on its way from memory at once, at most: 16 bytes for each of 1024 threads.
         latency_seconds: from a program's asking for that to its going on.
+        tensor_operations: multiplications and additions of 16-bit factors that the tensor cores of a multiprocessor
+            complete in a second.
         launch_seconds: what one more kernel costs: from the end of one to the first access of the next, and its start.
     """
 
@@ -38,6 +40,7 @@ class Target:
     lane_operations: float = 128 * 1.75e9
     program_bytes: int = 16 << 10
     latency_seconds: float = 0.8e-6
+    tensor_operations: float = 5.0e12
     launch_seconds: float = 3e-6
 
     def __post_init__(self) -> None:
@@ -135,6 +138,12 @@ class Policy:
         tile_products: compute products of half types with more rows than that in kernels of tiles (decision 0045), with
             what reads their results; False leaves them to the library.
         product_tiles: most products whose tiles a program holds at once. Set: a third leaves no registers.
+        product_parts: most parts in which the sums of a product of tiles are computed (decision 0057); 1 leaves them
+            whole. Set: the sum of the parts stays one tile.
+        product_part_points: fewest points of a part. Set: eight blocks of a loop, so that its start is a small part.
+        product_part_step: points that the length of a part is a multiple of. Set: the largest block of a tile, so that
+            loops need no masks.
+        product_parts_gain: how many times faster parts and their sum must be than whole sums, by an estimate. Set.
         library_gain: part of the library's cost that a kernel of ours may have at most, where both are measured. Set:
             less of a gain is noise between runs.
         attention_rows: rows of scores that fill a program: with fewer of a head, heads that share keys and values are
@@ -323,6 +332,10 @@ class Policy:
     wide_product_rows: int = 16
     tile_products: bool = False
     product_tiles: int = 2
+    product_parts: int = 16
+    product_part_points: int = 512
+    product_part_step: int = 128
+    product_parts_gain: float = 1.1
     library_gain: float = 0.98
     attention_rows: int = 64
     attention_programs: int = 2

@@ -22,6 +22,7 @@ from .segmented_reductions import reduce_segments
 from .sorted_scatters import sort_scatters
 from .split_attention import split_attention
 from .split_precision import cut_rows
+from .split_products import split_products
 from .update_operands import separate_updates
 
 
@@ -69,6 +70,11 @@ REWRITES: tuple[Rewrite, ...] = (
         "prologues",
         "recomputing a statistic of a few rows costs less than a kernel before the product",
         recompute_statistics,
+    ),
+    Rewrite(
+        "split_products",
+        "a program for each tile of the product would leave the device idle",
+        split_products,
     ),
     Rewrite(
         "update_operands",

@@ -372,4 +372,5 @@ def scheduler_target(name: str) -> Target:
         registers=facts["registers_per_multiprocessor"],
         l2_bytes=facts["l2_bytes"],
         bandwidth=float(facts["bandwidth"]),
+        tensor_operations=float(facts["tensor_operations"]),
     )
