@@ -105,7 +105,7 @@ def test_values_of_sums_in_parts(function: Callable[..., Any], device: str) -> N
 def test_sums_in_parts_are_added_up_by_what_reads_them(function: Callable[..., Any]) -> None:
     check(function, given(M, torch.bfloat16, "cpu", 2048, N))
     parts, whole = kernels()
-    assert [axis["name"] for axis in parts["axes"]] == ["z", "y", "x", "r"]
+    assert [axis["name"] for axis in parts["axes"]] == ["t", "z", "y", "x", "r"]
     assert parts["form"] == "tiled_contraction"
     assert whole["form"] == "persistent"
 
@@ -160,7 +160,9 @@ def test_values_of_batches(function: Callable[..., Any], device: str, *, dynamic
 
 
 @own_only("looks at its kernels")
-@pytest.mark.parametrize(("function", "axes"), [(batched, "zyxr"), (added, "zyxr"), (shared, "yxr"), (expanded, "yxr")])
+@pytest.mark.parametrize(
+    ("function", "axes"), [(batched, "tzyxr"), (added, "tzyxr"), (shared, "tyxr"), (expanded, "tyxr")]
+)
 def test_a_batch_has_an_axis_unless_one_factor_is_the_same_for_all_of_it(
     function: Callable[..., Any], axes: str
 ) -> None:

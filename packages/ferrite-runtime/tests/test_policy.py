@@ -91,6 +91,40 @@ def test_tiles_of_products_leave_no_multiprocessor_idle(rows: int, columns: int,
     assert dict(configs(tiles(rows, columns), H200, "none")[0].blocks) == wanted
 
 
+def test_large_products_have_persistent_programs_among_their_configs() -> None:
+    mapping = tiles(4096, 14336).to_mapping()
+    axes = [{"name": "t", "kind": "rounds", "size": 1, "hint": 1, "block": "TBLOCK", "max_block": 64}, *mapping["axes"]]
+    grid = ["ceildiv", ["mul", ["ceildiv", "y", "YBLOCK"], ["ceildiv", "x", "XBLOCK"]], "TBLOCK"]
+    kernel = KernelSpec.from_mapping(
+        spec("a", "", mapping["params"], axes, form="tiled_contraction", grid=grid, facts=mapping["facts"])
+    )
+    found = configs(kernel, H200, "max")
+    assert found[0].block("TBLOCK") == 1
+    persistent = [config for config in found if config.block("TBLOCK") > 1]
+    assert persistent
+    for config in persistent:
+        programs = kernel.expected_programs(dict(config.blocks))
+        alone = kernel.expected_programs(dict(config.blocks) | {"TBLOCK": 1})
+        assert programs <= 2 * H200.multiprocessors < alone
+        assert shared_bytes(kernel, config) > shared_bytes(
+            kernel, Config.of({**dict(config.blocks), "TBLOCK": 1}, 8, config.num_stages)
+        )
+        assert tile_problem(kernel, config, H200) is None
+
+
+def test_products_without_that_axis_have_none() -> None:
+    assert not [config for config in configs(tiles(), H200, "max") if config.block("TBLOCK") > 1]
+
+
+def test_a_product_with_a_tile_for_each_multiprocessor_needs_none() -> None:
+    mapping = tiles(1024, 2048).to_mapping()
+    axes = [{"name": "t", "kind": "rounds", "size": 1, "hint": 1, "block": "TBLOCK", "max_block": 64}, *mapping["axes"]]
+    kernel = KernelSpec.from_mapping(
+        spec("a", "", mapping["params"], axes, form="tiled_contraction", facts=mapping["facts"])
+    )
+    assert {config.block("TBLOCK") for config in configs(kernel, H200, "max")} == {1}
+
+
 def test_dear_epilogues_have_more_warps() -> None:
     def warps(cost: int) -> int:
         mapping = tiles(8192, 3072, 768).to_mapping()

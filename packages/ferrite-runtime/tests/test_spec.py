@@ -253,6 +253,10 @@ def test_config_survives_a_round_trip() -> None:
     assert (config.block("YBLOCK"), config.block("ZBLOCK")) == (8, 1)
     with pytest.raises(SpecError, match="XBLOCK: 3 is not a power of two"):
         Config.from_mapping({"blocks": {"XBLOCK": 3}, "num_warps": 4, "num_stages": 1})
+    rounds = {"blocks": {"TBLOCK": 3, "XBLOCK": 4}, "num_warps": 4, "num_stages": 1}
+    assert Config.from_mapping(rounds).block("TBLOCK") == 3
+    with pytest.raises(SpecError, match="TBLOCK: 0 is not"):
+        Config.from_mapping(rounds | {"blocks": {"TBLOCK": 0}})
 
 
 def test_whole_program_of_fixtures_is_right() -> None:

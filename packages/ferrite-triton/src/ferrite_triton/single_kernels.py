@@ -44,6 +44,7 @@ from ferrite_triton.analysis.row_per_thread import has_row_per_thread
 from ferrite_triton.analysis.size_params import SizeParams
 from ferrite_triton.analysis.space import (
     NO_AXES,
+    ROUNDS_AXIS,
     KernelAxis,
     Space,
     build_space,
@@ -210,7 +211,8 @@ def describe_sizes(params: SizeParams, width: int) -> list[dict[str, Any]]:
 
 def describe_space(space: Space) -> str:
     """Returns what the axes are, for people."""
-    return ", ".join(f"{axis.name}: {space.params.text(axis.size)}" for axis in space.axes)
+    axes = (axis for axis in space.axes if not axis.is_rounds)
+    return ", ".join(f"{axis.name}: {space.params.text(axis.size)}" for axis in axes)
 
 
 def tile_program(flat: FlatKernel, width: int) -> TileProgram:
@@ -318,7 +320,7 @@ def describe_axis(axis: KernelAxis, params: SizeParams, least: int = 0) -> dict[
     """Returns an axis of the spec; its expected size is ``least`` where the kernel is launched for no smaller one."""
     described: dict[str, Any] = {
         "name": axis.name,
-        "kind": "reduction" if axis.is_reduction else "grid",
+        "kind": "reduction" if axis.is_reduction else "rounds" if axis.is_rounds else "grid",
         "size": params.expression(axis.size),
         "hint": max(hint(axis.size), least),
         "block": axis.constant,
@@ -338,4 +340,6 @@ def grid_expression(space: Space) -> Expr:
     if space.splits:
         tiles = space.register_tiles
         factors.append(["ceildiv", "r", ["mul", "RBLOCK", tiles] if tiles > 1 else "RBLOCK"])
-    return factors[0] if len(factors) == 1 else ["mul", *factors]
+    count: Expr = factors[0] if len(factors) == 1 else ["mul", *factors]
+    rounds = space.axis(ROUNDS_AXIS)
+    return count if rounds is None else ["ceildiv", count, rounds.constant]

@@ -24,7 +24,7 @@ tile @everything(in0: *f32, in1: *i64, out0: *f32, n: i32, scale: f32) [XBLOCK, 
   sums: f32[8, RBLOCK // 4], squares: f32[8, RBLOCK // 4] = @sums_apart(scale, 4, none, true, -1.5, "add", i32(RBLOCK))
   row: *f32[XBLOCK, 1] = offset(in0, mul(x, i32(RBLOCK // 2)))
   assert(ge(x, i32(0)), message="index out of bounds of 3 elements", mask=xmask)
-  for start: i32 = i32(0), n, i32(RBLOCK), stages=2 {
+  for start: i32 = i32(0), n, i32(RBLOCK), stages=2, flattens {
     carry total: f32[XBLOCK, RBLOCK] = full(f32(0.0), shape=[XBLOCK, RBLOCK])
     carry highest: f32[XBLOCK, RBLOCK] = full(f32(-inf), shape=[XBLOCK, RBLOCK])
     r: i32[1, RBLOCK] = expand(add(start, lanes(extent=RBLOCK)), axes=[0])

@@ -11,6 +11,8 @@ from ferrite_runtime.formats.json_fields import Fields, check_identifier
 
 MAX_WARPS = 64
 """Warps of a program, on any GPU."""
+ROUNDS = "TBLOCK"
+"""The block constant that counts the tiles of a program: any number."""
 MAX_STAGES = 64
 """Blocks of a loop that may be on their way at once."""
 
@@ -32,7 +34,8 @@ class Config:
     def from_mapping(cls, value: object, path: str = "config", *, free: bool = False) -> Config:
         """Returns the config in ``value``; raises `SpecError` naming the field that is wrong.
 
-        Block constants are powers of two, unless they are ``free``: those of a kernel that a person wrote.
+        Block constants are powers of two, but for `ROUNDS`, unless they are ``free``: those of a kernel that a person
+        wrote.
         """
         fields = Fields(value, path)
         inner = Fields(fields.take("blocks"), fields.at("blocks"))
@@ -49,7 +52,7 @@ class Config:
         for name, _ in config.blocks:
             check_identifier(name, f"{path}.blocks")
         for name, number in (*(() if free else config.blocks), ("num_warps", config.num_warps)):
-            if number < 1 or number & (number - 1):
+            if number < 1 or (number & (number - 1) and name != ROUNDS):
                 raise SpecError(f"{path}.{name}", f"{number} is not a power of two")
         return config
 

@@ -27,7 +27,7 @@ PART_FORMS = ("pointwise", "combo", "persistent", "row_column", "looped", "contr
 """Forms of such parts: their programs wait for no others."""
 ROLES = ("tensor", "size", "scalar")
 ACCESSES = ("read", "write", "readwrite", "atomic")
-AXIS_KINDS = ("grid", "reduction")
+AXIS_KINDS = ("grid", "reduction", "rounds")
 MAX_ALIGN = 4096
 """Bytes that a pointer can be promised to be a multiple of, and what a size can."""
 BUCKETS = ("divisor", "value")
@@ -87,7 +87,10 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a kernel's iteration space; ``hint`` is its expected size, ``block`` its block constant."""
+    """One axis of a kernel's iteration space; ``hint`` is its expected size, ``block`` its block constant.
+
+    An axis of the kind ``rounds`` has no points of its own: its block says how many tiles a program takes.
+    """
 
     name: str
     kind: str

@@ -11,6 +11,8 @@ from ferrite_runtime.policies.blocks import block_limit, fixed_tile, free_axes
 # Triton refuses tiles of more elements than this; it also bounds the interpreter's memory.
 MAX_TILE = 1 << 20
 MAX_REDUCTION = 1 << 14
+ROUNDS = 2
+"""Tiles of a program that may take any number: several, so that what is tested is what runs."""
 
 
 def interpreter_config(spec: KernelSpec, sizes: Mapping[str, int]) -> Config:
@@ -35,4 +37,5 @@ def interpreter_config(spec: KernelSpec, sizes: Mapping[str, int]) -> Config:
     for axis in free_axes(spec, "grid"):
         blocks[axis.block] = min(block_limit(axis, sizes[axis.name]), budget)
         budget = max(1, budget // blocks[axis.block])
+    blocks |= {axis.block: ROUNDS for axis in free_axes(spec, "rounds")}
     return Config.of(blocks, num_warps=4)

@@ -269,6 +269,8 @@ class ProductThresholds:
         epilogue_seconds, idle_warps: what a simple instruction for each element takes a multiprocessor, and warps that
             have as many cycles idle as busy while nothing is multiplied: fitted to epilogues
             (``benchmarks/kernels/products.py``; GELU with 8 warps 140 us, with 16 115).
+        persistent_tile: elements of the smallest tile of which a program takes several. Set: of smaller ones a
+            multiprocessor has several programs, which do not wait for each other.
         cache_rate: times the bandwidth of memory with which blocks that several programs load come from the cache. Set.
     """
 
@@ -277,6 +279,7 @@ class ProductThresholds:
     score_copies: float = 1.25
     epilogue_seconds: float = 4.5e-12
     idle_warps: int = 24
+    persistent_tile: int = 128 * 128
     cache_rate: float = 2.0
 
 

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ferrite_runtime.devices.descriptors import DeviceFacts
-from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.config import ROUNDS, Config
 from ferrite_runtime.formats.facts import TiledContractionFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import Axis, KernelSpec
 from ferrite_runtime.policies.blocks import RESERVED, axis_problem, factor_block, shared_problem
 from ferrite_runtime.policies.shape import Shape
 from ferrite_runtime.policies.thresholds import PRODUCTS
+
+STORED_BYTES = 2
+"""Of an element of a result that is laid out anew for its stores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ TILES = (
 
 def tiled_contraction_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a product of matrices, best guess first."""
-    fitting = [config for tile in TILES for config in _fitted(shape, tile)]
+    fitting = [pair for tile in TILES for pair in _fitted(shape, tile)]
+    fitting += [(persistent, tile) for config, tile in fitting if (persistent := _persistent(shape, config))]
     ordered = sorted(fitting, key=lambda pair: _seconds(shape, *pair))
     return tuple(dict.fromkeys(config for config, _ in ordered))
 
@@ -73,11 +77,34 @@ def tiled_contraction_configs(shape: Shape) -> tuple[Config, ...]:
 def _fitted(shape: Shape, tile: Tile) -> Iterator[tuple[Config, Tile]]:
     """Yields a tile as a config of a kernel: with fewer stages, where shared memory has no room for all of them."""
     blocks = {axis.block: _block(shape, axis, tile) for axis in shape.spec.axes if axis.block not in shape.spec.blocks}
-    for stages in range(tile.stages, 1, -1):
-        config = Config.of(blocks, tile.warps, stages)
-        if tile_problem(shape.spec, config, shape.device) is None:
-            yield config, tile
-            return
+    config = _in_fewer_stages(shape, Config.of(blocks, tile.warps, tile.stages))
+    if config is not None:
+        yield config, tile
+
+
+def _in_fewer_stages(shape: Shape, config: Config) -> Config | None:
+    """Returns a config with as many of its stages as fit the device; None where two are too many."""
+    for stages in range(config.num_stages, 1, -1):
+        fewer = replace(config, num_stages=stages)
+        if tile_problem(shape.spec, fewer, shape.device) is None:
+            return fewer
+    return None
+
+
+def _persistent(shape: Shape, config: Config) -> Config | None:
+    """Returns a config of large tiles with no more programs than run at once, each of which takes several tiles."""
+    if not any(axis.kind == "rounds" for axis in shape.spec.axes):
+        return None
+    if config.block("YBLOCK") * config.block("XBLOCK") < PRODUCTS.persistent_tile:
+        return None
+    programs = shape.device.multiprocessors * max(
+        1, shape.device.shared_per_program // shared_bytes(shape.spec, config)
+    )
+    rounds = -(-_tiles(shape, config) // programs)
+    if rounds == 1:
+        return None
+    blocks = dict(config.blocks) | {ROUNDS: rounds}
+    return _in_fewer_stages(shape, Config.of(blocks, config.num_warps, config.num_stages))
 
 
 def _block(shape: Shape, axis: Axis, tile: Tile) -> int:
@@ -102,10 +129,15 @@ def accumulated(spec: KernelSpec, config: Config, device: DeviceFacts) -> int:
 
 
 def shared_bytes(spec: KernelSpec, config: Config) -> int:
-    """Returns the bytes of shared memory that a config takes, about: blocks of all factors, for each stage."""
+    """Returns the bytes of shared memory that a config takes, about: blocks of all factors, for each stage.
+
+    Of a program of several tiles also a tile on its way to memory.
+    """
     facts = facts_as(spec.facts, TiledContractionFacts)
     y, x, r = (config.block(name) for name in ("YBLOCK", "XBLOCK", "RBLOCK"))
-    return config.num_stages * r * (y * facts.left_bytes + x * facts.right_bytes) + RESERVED
+    # A tile is laid out anew for its stores, in memory that blocks on their way have where there is no further tile.
+    stored = y * x * STORED_BYTES if config.block(ROUNDS) > 1 else 0
+    return config.num_stages * r * (y * facts.left_bytes + x * facts.right_bytes) + stored + RESERVED
 
 
 def _seconds(shape: Shape, config: Config, tile: Tile) -> float:
@@ -114,13 +146,17 @@ def _seconds(shape: Shape, config: Config, tile: Tile) -> float:
     At least what loading the factors takes, at the rate of the multiprocessors that have a tile.
     """
     facts = facts_as(shape.spec.facts, TiledContractionFacts)
-    tiles = math.prod(max(1, -(-shape.sizes[axis.name] // config.block(axis.block))) for axis in shape.axes("grid"))
+    tiles = _tiles(shape, config)
     rounds = -(-tiles // shape.device.multiprocessors)
     products = 2.0 * shape.reduction * facts.product / (shape.device.tensor_operations * tile.share)
     epilogue = facts.flops / max(1, facts.numel) * PRODUCTS.epilogue_seconds
     epilogue *= 1 + PRODUCTS.idle_warps / config.num_warps
     computed = rounds * tile.y * tile.x * (products + epilogue)
     return max(computed, _loaded(shape, config, tiles) * max(1.0, shape.device.multiprocessors / tiles))
+
+
+def _tiles(shape: Shape, config: Config) -> int:
+    return math.prod(max(1, -(-shape.sizes[axis.name] // config.block(axis.block))) for axis in shape.axes("grid"))
 
 
 def _loaded(shape: Shape, config: Config, tiles: int) -> float:

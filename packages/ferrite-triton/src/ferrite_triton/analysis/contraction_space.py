@@ -1,25 +1,30 @@
 """The axes of a contraction that is computed tile by tile, and those of its factors.
 
 What is computed of the result has tiles ``[YBLOCK, XBLOCK]``. A factor has tiles of two of the three axes, in the order
-in which they are multiplied: the left one ``[YBLOCK, RBLOCK]``, the right one ``[RBLOCK, XBLOCK]``.
+in which they are multiplied: the left one ``[YBLOCK, RBLOCK]``, the right one ``[RBLOCK, XBLOCK]``. A program takes
+``TBLOCK`` tiles, one after the other, where it updates nothing in place.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from ferrite_ir.language.graph import Update
 from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_scheduler.model.schedule import Axis, Kernel
 from ferrite_triton.analysis.lowering_policy import LOWERING
-from ferrite_triton.analysis.space import KernelAxis, Space, dim_mapping, free_axis
+from ferrite_triton.analysis.space import ROUNDS_AXIS, KernelAxis, Space, dim_mapping, free_axis
 
 RESULT, LEFT, RIGHT = ("y", "x"), ("y", "r"), ("r", "x")
 """The axes of tiles of the result and of the factors."""
 
 
 def contraction_space(kernel: Kernel) -> Space:
-    """Returns the space of a kernel that computes the tiles of a contraction; each program has one of a batch."""
+    """Returns the space of a kernel that computes the tiles of a contraction; each tile is of one point of a batch."""
     axes = tuple(_axis(axis.name, axis) for axis in kernel.axes)
+    if not any(isinstance(definition, Update) for definition in kernel.body):
+        rounds = KernelAxis(ROUNDS_AXIS, 1, tiled=False, masked=False, block=None, max_block=LOWERING.most_rounds)
+        axes = (rounds, *axes)
     return Space(axes, RESULT, dim_mapping(kernel.axes), kernel.form, loops=True)
 
 

@@ -41,6 +41,7 @@ RANK: Axes = frozenset(["rank"])
 POSITION = "position"
 # The reduction axis, and the axis that counts its blocks where those are reduced by themselves.
 REDUCTION_AXES: Axes = frozenset(("r", "b"))
+ROUNDS_AXIS = "t"
 
 # A mask may be left out where every block divides the axis. That costs the config its larger blocks, so only generous
 # divisors are taken.
@@ -54,7 +55,8 @@ class KernelAxis:
     """One axis of a kernel.
 
     Attributes:
-        name: ``x``, ``y``, ``z`` or ``r``; also the name of the flat position in the program.
+        name: ``x``, ``y``, ``z`` or ``r``; also the name of the flat position in the program. ``t`` numbers the tiles
+            of a program that takes several; it has no points of its own.
         size: number of points.
         tiled: whether a tile has an extent along it; otherwise a program has one position (size 1, or one per program).
         masked: whether tiles may reach past the end.
@@ -88,6 +90,11 @@ class KernelAxis:
     def is_reduction(self) -> bool:
         """Returns whether this is the reduction axis, or that of the blocks it is cut into."""
         return self.name in REDUCTION_AXES
+
+    @property
+    def is_rounds(self) -> bool:
+        """Returns whether this axis says how many tiles a program takes."""
+        return self.name == ROUNDS_AXIS
 
 
 HELD, WARP = 4, 32
@@ -168,7 +175,7 @@ class Space:
     @property
     def grid(self) -> tuple[KernelAxis, ...]:
         """Returns the grid axes, outermost first."""
-        return tuple(axis for axis in self.axes if not axis.is_reduction)
+        return tuple(axis for axis in self.axes if not axis.is_reduction and not axis.is_rounds)
 
     @property
     def reduction(self) -> KernelAxis | None:

@@ -51,7 +51,7 @@ from ferrite_triton.forms.scalar_values import ScalarValues
 from ferrite_triton.forms.scans import Scans, look_back_scans, waiting_16_bit_values
 from ferrite_triton.forms.sorts import Sorts
 from ferrite_triton.forms.stores import Stores, value_of
-from ferrite_triton.forms.tiled_contractions import TiledContractions
+from ferrite_triton.forms.tiled_contractions import TiledContractions, write_rounds
 from ferrite_triton.forms.updates import Updates
 from ferrite_triton.tile.build import add, apply, block_size, converted, lanes, mul, quotient, sub
 from ferrite_triton.tile.language import Barrier, Expression, Literal, Name, TileType, Variable
@@ -204,12 +204,16 @@ class KernelBody:
         self._flush()
 
     def _write_tiles(self) -> None:
-        """Writes the products of a tile, then what reads them."""
+        """Writes, for each tile of a program, its products, then what reads them."""
         contractions = [definition for definition in self._flat.definitions if isinstance(definition, Contract)]
-        tiles = TiledContractions(self._flat, self._builder, self._width).write(contractions)
-        for contraction, tile in zip(contractions, tiles, strict=True):
-            self._evaluator.publish(contraction, (tile,))
-        self._write_grid_level(self._flat.definitions)
+
+        def write_tile(conditions: Sequence[Tile]) -> None:
+            tiles = TiledContractions(self._flat, self._builder, self._width).write(contractions)
+            for contraction, tile in zip(contractions, tiles, strict=True):
+                self._evaluator.publish(contraction, (tile,))
+            self._write_grid_level(self._flat.definitions, conditions)
+
+        write_rounds(self._builder, self._flat, self._dtype, write_tile)
 
     def _write_attention(self) -> None:
         """Writes the loops in which rows of scores are made and summed up, then what reads their results."""
@@ -360,10 +364,10 @@ class KernelBody:
     def _number(self, size: Size) -> Expression:
         return self._flat.space.params.value(size, self._dtype)
 
-    def _write_grid_level(self, definitions: tuple[Computed, ...]) -> None:
+    def _write_grid_level(self, definitions: tuple[Computed, ...], conditions: Sequence[Tile] = ()) -> None:
         for definition in definitions:
             self._write_definition(definition)
-            self._store_results(definition)
+            self._store_results(definition, conditions)
         self._flush()
 
 

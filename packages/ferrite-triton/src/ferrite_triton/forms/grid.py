@@ -23,7 +23,6 @@ from ferrite_triton.forms.builder import AxisPosition, Builder
 from ferrite_triton.forms.positions import QUARTET, block_of_line, number_quartets, positions_from, write_axis_positions
 from ferrite_triton.forms.register_norms import place_program as place_images
 from ferrite_triton.forms.scans import look_back_scans
-from ferrite_triton.forms.tiled_contractions import place_tile
 from ferrite_triton.tile.build import add, apply, block_size, converted, lanes, mul, quotient, remainder, sub
 from ferrite_triton.tile.language import (
     Assume,
@@ -46,7 +45,7 @@ def place_program(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
         case Attention():
             place_rows(builder, flat, dtype)
         case TiledContraction():
-            place_tile(builder, flat, dtype)
+            pass  # it has a place in each of its rounds
         case RegisterNorm(workspace=workspace):
             place_images(builder, space, Name(flat.param_of(workspace).text), dtype)
         case LookBackScan():

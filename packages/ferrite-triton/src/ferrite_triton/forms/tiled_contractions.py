@@ -14,11 +14,15 @@ either factor, which stay in the cache ("grouped ordering" in Triton's tutorial 
     tiles in the order of their programs, GROUP = 2:     0 2 4 6
                                                          1 3 5 7
                                                          8 …
+
+A program takes as many tiles as the config says, each as many places behind the one before as there are programs
+("persistent" where there are no more programs than the device runs at once). The rounds and the loop inside are one
+loop for the compiler: while a tile is finished, the blocks of the next one are on their way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ferrite_ir.language.dtypes import F32, I32, DType
@@ -29,24 +33,74 @@ from ferrite_triton.analysis.contraction_space import LEFT, RIGHT, factor_space
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.neutral_padding import zero_padded_loads
-from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis
+from ferrite_triton.analysis.space import NO_AXES, ROUNDS_AXIS, Axes, KernelAxis
 from ferrite_triton.forms.builder import AxisPosition, Builder, Tile
 from ferrite_triton.forms.indices import index_dtype
 from ferrite_triton.forms.positions import positions_from, write_axis_positions
 from ferrite_triton.forms.reductions import R, Reductions
 from ferrite_triton.forms.scalar_values import ScalarValues
 from ferrite_triton.tile.build import add, apply, block_size, converted, full, lanes, mul, quotient, remainder, sub
-from ferrite_triton.tile.language import Block, Dot, Expression, Literal, Name, ProgramId, TileType
+from ferrite_triton.tile.language import (
+    Block,
+    Dot,
+    Expression,
+    Literal,
+    Name,
+    ProgramCount,
+    ProgramId,
+    TileType,
+    Variable,
+)
+from ferrite_triton.tile.statements import For
 
 TILE = (Block("YBLOCK"), Block("XBLOCK"))
 RESULT_AXES: Axes = frozenset("yx")
 
 
-def place_tile(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
-    """Writes which tile of the result a program has; ``dtype`` is that of addresses."""
+def write_rounds(
+    builder: Builder, flat: FlatKernel, dtype: DType, write_tile: Callable[[Sequence[Tile]], None]
+) -> None:
+    """Writes what a program does with each of its tiles.
+
+    Args:
+        builder: where it is written.
+        flat: the kernel.
+        dtype: that of addresses.
+        write_tile: writes it for a tile, which is stored under some conditions.
+    """
     axes = {axis.name: axis for axis in flat.space.grid}
-    counts = {name: builder.let(f"{name}tiles", _tiles(flat, axes[name], dtype), NO_AXES).expression for name in "yx"}
-    tile: Expression = converted(ProgramId(0), I32, dtype)
+    sizes = {name: builder.let(f"{name}tiles", _tiles(flat, axes[name], dtype), NO_AXES).expression for name in "yx"}
+    program: Expression = converted(ProgramId(0), I32, dtype)
+    rounds = flat.space.axis(ROUNDS_AXIS)
+    if rounds is None:
+        _place_tile(builder, flat, dtype, program, sizes)
+        write_tile(())
+        return
+    each = mul(sizes["y"], sizes["x"])
+    count = builder.let(
+        "tiles", mul(each, flat.space.params.value(axes["z"].size, dtype)) if "z" in axes else each, NO_AXES
+    ).expression
+    one = Literal(1, dtype)
+    bounds = Literal(0, dtype), block_size(rounds.constant, dtype), one
+    builder.open_branch()
+    counter = builder.declare(Variable(rounds.name, TileType(dtype)))
+    mine = add(program, mul(counter, converted(ProgramCount(0), I32, dtype)))
+    number = builder.let("number", mine, NO_AXES).expression
+    # In the last round there may be no tile any more: the last one is computed again, and not stored.
+    is_there = apply("bitor", apply("eq", bounds[1], one), apply("lt", number, count))
+    condition = builder.let("exists", is_there, NO_AXES)
+    last = apply("lesser", number, sub(count, one))
+    _place_tile(builder, flat, dtype, last, sizes)
+    write_tile((condition,))
+    body = builder.close_branch()
+    builder.append(For(Variable(counter.name, TileType(dtype)), *bounds, (), body, flattens=True))
+
+
+def _place_tile(
+    builder: Builder, flat: FlatKernel, dtype: DType, tile: Expression, counts: Mapping[str, Expression]
+) -> None:
+    """Writes where the tile of a number lies; ``counts`` are the tiles along the axes of the result."""
+    axes = {axis.name: axis for axis in flat.space.grid}
     if "z" in axes:
         program = builder.let("program", tile, NO_AXES).expression
         each = builder.let("each", mul(counts["y"], counts["x"]), NO_AXES).expression

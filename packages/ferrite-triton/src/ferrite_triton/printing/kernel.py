@@ -68,7 +68,8 @@ class TritonLanguage:
     def rounds(self, loop: For, bounds: Sequence[str]) -> str:
         """Returns what a loop goes through."""
         stages = f", num_stages={loop.stages}" if loop.stages else ""
-        return f"tl.range({', '.join(bounds)}{stages})"
+        flattens = ", flatten=True" if loop.flattens else ""
+        return f"tl.range({', '.join(bounds)}{stages}{flattens})"
 
     def effect(self, effect: Expression, types: Types, hold: Hold) -> str:
         """Returns the line that has an effect."""

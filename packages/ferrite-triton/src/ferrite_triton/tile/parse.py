@@ -138,8 +138,11 @@ class _Reader:
         stop = self.expression()
         words.expect(",")
         step = self.expression()
-        stages = 0
-        if words.accept(","):
+        stages, flattens = 0, False
+        while words.accept(","):
+            if words.accept("flattens"):
+                flattens = True
+                continue
             words.expect("stages")
             words.expect("=")
             stages = self.integer()
@@ -155,7 +158,7 @@ class _Reader:
             body.append(self.statement())
         carried = tuple(Carried(variable, first, self.following(variable)) for variable, first in initial)
         words.expect("}")
-        return For(counter, start, stop, step, carried, tuple(body), stages)
+        return For(counter, start, stop, step, carried, tuple(body), stages, flattens)
 
     def following(self, variable: Variable) -> Expression:
         words = self.words

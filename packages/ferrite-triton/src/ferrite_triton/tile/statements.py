@@ -49,6 +49,8 @@ class For:
         carried: what goes from round to round; all are replaced at once at the end of the body.
         body: what each round does.
         stages: rounds whose loads may be under way at once; 0 leaves it to the launch.
+        flattens: whether the compiler makes one loop of this one and the one inside, so that the loads of a round begin
+            while the one before ends.
     """
 
     counter: Variable
@@ -58,6 +60,7 @@ class For:
     carried: tuple[Carried, ...]
     body: tuple[Statement, ...]
     stages: int = 0
+    flattens: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,8 @@ class _Printer:
     def _loop(self, loop: For, number: int, indent: str) -> Iterator[Line]:
         bounds = ", ".join(map(expression_text, (loop.start, loop.stop, loop.step)))
         stages = f", stages={loop.stages}" if loop.stages else ""
-        yield Line(f"{indent}for {_variable(loop.counter)} = {bounds}{stages} {{", number)
+        flattens = ", flattens" if loop.flattens else ""
+        yield Line(f"{indent}for {_variable(loop.counter)} = {bounds}{stages}{flattens} {{", number)
         for carried in loop.carried:
             initial = expression_text(carried.initial)
             yield Line(f"{indent}  carry {_variable(carried.variable)} = {initial}", number)

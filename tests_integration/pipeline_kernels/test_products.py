@@ -1,0 +1,50 @@
+"""Products of matrices tile by tile as kernels for sm_90, of one tile for each program and of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ferrite_ir import parse_graph
+from ferrite_scheduler import Policy, schedule
+from ferrite_triton import emit_program
+
+pytestmark = pytest.mark.slow
+
+PRODUCT = """
+graph @f(x: bf16[1024, 1024], w: bf16[1000, 1024], b: bf16[1000]) -> (y) on cuda {
+  p: f32[1024, 1000] = contract [m < 1024, n < 1000 | k < 1024] x[m, k] * w[n, k]
+  y: bf16[1024, 1000] = loop [m < 1024, n < 1000] cast.bf16(relu(add(p[m, n], cast.f32(b[n]))))
+}"""
+
+
+def program() -> Any:
+    return emit_program(schedule(parse_graph(PRODUCT), policy=Policy(tile_products=True, product_parts=1)))
+
+
+def test_a_program_of_one_tile_does_not_ask_how_many_programs_there_are(read_ptx: Callable[..., str]) -> None:
+    ptx = read_ptx(program())
+    assert "wgmma.mma_async" in ptx
+    assert "%nctaid" not in ptx
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_programs_of_several_tiles_compile(rounds: int) -> None:
+    from ferrite_runtime import Program
+    from ferrite_runtime.compilation.triton_adapter import Job, compile_job
+    from ferrite_runtime.devices.descriptors import known_devices
+    from ferrite_runtime.policies.candidates import configs
+    from ferrite_runtime.policies.tiled_contractions import shared_bytes
+
+    device = known_devices()["h200"]
+    (spec,) = Program.from_mapping(program().to_mapping()).kernels
+    first = next(
+        config for config in configs(spec, device, "max") if config.block("YBLOCK") * config.block("XBLOCK") >= 1 << 14
+    )
+    config = replace(first, blocks=tuple(sorted({**dict(first.blocks), "TBLOCK": rounds}.items())))
+    binary = compile_job(Job(spec, config, device.target))
+    assert binary.shared <= shared_bytes(spec, config)
+    assert binary.local_bytes in (None, 0)
