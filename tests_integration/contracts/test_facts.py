@@ -49,7 +49,9 @@ WRITTEN: dict[str, records.Facts] = {
     "row_column": records.KernelFacts(COMMON, REDUCTION, records.RowColumnFacts(chunk=8)),
     "contraction": records.KernelFacts(COMMON, REDUCTION, records.ContractionFacts(product=1, multiplied_rows=2)),
     "tiled_contraction": records.KernelFacts(
-        COMMON, REDUCTION, records.TiledContractionFacts(product=2, left_bytes=2, right_bytes=4)
+        COMMON,
+        REDUCTION,
+        records.TiledContractionFacts(product=2, left_bytes=2, right_bytes=4, factor_bytes=1, partial_sums=True),
     ),
     "attention": records.KernelFacts(
         COMMON, REDUCTION, records.AttentionFacts(sums=2, products=1, depth=64, factors=2, factor_bytes=2, softmax=True)

@@ -21,8 +21,8 @@ graph @f(x: bf16[1024, 1024], w: bf16[1000, 1024], b: bf16[1000]) -> (y) on cuda
 }"""
 
 
-def program() -> Any:
-    return emit_program(schedule(parse_graph(PRODUCT), policy=Policy(tile_products=True, product_parts=1)))
+def program(text: str = PRODUCT) -> Any:
+    return emit_program(schedule(parse_graph(text), policy=Policy(tile_products=True, product_parts=1)))
 
 
 def test_a_program_of_one_tile_does_not_ask_how_many_programs_there_are(read_ptx: Callable[..., str]) -> None:
@@ -48,3 +48,15 @@ def test_programs_of_several_tiles_compile(rounds: int) -> None:
     binary = compile_job(Job(spec, config, device.target))
     assert binary.shared <= shared_bytes(spec, config)
     assert binary.local_bytes in (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head"), [("f8e4m3fn", "contract"), ("f8e4m3fn", "contract fast"), ("f32", "contract fast")]
+)
+def test_products_of_other_types_compile_without_spilling(
+    dtype: str, head: str, compile_sm90: Callable[..., list[Any]]
+) -> None:
+    text = PRODUCT.replace("x: bf16", f"x: {dtype}").replace("w: bf16", f"w: {dtype}").replace("contract", head)
+    binaries = compile_sm90(program(text), most=3)
+    assert len(binaries) == 3
+    assert not any(binary.local_bytes for binary in binaries)

@@ -112,6 +112,26 @@ def test_large_products_have_persistent_programs_among_their_configs() -> None:
         assert tile_problem(kernel, config, H200) is None
 
 
+def test_blocks_of_other_factors_have_as_many_bytes() -> None:
+    def points(width: int) -> int:
+        mapping = tiles(8192, 8192, 8192, width=width).to_mapping()
+        facts = {**mapping["facts"], "factor_bytes": width}
+        kernel = spec("a", "", mapping["params"], mapping["axes"], form="tiled_contraction", facts=facts)
+        return first(kernel).block("RBLOCK")
+
+    assert [points(width) for width in (1, 2, 4)] == [128, 64, 32]
+
+
+def test_programs_that_hold_sums_twice_have_smaller_tiles() -> None:
+    mapping = tiles(8192, 8192, 8192, width=1).to_mapping()
+    facts = {**mapping["facts"], "factor_bytes": 1, "partial_sums": True}
+    kernel = KernelSpec.from_mapping(
+        spec("a", "", mapping["params"], mapping["axes"], form="tiled_contraction", facts=facts)
+    )
+    for config in configs(kernel, H200, "max"):
+        assert 2 * config.block("YBLOCK") * config.block("XBLOCK") <= 160 * 32 * config.num_warps
+
+
 def test_products_without_that_axis_have_none() -> None:
     assert not [config for config in configs(tiles(), H200, "max") if config.block("TBLOCK") > 1]
 

@@ -61,6 +61,13 @@ def test_what_reads_the_product_is_in_the_second_stage() -> None:
     assert [type(definition) for definition in second.body] == [Reduction, Loop]
 
 
+def test_parts_are_as_fast_as_the_whole() -> None:
+    text = LINEAR.format(rows=32, points=8192, columns=512).replace("bf16", "f32").replace("contract", "contract fast")
+    plan = schedule(parse_graph(text), Target(), TILES)
+    assert parts(plan) == [16]
+    assert [d.fast for kernel in plan.kernels for d in kernel.body if isinstance(d, Contract)] == [True]
+
+
 def test_parts_are_not_rounded() -> None:
     values = linear(32, 8192, 512).graph.values
     assert values["p_part"].type.dtype.name == "f32"

@@ -42,6 +42,19 @@ def test_what_reads_a_product_at_its_points_is_in_its_kernel(body: str, dtype: s
     assert kernel.stored == ("y",)
 
 
+@pytest.mark.parametrize("head", ["contract", "contract fast"])
+@pytest.mark.parametrize("dtype", ["f8e4m3fn", "f8e5m2"])
+def test_eight_bit_floats_have_tiles(dtype: str, head: str) -> None:
+    kernel = sole(product(dtype=dtype, body="mul(p[m, n], b[n])").replace("contract", head))
+    assert kernel.form == TiledContraction()
+    (contract,) = (definition for definition in kernel.body if isinstance(definition, Contract))
+    assert contract.fast == (head == "contract fast")
+
+
+def test_f32_has_tiles_where_it_may_be_rounded() -> None:
+    assert sole(product(dtype="f32").replace("contract", "contract fast")).form == TiledContraction()
+
+
 def test_policy_leaves_them_reductions() -> None:
     (kernel,) = check(product()).kernels
     assert isinstance(kernel.body[0], Reduction)
@@ -143,6 +156,12 @@ def test_what_other_kernels_read_of_a_product_is_of_its_factors_type() -> None:
     assert product.stored == ("p_rounded",)
     assert [param.name for param in reduction.params if param.access == "read"] == ["p_rounded", "b"]
     assert refusal(plan, "p_rounded", "y") == "F14"
+
+
+@pytest.mark.parametrize(("head", "dtype"), [("contract", "f8e4m3fn"), ("contract fast", "f32")])
+def test_products_of_other_types_are_never_rounded_to_them(head: str, dtype: str) -> None:
+    text = product(dtype=dtype, more="t: f32[20]    = reduce max [m < 20 | n < 5] p[m, n]").replace("contract", head)
+    assert "p_rounded" not in str(found(text.replace("-> (y)", "-> (y, t)")))
 
 
 def test_a_product_that_nobody_else_reads_is_not_rounded() -> None:

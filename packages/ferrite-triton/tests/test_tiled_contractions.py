@@ -34,7 +34,16 @@ graph @f(x: bf16[20, 9], w: bf16[18, 9], s: f32[20, 18]) -> (t) {
 
 
 @pytest.mark.parametrize("blocks", [2, 4, 16])
-@pytest.mark.parametrize("text", [PRODUCT, BATCH], ids=["a matrix", "a batch"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        PRODUCT,
+        BATCH,
+        PRODUCT.replace("bf16", "f8e4m3fn"),
+        PRODUCT.replace("bf16", "f32").replace("contract", "contract fast"),
+    ],
+    ids=["a matrix", "a batch", "of 8 bits", "of 32 bits"],
+)
 def test_each_tile_is_stored_whatever_the_number_of_tiles_of_a_program(text: str, blocks: int) -> None:
     graph, generator = parse_graph(text), random.Random(0)
     memory: dict[str, list[Any]] = {
@@ -62,6 +71,26 @@ def test_rounds_and_the_loop_inside_are_one_for_the_compiler() -> None:
     assert emit_kernel(kernel).axes[0] == {
         "name": "t", "kind": "rounds", "size": 1, "hint": 1, "block": "TBLOCK", "max_block": 64,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head", "precision"),
+    [
+        ("bf16", "contract", ""),
+        ("f32", "contract fast", ', input_precision="tf32"'),
+        ("f8e4m3fn", "contract fast", ""),
+        ("f8e5m2", "contract", ", max_num_imprecise_acc=min(128, RBLOCK)"),
+    ],
+)
+def test_tensor_cores_round_no_more_than_they_may(dtype: str, head: str, precision: str) -> None:
+    text = PRODUCT.replace("bf16", dtype).replace("contract", head)
+    (kernel,) = schedule(parse_graph(text), policy=TILES).kernels
+    spec = emit_kernel(kernel)
+    (line,) = (line for line in spec.source.splitlines() if "tl.dot" in line)
+    assert line.endswith(f", sum_1{precision})")
+    facts = spec.facts.to_mapping()
+    assert facts["factor_bytes"] == {"bf16": 2, "f32": 4}.get(dtype, 1)
+    assert facts.get("partial_sums", False) == (dtype == "f8e5m2")
 
 
 def test_what_updates_memory_takes_each_tile_once() -> None:

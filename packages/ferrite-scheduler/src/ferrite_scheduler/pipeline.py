@@ -21,6 +21,7 @@ from ferrite_scheduler.memory.destinations import loop_bodies, with_destinations
 from ferrite_scheduler.memory.host_steps import Work, plan_memory
 from ferrite_scheduler.model.annotations import ColumnReduction, PartialContract, as_reduction, unannotated
 from ferrite_scheduler.model.changes import Change, changes_between
+from ferrite_scheduler.model.contractions import HALVES
 from ferrite_scheduler.model.schedule import Conditions, Decision, Kernel, Schedule
 from ferrite_scheduler.model.target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
 from ferrite_scheduler.model.tiled_contractions import is_tiled
@@ -158,7 +159,7 @@ def _with_narrow_products(graph: Graph, plan: _Plan, setting: _Setting) -> tuple
             continue
         stored = stored_names(cluster, plan.dependences)
         definitions = (plan.dependences.nodes[number].definition for number in cluster.members)
-        products = [d.result.name for d in definitions if _is_whole_product(d, setting.policy)]
+        products = [d.result.name for d in definitions if _is_rounded(d, setting.policy)]
         inside |= dict.fromkeys(stored.intersection(products), frozenset(cluster.made))
     if not inside:
         return graph, plan, ()
@@ -167,10 +168,11 @@ def _with_narrow_products(graph: Graph, plan: _Plan, setting: _Setting) -> tuple
     return narrow, _clustered(narrow, setting), changes
 
 
-def _is_whole_product(definition: Definition, policy: Policy) -> TypeGuard[Contract]:
-    """Returns whether a definition is a product of tiles, and not a part of its sums."""
-    is_part = isinstance(definition, PartialContract)
-    return isinstance(definition, Contract) and is_tiled(definition, policy) and not is_part
+def _is_rounded(definition: Definition, policy: Policy) -> TypeGuard[Contract]:
+    """Returns whether a definition is a product of tiles of half types, and not a part of its sums."""
+    if not isinstance(definition, Contract) or isinstance(definition, PartialContract):
+        return False
+    return definition.left.dtype in HALVES and is_tiled(definition, policy)
 
 
 def _with_versions(graph: Graph, plan: _Plan, setting: _Setting) -> tuple[_Plan, list[tuple[SinglePass, _Plan]]]:

@@ -214,6 +214,10 @@ class Contract:
     """Matrix-multiply-like: at each point of ``dims`` the sum over ``reduction_dims`` of ``left * right``.
 
     The sum is carried in f32 or wider.
+
+    Attributes:
+        fast: whether tensor cores may do so as fast as they can: round factors of f32 to TF32, and carry sums of 8-bit
+            floats with the fewer digits that they keep.
     """
 
     result: Value
@@ -222,6 +226,7 @@ class Contract:
     left: Scalar
     right: Scalar
     origins: Origins = field(default=(), compare=False)
+    fast: bool = False
 
     @property
     def results(self) -> tuple[Value, ...]:

@@ -186,12 +186,13 @@ class DefinitionReader(ValueReader):
 
     def read_contract(self, results: Results) -> Contract:
         """Returns the rest of a contract."""
+        fast = self.words.accept("fast")
         dims, reduced = self._read_domain()
         scope = self.scope((*dims, *reduced))
         read_bindings(self.words, scope)
         left = read_scalar(self.words, scope)
         self.words.expect("*")
-        return Contract(self._single(results), dims, reduced, left, read_scalar(self.words, scope))
+        return Contract(self._single(results), dims, reduced, left, read_scalar(self.words, scope), fast=fast)
 
     def read_attend(self, results: Results) -> Attend:
         """Returns the rest of an attention."""

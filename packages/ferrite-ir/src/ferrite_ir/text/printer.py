@@ -301,9 +301,8 @@ def _update(update: Update, values: Mapping[str, Value]) -> str:
 
 
 def _contract(contract: Contract, values: Mapping[str, Value]) -> str:
-    return _body(
-        f"contract {_domain(contract.dims, contract.reduction_dims)}", (contract.left, contract.right), "{1} * {2}"
-    )
+    head = f"contract {'fast ' if contract.fast else ''}{_domain(contract.dims, contract.reduction_dims)}"
+    return _body(head, (contract.left, contract.right), "{1} * {2}")
 
 
 def _attend(attend: Attend, values: Mapping[str, Value]) -> str:

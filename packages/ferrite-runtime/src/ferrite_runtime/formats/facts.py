@@ -146,11 +146,16 @@ class TiledContractionFacts(ReductionFacts):
             less than 16; stages are software-pipelined.
         left_bytes, right_bytes: bytes that a point of a block of the left factors, and of the right ones, is loaded
             with.
+        factor_bytes: bytes of an element of what is multiplied.
+        partial_sums: whether sums of tensor cores are added to others in f32 from time to time, so that a program holds
+            both.
     """
 
     product: int = 1
     left_bytes: int = 2
     right_bytes: int = 2
+    factor_bytes: int = 2
+    partial_sums: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,8 @@ class Tile:
     share: float
 
 
+HALF = 2
+"""Bytes of the factors that `TILES` and the rates of devices are of; others have blocks of as many bytes."""
 TILES = (
     Tile(128, 256, 64, 8, 3, 1.00),
     Tile(128, 256, 64, 16, 3, 0.99),
@@ -109,7 +111,8 @@ def _persistent(shape: Shape, config: Config) -> Config | None:
 
 def _block(shape: Shape, axis: Axis, tile: Tile) -> int:
     """Returns the block of an axis in a tile, see `factor_block`."""
-    return factor_block(axis, shape.sizes[axis.name], {"y": tile.y, "x": tile.x, "r": tile.r}.get(axis.name, 1))
+    points = tile.r * HALF // facts_as(shape.spec.facts, TiledContractionFacts).factor_bytes
+    return factor_block(axis, shape.sizes[axis.name], {"y": tile.y, "x": tile.x, "r": points}.get(axis.name, 1))
 
 
 def tile_problem(spec: KernelSpec, config: Config, device: DeviceFacts) -> str | None:
@@ -124,7 +127,8 @@ def tile_problem(spec: KernelSpec, config: Config, device: DeviceFacts) -> str |
 
 def accumulated(spec: KernelSpec, config: Config, device: DeviceFacts) -> int:
     """Returns how many sums a thread holds: its part of a tile of each product."""
-    tile = config.block("YBLOCK") * config.block("XBLOCK") * facts_as(spec.facts, TiledContractionFacts).product
+    facts = facts_as(spec.facts, TiledContractionFacts)
+    tile = config.block("YBLOCK") * config.block("XBLOCK") * (facts.product + facts.partial_sums)
     return -(-tile // (config.num_warps * device.target.warp_size))
 
 
@@ -148,7 +152,8 @@ def _seconds(shape: Shape, config: Config, tile: Tile) -> float:
     facts = facts_as(shape.spec.facts, TiledContractionFacts)
     tiles = _tiles(shape, config)
     rounds = -(-tiles // shape.device.multiprocessors)
-    products = 2.0 * shape.reduction * facts.product / (shape.device.tensor_operations * tile.share)
+    rate = shape.device.tensor_operations * tile.share * HALF / facts.factor_bytes
+    products = 2.0 * shape.reduction * facts.product / rate
     epilogue = facts.flops / max(1, facts.numel) * PRODUCTS.epilogue_seconds
     epilogue *= 1 + PRODUCTS.idle_warps / config.num_warps
     computed = rounds * tile.y * tile.x * (products + epilogue)

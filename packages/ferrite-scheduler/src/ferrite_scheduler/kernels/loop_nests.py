@@ -385,7 +385,9 @@ def _rewrite(node: Node, member: Member, layout: Layout, move: Mover) -> Compute
             return replace(definition, dims=dims, along=reduction_dims[-1], body=move(definition.body))
         case Contract():
             left, right = move(definition.left), move(definition.right)
-            return Contract(definition.result, grid_dims, reduction_dims, left, right, definition.origins)
+            return Contract(
+                definition.result, grid_dims, reduction_dims, left, right, definition.origins, definition.fast
+            )
         case Attend():
             return _over_axes(definition.with_bodies(tuple(map(move, definition.bodies))), layout)
         case Update():

@@ -151,8 +151,8 @@ def plain(definition: Definition) -> Definition:
             return as_reduction(definition)
         case LookBackScan():
             return as_scan(definition)
-        case PartialContract(result, dims, reduction_dims, left, right, origins):
-            return Contract(result, dims, reduction_dims, left, right, origins)
+        case PartialContract(result, dims, reduction_dims, left, right, origins, fast):
+            return Contract(result, dims, reduction_dims, left, right, origins, fast)
         case RowResult():
             return Loop(definition.results, definition.dims, definition.bodies, definition.origins)
         case SortedScatter(result, target, mode, dims, indices, body, condition, origins):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ferrite_ir.language.dtypes import BF16, F16, F32, I8, U8
+from ferrite_ir.language.dtypes import BF16, F8E4M3FN, F8E5M2, F16, F32, I8, U8
 from ferrite_ir.language.graph import Computed, Contract, Definition, Reduction
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import Scalar, apply, cast
@@ -25,6 +25,8 @@ HALVES = (BF16, F16)
 """Types that tensor cores multiply exactly and add in f32."""
 FACTORS = (*HALVES, F32)
 """Types that products of few rows have kernels for."""
+EIGHT_BIT_FLOATS = (F8E4M3FN, F8E5M2)
+"""Types that tensor cores multiply, too, whatever the number of rows."""
 CODES = (I8, U8)
 """Types of weights that a half type, and f32, holds exactly."""
 PARTS = 3
@@ -112,7 +114,7 @@ def fits_axes(body: Iterable[Computed], axes: Iterable[Axis]) -> bool:
     if not contracts:
         return True
     return named.keys() - {"z"} == {"y", "x", "r"} and all(
-        contract.left.dtype in FACTORS
+        contract.left.dtype in (*FACTORS, *EIGHT_BIT_FLOATS)
         and named["x"].isdisjoint(contract.left.dims)
         and named["y"].isdisjoint(contract.right.dims)
         for contract in contracts

@@ -16,15 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ferrite_ir.language.dtypes import BF16, F16
+from ferrite_ir.language.dtypes import F32
 from ferrite_ir.language.graph import Contract, Graph
 from ferrite_ir.language.index import Dim
 
-from .contractions import as_reduction, is_narrow
+from .contractions import EIGHT_BIT_FLOATS, HALVES, as_reduction, is_narrow
 from .target import Policy
 
-FACTORS = (BF16, F16)
-"""Types that tiles are multiplied in."""
+FACTORS = (*HALVES, *EIGHT_BIT_FLOATS)
+"""Types that tiles are multiplied in; f32 is one where it may be rounded (`Contract.fast`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ def roles_of(contract: Contract) -> Roles:
 
 def fits_tiles(contract: Contract) -> bool:
     """Returns whether a contraction is of types that tiles are multiplied in, with rows and columns of its own."""
-    roles = roles_of(contract)
+    roles, dtype = roles_of(contract), contract.left.dtype
     return (
-        contract.left.dtype in FACTORS
+        (dtype in FACTORS or (dtype is F32 and contract.fast))
         and _has_several(roles.rows)
         and _has_several(roles.columns)
         and not _has_several(roles.others)

@@ -29,6 +29,8 @@ TILES = ((128, 256, 1.0), (128, 128, 0.9), (64, 128, 0.72), (64, 64, 0.5), (32, 
 what the runtime's table of configs has, in short."""
 CACHE_RATE = 2.0
 """Times the bandwidth of memory with which strips that several tiles read come from the cache. Set."""
+HALF = 2
+"""Bytes of the factors that the rate of a device is of; tensor cores take as many bytes of others."""
 SUM_BYTES = 4
 """Of an element of a part: sums are f32."""
 
@@ -60,7 +62,7 @@ def _staged(
     places = dict(zip(reduced, delinearize(part.index * length + point.index, extents), strict=True))
     left, right = (substitute_dims(side, places) for side in (definition.left, definition.right))
     partial = partial_value(result, "part", (parts, *result.type.shape), types)
-    yield PartialContract(partial, (part, *dims), (point,), left, right, definition.origins)
+    yield PartialContract(partial, (part, *dims), (point,), left, right, definition.origins, definition.fast)
     sums = load(partial.name, [dim.index for dim in (part, *dims)], partial.type.dtype)
     yield Reduction((result,), "sum", dims, (part,), (sums,), definition.origins)
 
@@ -106,7 +108,8 @@ def _seconds(contract: Contract, parts: int, target: Target) -> float:
         programs = tiles * parts
         rounds = -(-programs // target.processors)
         operations = 2.0 * tiles * tile_rows * tile_columns * points
-        multiplied = operations / (target.tensor_operations * target.processors * share)
+        rate = target.tensor_operations * target.processors * share * HALF / contract.left.dtype.bytes
+        multiplied = operations / rate
         strips = tiles * points * (tile_rows * left + tile_columns * right)
         moved = max(factors, strips / CACHE_RATE) / target.bandwidth
         multiplied *= rounds * target.processors / programs

@@ -16,7 +16,7 @@ import ferrite_runtime
 from ferrite_runtime import triton_version
 from ferrite_runtime.process.environment_variables import read_settings
 from ferrite_runtime.tuning.pins import load_pins
-from ferrite_torch.devices.facts import convolution_precision, device_facts, fills_memory
+from ferrite_torch.devices.facts import convolution_precision, device_facts, fills_memory, product_precision
 from ferrite_torch.diagnostics.log_choice import shows_compilation
 from ferrite_torch.errors import OptionError
 from ferrite_torch.options import Options
@@ -97,4 +97,5 @@ def compile_facts(device: str, options: Options) -> list[Any]:
         fills_memory(),
         torch.backends.cudnn.enabled,  # these two decide on layouts
         convolution_precision(),
+        product_precision(),
     ]

@@ -27,6 +27,14 @@ def convolution_precision() -> str:
     return str(cudnn.conv.fp32_precision)
 
 
+def product_precision() -> str:
+    """Returns what the library's products of float32 compute in on a GPU: ``tf32``, ``ieee``, or ``none`` for no wish.
+
+    The older name ``torch.get_float32_matmul_precision`` says so too, and raises where the newer one was set.
+    """
+    return str(torch.backends.cuda.matmul.fp32_precision)
+
+
 def fills_memory() -> bool:
     """Returns whether eager mode fills memory that has no contents yet, so that nothing depends on what it held."""
     deterministic: Any = torch.utils.deterministic  # has a property, which type checkers do not see

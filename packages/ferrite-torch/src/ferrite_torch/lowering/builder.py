@@ -199,7 +199,13 @@ class Builder:
         return tuple(map(whole_tensor, results))
 
     def contract(
-        self, shape: Shape, points: Size, left: Callable[[Point], Scalar], right: Callable[[Point], Scalar]
+        self,
+        shape: Shape,
+        points: Size,
+        left: Callable[[Point], Scalar],
+        right: Callable[[Point], Scalar],
+        *,
+        fast: bool = False,
     ) -> Tensor:
         """Returns the product of matrices ``left[…, m, k]`` and ``right[…, k, n]`` in the type that it is carried in.
 
@@ -208,12 +214,13 @@ class Builder:
             points: terms of each sum, at least one.
             left: the element of the left matrix at a point, in the type that it is multiplied in.
             right: the same of the right one.
+            fast: whether tensor cores may round more than the types say (`Contract.fast`).
         """
         dims, reduced = grid_dims(shape), reduction_dims((points,))
         *batch, row, column, position = (dim.index for dim in (*dims, *reduced))
         first, second = left((*batch, row, position)), right((*batch, position, column))
         value = self._value(first.dtype.compute, shape, None)
-        self.definitions.append(Contract(value, dims, reduced, first, second, self._origins))
+        self.definitions.append(Contract(value, dims, reduced, first, second, self._origins, fast))
         return whole_tensor(value)
 
     def scan(

@@ -143,7 +143,13 @@ def form_facts(flat: FlatKernel, threads: int) -> FormFacts | None:
             return ContractionFacts(multiplied_rows=next(hint(axis.size) for axis in space.axes if axis.name == "y"))
         case TiledContraction():
             left, right = factor_bytes(flat)
-            return TiledContractionFacts(product=count_products(flat), left_bytes=left, right_bytes=right)
+            return TiledContractionFacts(
+                product=count_products(flat),
+                left_bytes=left,
+                right_bytes=right,
+                factor_bytes=widest_factor(flat),
+                partial_sums=has_partial_sums(flat),
+            )
         case Attention():
             return attention_facts(flat)
         case RegisterNorm():
@@ -172,6 +178,17 @@ def attention_facts(flat: FlatKernel) -> AttentionFacts:
 def count_products(flat: FlatKernel) -> int:
     """Returns how many products of matrices a kernel computes."""
     return sum(isinstance(definition, Contract) for definition in flat.definitions)
+
+
+def widest_factor(flat: FlatKernel) -> int:
+    """Returns the bytes of an element of what a kernel multiplies."""
+    return max(definition.left.dtype.bytes for definition in flat.definitions if isinstance(definition, Contract))
+
+
+def has_partial_sums(flat: FlatKernel) -> bool:
+    """Returns whether sums of tensor cores are added to others in f32, as those of 8-bit floats that are not fast."""
+    products = [definition for definition in flat.definitions if isinstance(definition, Contract)]
+    return any(product.left.dtype.bytes == 1 and not product.fast for product in products)
 
 
 def factor_bytes(flat: FlatKernel) -> tuple[int, int]:

@@ -74,6 +74,8 @@ class TiledContractionFacts:
     product: int
     left_bytes: int
     right_bytes: int
+    factor_bytes: int
+    partial_sums: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,8 +146,8 @@ class TiledContractions:
         builder.forget_inside(R)  # along the other axis of a tile the same positions are other values
         self._right.set_positions(reduction, counter)
         rights = [self._right.tile(contraction.right) for contraction in contractions]
-        for total, left, right in zip(totals, lefts, rights, strict=True):
-            builder.follow(total, Dot(left, right, total.expression))
+        for contraction, total, left, right in zip(contractions, totals, lefts, rights, strict=True):
+            builder.follow(total, Dot(left, right, total.expression, contraction.fast))
         builder.close_loop(counter, bounds)
         return [Tile(total.expression, RESULT_AXES, F32) for total in totals]
 

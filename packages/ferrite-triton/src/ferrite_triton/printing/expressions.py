@@ -47,6 +47,8 @@ REFLECTED = frozenset(("add", "sub", "mul", "div_fast"))
 """Operations whose left operand may be a bare number; comparisons and shifts of one are not everywhere."""
 
 
+SUMMED_POINTS = 128
+"""Products of 8-bit floats that tensor cores of Hopper add up with 14 bits, before their sum is added to one of f32."""
 OF_POSITIONS = frozenset(("lesser", "greater"))
 """Functions of positions, which have 32 bits at least: a bare number, which Triton makes as wide, changes nothing."""
 
@@ -204,10 +206,13 @@ def _gather(part: Gather, operands: Sequence[Printed], _: Hold) -> Made:
     return f"tl.gather({operands[0].text}, {operands[1].text}, {part.axis})"
 
 
-def _dot(_: Dot, operands: Sequence[Printed], __: Hold) -> Made:
-    # By default Triton rounds factors of f32 to TF32.
-    exact = ', input_precision="ieee"' if operands[0].type.dtype is F32 else ""
-    return f"tl.dot({', '.join(operand.text for operand in operands)}{exact})"
+def _dot(part: Dot, operands: Sequence[Printed], __: Hold) -> Made:
+    left, precision = operands[0].type, ""
+    if left.dtype is F32:
+        precision = f', input_precision="{"tf32" if part.fast else "ieee"}"'
+    elif left.dtype.bytes == 1 and not part.fast:
+        precision = f", max_num_imprecise_acc=min({SUMMED_POINTS}, {left.shape[1]})"
+    return f"tl.dot({', '.join(operand.text for operand in operands)}{precision})"
 
 
 def _call(part: Call, operands: Sequence[Printed], _: Hold) -> Made:

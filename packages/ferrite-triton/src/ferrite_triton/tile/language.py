@@ -221,12 +221,17 @@ class Hint(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Dot(Expression):
-    """The product of two matrices, added to a third."""
+    """The product of two matrices, added to a third.
+
+    A ``fast`` one may round factors of f32 to TF32, and carry sums of 8-bit floats with the digits that tensor cores
+    keep.
+    """
 
     WORD: ClassVar[str] = "dot"
     left: Expression
     right: Expression
     accumulator: Expression
+    fast: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,12 @@ reads its result, and with what makes the weights of fewer bits.
 
 from __future__ import annotations
 
-import torch
-
 from ferrite_ir.language.dtypes import BF16, F16, F32
 from ferrite_ir.language.graph import Extern, Loop
 from ferrite_ir.language.scalar import postorder
 from ferrite_ir.language.sizes import hint
 from ferrite_scheduler.model.contractions import MULTIPLIED_ROWS
+from ferrite_torch.devices.facts import product_precision
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.thresholds import PRODUCTS
@@ -37,7 +36,7 @@ def sums_of_few_rows(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
         return None
     if left.dtype is F32:
         # Where people let tensor cores round, the library is as fast.
-        is_ours = torch.get_float32_matmul_precision() == "highest" and 1 <= m <= b.choices.wide_product_rows
+        is_ours = product_precision() != "tf32" and 1 <= m <= b.choices.wide_product_rows
         if not is_ours or not (m <= MULTIPLIED_ROWS or _is_made_of_fewer_bits(b, right) or _lies_in_rows(b, left)):
             return None
         return b.contract((m, n), k, left.at, right.at)
