@@ -32,6 +32,9 @@ from ferrite_ir.language.scalar import Scalar, cast, load, postorder, replace_lo
 from ferrite_ir.language.sizes import hint
 from ferrite_ir.passes import Dce, Inline
 from ferrite_ir.passes.rewriting import map_scalars
+from ferrite_scheduler.model.contractions import EIGHT_BIT_FLOATS
+
+from .scaled_calls import Scaled, scaled_call, scaled_product
 
 PRODUCTS = {2: ("aten.mm.default", "aten.addmm.default"), 3: ("aten.bmm.default", "")}
 """By the number of dims of the result: the call, and that which adds a vector to each row."""
@@ -42,7 +45,7 @@ class _Bias:
     """A vector that the only reader of a product adds to each of its rows: where it does, and the vector's name."""
 
     reader: int
-    addition: Scalar
+    outer: Scalar
     product: Scalar
     name: str
 
@@ -52,15 +55,15 @@ def as_extern_calls(graph: Graph, names: Collection[str]) -> Graph:
 
     Contractions that no call computes stay as they are.
     """
-    biases = {name: _bias_of(graph, name) for name in names}
+    folded = {name: _folded_of(graph, name) for name in names}
     changed: list[Definition] = []
-    without = {bias.reader: bias for bias in biases.values() if bias is not None}
+    without = {fold.reader: fold for fold in folded.values() if fold is not None}
     for position, definition in enumerate(graph.definitions):
         if isinstance(definition, Contract) and definition.result.name in names and len(definition.dims) in PRODUCTS:
-            changed += _called(definition, graph, biases[definition.result.name])
+            changed += _called(definition, graph, folded[definition.result.name])
         elif position in without and isinstance(definition, Loop):
-            bias = without[position]
-            bodies = tuple(rewrite(b, lambda leaf: leaf, {bias.addition: bias.product}) for b in definition.bodies)
+            fold = without[position]
+            bodies = tuple(rewrite(b, lambda leaf: leaf, {fold.outer: fold.product}) for b in definition.bodies)
             changed.append(replace(definition, bodies=bodies))
         else:
             changed.append(definition)
@@ -99,13 +102,28 @@ def _is_copy(loop: Loop, graph: Graph, called: Collection[str]) -> bool:
     return first is loop and is_whole and made.type == graph.values[body.source].type
 
 
-def _called(contract: Contract, graph: Graph, bias: _Bias | None) -> list[Definition]:
+def _folded_of(graph: Graph, name: str) -> _Bias | Scaled | None:
+    """Returns what the only reader of a product does to it that its call does, too."""
+    definition = graph.definer[name]
+    is_narrow = isinstance(definition, Contract) and definition.left.dtype in EIGHT_BIT_FLOATS
+    return scaled_product(graph, name) if is_narrow else _bias_of(graph, name)
+
+
+def _called(contract: Contract, graph: Graph, folded: _Bias | Scaled | None) -> list[Definition]:
     """Returns the call for a contraction, what it needs before it, and its result under the contraction's name."""
     *batch, row, column = contract.dims
     (point,) = contract.reduction_dims
     made, dtype = contract.result, contract.left.dtype
     before: list[Definition] = []
     left = _operand(contract.left, (*batch, row, point), f"{made.name}_left", graph, before)
+    if dtype in EIGHT_BIT_FLOATS:
+        if not isinstance(folded, Scaled):
+            return [contract]
+        # The library takes columns that lie next to each other.
+        columns = _operand(contract.right, (column, point), f"{made.name}_right", graph, before)
+        turned = replace(columns, shape=columns.shape[::-1], strides=columns.strides[::-1])
+        return [*before, *scaled_call(contract, graph, folded, left, turned)]
+    bias = folded if isinstance(folded, _Bias) else None
     right = _operand(contract.right, (*batch, point, column), f"{made.name}_right", graph, before)
     plain, added = PRODUCTS[len(contract.dims)]
     kind = TensorType(dtype, made.type.shape, row_major(made.type.shape), made.type.device)

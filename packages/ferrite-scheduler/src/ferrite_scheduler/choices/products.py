@@ -81,7 +81,10 @@ def choose_products(
 
 def _decide(part: Graph, oracle: CostOracle, target: Target, policy: Policy) -> Choice:
     products = [d.result.name for d in part.definitions if isinstance(d, Contract)]
-    ways = ((LIBRARY, as_extern_calls(part, products)), (OWN, part))
+    called = as_extern_calls(part, products)
+    if any(isinstance(definition, Contract) for definition in called.definitions):
+        return Choice((), (), OWN, "no call computes it")
+    ways = ((LIBRARY, called), (OWN, part))
     costs: list[tuple[str, Cost]] = [(name, oracle.cost(schedule(way, target, policy))) for name, way in ways]
     library, own = (cost.seconds for _, cost in costs)
     is_cheaper = own < policy.library_gain * library if math.isfinite(library) else math.isfinite(own)
