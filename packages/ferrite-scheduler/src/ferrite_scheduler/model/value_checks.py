@@ -6,12 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-_Record = TypeVar("_Record", bound="DataclassInstance")
+_Record = TypeVar("_Record")
 
 # What numbers have to be beyond not negative. Fields that something is divided by, or that a loop counts on, are one at
 # least.
@@ -59,7 +56,7 @@ def from_mapping(cls: type[_Record], values: Mapping[str, Any], word: str) -> _R
     """
     if not isinstance(values, Mapping):
         raise ValueError(f"{word}s are {values!r}; they are a mapping of names to values")  # noqa: TRY004
-    known = [item.name for item in fields(cls)]
+    known = [item.name for item in fields(cls)]  # type: ignore[arg-type]  # a dataclass
     for name in values:
         if name not in known:
             like = get_close_matches(str(name), known, n=1)
@@ -68,7 +65,7 @@ def from_mapping(cls: type[_Record], values: Mapping[str, Any], word: str) -> _R
     return cls(**values)
 
 
-def check_values(record: DataclassInstance, word: str) -> None:
+def check_values(record: Any, word: str) -> None:
     """Raises `ValueError`, naming the field, where one has a value that it cannot have."""
     for item in fields(record):
         value = getattr(record, item.name)
