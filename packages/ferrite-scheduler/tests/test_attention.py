@@ -194,7 +194,7 @@ def test_what_combines_the_parts_is_one_kernel_with_what_reads_it() -> None:
     graph = decoding().replace("-> (o)", "-> (y)").replace(
         "}", "  y: bf16[2, 1, 4, 6] = loop [b < 2, i < 1, h < 4, e < 6] cast.bf16(o[b, h, i, e])\n    }"
     )  # fmt: skip
-    assert [kernel.stored for kernel in check(graph, policy=SPLIT).kernels] == [("o_part", "o_log_part"), ("y",)]
+    assert [kernel.stored for kernel in check(graph, policy=SPLIT).kernels] == [("o_part", "o_log"), ("y",)]
 
 
 def test_rows_that_are_masked_in_all_parts_give_nothing() -> None:

@@ -57,12 +57,12 @@ def _rewritten(attend: Attend, types: dict[str, TensorType], target: Target, pol
     if parts > 1:
         blocks = _blocks_of_part(packed, part)
         packed, points = replace(packed, dims=(part, *packed.dims), blocks=blocks), (part.index, *points)
+    result, *of_rows = attend.results
     shape = [dim.size for dim in packed.dims]
-    kept = list(attend.results)
-    if parts > 1 and len(kept) == 1:  # the logarithm is what parts are combined by
-        kept.append(new_value(f"{kept[0].name}_log", TensorType(F32, ()), types))
-    values = [partial_value(kept[0], "part", shape, types)]
-    values += [partial_value(value, "part", shape[:-1], types) for value in kept[1:]]
+    values = [partial_value(result, "part", shape, types)]
+    values += [partial_value(value, "part", shape[:-1], types) for value in of_rows]
+    if parts > 1 and not of_rows:  # what parts are combined by
+        values.append(partial_value(result, "log", shape[:-1], types))
     yield replace(packed, results=tuple(values))
     reads = [load(values[0].name, points, F32), *(load(value.name, points[:-1], F32) for value in values[1:])]
     yield from _combined(attend, part, reads, types) if parts > 1 else _read(attend, reads)
