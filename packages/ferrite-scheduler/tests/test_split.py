@@ -143,6 +143,13 @@ def test_a_row_that_takes_long_to_compute_is_split(cost, kernels):
     assert len(schedule(parse_graph(text), Target(lane_operations=2e10), Policy()).kernels) == kernels
 
 
+@pytest.mark.parametrize(("access", "kernels"), [(2, 1), (200, 2)])
+def test_what_is_read_costs_instructions(access, kernels):
+    text = "graph @f(x: f32[16, 8192]) -> (s) {\n  s: f32[16] = reduce sum [g < 16 | r < 8192] x[g, r]\n}"
+    policy = Policy(access_operations=access)
+    assert len(schedule(parse_graph(text), Target(lane_operations=2e10), policy).kernels) == kernels
+
+
 def test_loops_that_wait_for_few_rows_count_as_work_of_these():
     text = """graph @f(x: f32[16, 8192]) -> (y) {
       s: f32[16]       = reduce sum [g < 16 | r < 8192] x[g, r]

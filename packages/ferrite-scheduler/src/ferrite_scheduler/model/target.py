@@ -110,6 +110,8 @@ class Policy:
             which it is split. Set.
         stages_gain: how many times faster a reduction or scan in stages must be than in one kernel, by bytes and
             ``Target.launch_seconds``. Set.
+        access_operations: instructions counted there for each element that is read: its address, and what widens it.
+            Set.
         column_block: neighbouring columns that one program of a reduction or scan along columns takes together. Set: a
             line of memory of 16-bit elements.
         narrow_column_block: the same where even so few programs leave multiprocessors without one. Set: each then has
@@ -313,6 +315,7 @@ class Policy:
     split_chunk: int = 64
     split_symbolic_chunk: int = 4
     stages_gain: float = 1.25
+    access_operations: int = 2
     column_block: int = 64
     narrow_column_block: int = 16
     merged_states: int = 4096

@@ -49,8 +49,6 @@ from .look_back import look_back_scan, looks_back
 from .merged_partials import combines_parts_of, merge_parts, readers_of_states
 from .row_partials import Rows, find_row_partials
 
-ACCESS_OPERATIONS = 2
-"""Instructions for each element that is read: its address, and what makes it wider."""
 VECTOR = 8
 """Elements that parts of memory that lies in one piece are multiples of: 16 bytes of the narrowest floats."""
 
@@ -184,7 +182,7 @@ def _split_by_rows(
     first, second = split(reduction, Plan(rows.count, rows.length, exact=True), types)
     made = types | {result.name: result.type for result in first.results}
     node = make_node(0, second, made, {})
-    parts = _parts(_work(node), node, target, policy, is_image=False)
+    parts = _parts(_work(node, policy), node, target, policy, is_image=False)
     if parts < 2:
         return first, second
     return first, *split(second, _even_plan(parts, (rows.count,), policy), made)
@@ -232,10 +230,10 @@ def _plans(
         length = _length(node, policy)
         if length < policy.split_minimum:
             continue
-        work = _work(node, length / max(1, hinted(node.reduction)))
+        work = _work(node, policy, length / max(1, hinted(node.reduction)))
         if not is_outer(node):
             for loop in _following(definition, graph.definitions[position + 1 :][: policy.chunk_search]):
-                work += replace(_work(make_node(0, loop, types, {})), loops=1)
+                work += replace(_work(make_node(0, loop, types, {}), policy), loops=1)
         domain = _domain(definition)
         if domain not in heaviest or work.read > heaviest[domain][0].read:
             heaviest[domain] = (work, node)
@@ -254,7 +252,7 @@ def _plans(
     return plans
 
 
-def _work(node: Node, times: float = 1.0) -> Work:
+def _work(node: Node, policy: Policy, times: float = 1.0) -> Work:
     """Returns what a definition moves and computes, of an axis that is taken for so many times its points."""
     # A reduction that loads little still computes something at each point.
     points = hinted(node.points) * times
@@ -262,7 +260,7 @@ def _work(node: Node, times: float = 1.0) -> Work:
     steps = sum(OPS[each.op].cost for each in postorder(bodies_of(node.definition)) if each.op in OPS)
     results = (result.type.dtype.bytes for result in node.definition.results if result is not None)
     written = 0 if node.reduction_dims else points * sum(results)
-    return Work(read, written, points * (steps + ACCESS_OPERATIONS * len(node.loads)))
+    return Work(read, written, points * (steps + policy.access_operations * len(node.loads)))
 
 
 def _following(reduction: Reduction, later: Sequence[Definition]) -> Iterator[Loop]:
