@@ -15,14 +15,25 @@ from torch.autograd import forward_ad
 def leaving_transforms() -> Iterator[None]:
     """Leaves transforms of ``torch.func`` that an error has found entered, as graphs enter them by nodes of their own.
 
-    Dynamo finds them otherwise when it checks its guards, and says that torch is broken. The stack is private.
+    Dynamo finds them otherwise when it checks its guards, and says that torch is broken. The stack is private; what
+    takes all from it that is above a depth takes twice as many in torch 2.11.
     """
-    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+    stack = torch._C._functorch
+    depth = stack.get_dynamic_layer_stack_depth()
     try:
         yield
     except BaseException:
-        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        while stack.get_dynamic_layer_stack_depth() > depth:
+            _LEAVE[str(stack.peek_interpreter_stack().key()).rpartition(".")[2]]()
         raise
+
+
+_LEAVE: dict[str, Callable[[], Any]] = {
+    "Vmap": torch._C._functorch._vmap_decrement_nesting,
+    "Grad": torch._C._functorch._grad_decrement_nesting,
+    "Jvp": torch._C._functorch._jvp_decrement_nesting,
+    "Functionalize": torch._C._functorch._func_decrement_nesting,
+}
 
 
 def carry_tangents(values: Iterable[Any]) -> bool:
