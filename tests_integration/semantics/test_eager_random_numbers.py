@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+import ferrite_runtime
+import ferrite_torch
 from against_eager import devices, own_only
-from ferrite_torch import compiled_programs
 
 pytestmark = own_only("no other backend has the option")
 
@@ -98,10 +100,21 @@ def test_checkpoints_draw_as_in_eager_mode(name: str, device: str) -> None:
     compare(lambda x: checkpoint(CHECKPOINTED[name], x, use_reentrant=False) + torch.rand_like(x), x)
 
 
+def test_bundles_draw_as_in_eager_mode(tmp_path: Path) -> None:
+    def program(x: Tensor) -> Tensor:
+        return F.dropout(x, 0.5) + torch.rand_like(x)
+
+    x = torch.rand(4, 8)
+    options = ferrite_torch.Options(fallback_random=True)
+    ferrite_torch.export(program, (x,), targets=("cpu",), options=options).save(tmp_path / "program.ferrite")
+    loaded = ferrite_runtime.load(tmp_path / "program.ferrite")
+    torch.testing.assert_close(drawn(loaded, x), drawn(program, x), rtol=0, atol=0)
+
+
 def test_without_the_option_kernels_draw() -> None:
     x = torch.rand(4, 8)
     for asked, calls in ((False, []), (True, ["aten.native_dropout.default"])):
         torch._dynamo.reset()
         torch.compile(lambda x: F.dropout(x, 0.5) + 1, backend="ferrite", options={"fallback_random": asked})(x)
-        steps = compiled_programs()[-1]["steps"]
+        steps = ferrite_torch.compiled_programs()[-1]["steps"]
         assert [step["target"] for step in steps if step["do"] == "extern" and "seed" not in step["target"]] == calls

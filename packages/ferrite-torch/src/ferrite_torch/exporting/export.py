@@ -97,7 +97,8 @@ def export(  # noqa: PLR0913  # each says something of its own about the bundle
         tune: which configs of a kernel to compile: ``none`` and ``default`` for the one that runs untuned, where a
             person wrote it ``default`` for all that are stated, ``max`` for all that can be tuned without Triton.
         name: name of the bundle, for logs.
-        options: options of the compiler: ``policy``, ``align_matmuls`` and ``check_indices`` are heeded.
+        options: options of the compiler: ``policy``, ``align_matmuls``, ``check_indices`` and ``fallback_random`` are
+            heeded.
 
     Raises:
         OptionError: a target is unknown.
