@@ -237,6 +237,28 @@ def source_folders() -> list[Path]:
     return sorted({path.parent for path in modules})
 
 
+LONG = {
+    "ferrite_runtime/fmath/tables.py": "numbers",
+    "ferrite_runtime/fmath/segmented_reductions.py:reduce_segments": "a kernel of 22 parameters, each with a line",
+}
+"""What is longer than others, and why that is no harm."""
+
+
+def test_a_module_and_a_function_are_read_at_once():
+    """Modules have 500 lines at most, functions 60, their docstrings included."""
+    found = set()
+    for folder in ROOT.glob("packages/*/src"):
+        for path in folder.rglob("*.py"):
+            name, text = path.relative_to(folder).as_posix(), text_of(path)
+            if text.count("\n") > 500:
+                found.add(name)
+            for node in ast.walk(ast.parse(text)):
+                is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+                if is_function and node.end_lineno - node.lineno >= 60:
+                    found.add(f"{name}:{node.name}")
+    assert found == LONG.keys()
+
+
 def test_a_folder_holds_two_dozen_modules_at_most():
     counts = {folder.relative_to(ROOT): len(list(folder.glob("*.py"))) for folder in source_folders()}
     assert not {folder: count for folder, count in counts.items() if count > 24}

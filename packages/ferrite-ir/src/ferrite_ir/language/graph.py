@@ -8,7 +8,7 @@ value that is updated in place gets a new name for its new contents and the old 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -21,7 +21,7 @@ from .index import Dim, Index
 from .scalar import Scalar, indirects_of
 from .sizes import Size
 from .text_hooks import printed
-from .values import Origin, Origins, TensorType, Value, row_major
+from .values import Origin, Origins, TensorType, Value, overlaps, row_major
 
 __all__ = [
     "UPDATE_MODES",
@@ -61,25 +61,6 @@ __all__ = [
     "views_in",
     "whole",
 ]
-
-
-def overlaps(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
-    """Returns whether two points of a strided array provably share a place; False where not all is known.
-
-    Sorted by stride, a dim runs into the next one. Numbers that are no ``int`` are not known, and asked nothing: an
-    answer of torch's own symbolic ones would be a guard, or an error.
-    """
-    steps = [(stride, size) for size, stride in zip(shape, strides, strict=True) if type(size) is not int or size != 1]
-    if not all(type(stride) is int and type(size) is int for stride, size in steps) or any(
-        size == 0 for _, size in steps
-    ):
-        return False
-    reach = 0
-    for stride, size in sorted(steps):
-        if stride <= reach:
-            return True
-        reach += (size - 1) * stride
-    return False
 
 
 @dataclass(frozen=True, slots=True)

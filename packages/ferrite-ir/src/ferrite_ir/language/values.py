@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from . import sizes
 from .dtypes import DType
@@ -18,6 +19,25 @@ def row_major(shape: tuple[Size, ...]) -> tuple[Size, ...]:
         strides.append(step)
         step = sizes.mul(step, 1 if size == 0 else size)
     return tuple(reversed(strides))
+
+
+def overlaps(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Returns whether two points of a strided array provably share a position; False where not all is known.
+
+    Sorted by stride, a dim runs into the next one. Numbers that are no ``int`` are not known, and asked nothing: an
+    answer of torch's own symbolic ones would be a guard, or an error.
+    """
+    steps = [(stride, size) for size, stride in zip(shape, strides, strict=True) if type(size) is not int or size != 1]
+    if not all(type(stride) is int and type(size) is int for stride, size in steps) or any(
+        size == 0 for _, size in steps
+    ):
+        return False
+    reach = 0
+    for stride, size in sorted(steps):
+        if stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
 
 
 @dataclass(frozen=True, slots=True)

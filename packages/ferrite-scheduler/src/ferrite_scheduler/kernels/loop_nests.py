@@ -29,15 +29,16 @@ from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.analysis.generic_sizes import size_of
 from ferrite_scheduler.analysis.mixed_radix import Digits, compose, inverse, lifted
 from ferrite_scheduler.analysis.nodes import Node
-from ferrite_scheduler.model.annotations import ColumnReduction, LookBackScan
+from ferrite_scheduler.model.annotations import ColumnReduction
 from ferrite_scheduler.model.contractions import fits_axes, row_dims
 from ferrite_scheduler.model.forms import Form, RowColumnReduction
-from ferrite_scheduler.model.schedule import Axis, Kernel, Param
+from ferrite_scheduler.model.schedule import Axis, Kernel
 from ferrite_scheduler.model.target import Policy
 from ferrite_scheduler.model.tiled_contractions import roles_of
 
 from .iteration_space import Base, coefficients, cut, own_digits
 from .kernel_names import kernel_name
+from .kernel_params import params_of
 from .tiling import Group, Stride, Tiles, join_bases, place_groups
 
 
@@ -101,7 +102,7 @@ def build_kernel(
         raise Misfit("factors of a contraction do not lie on axes of their own")
     reads = _check_homes(body, homes)
     kept = tuple([name for node in nodes for name in node.result_names if name in stored or node.stores is not None])
-    params = _params(body, reads, kept, graph, dependences)
+    params = params_of(body, reads, kept, graph, dependences)
     if isinstance(form, RowColumnReduction) and len(layout.axes) > 2:
         raise Misfit("rows that a program takes one after the other lie on two axes")
     return Kernel(kernel_name(form, body), form, layout.axes, tuple(body), homes, kept, params)
@@ -470,32 +471,3 @@ def _axes(
     if has_reduction:
         axes.append(Axis("r", reduction_dims))
     return tuple(axes)
-
-
-def _params(
-    body: Sequence[Computed], reads: tuple[str, ...], stored: tuple[str, ...], graph: Graph, dependences: Dependences
-) -> tuple[Param, ...]:
-    updates = {definition.result.name: definition for definition in body if isinstance(definition, Update)}
-    read_storages = {dependences.storage[name] for name in reads} if updates else set()
-    workspaces = {definition.workspace for definition in body if isinstance(definition, LookBackScan)}
-    params = [
-        replace(p, access="atomic") if p.name in workspaces else p for p in (_read_param(n, graph) for n in reads)
-    ]
-    for name in stored:
-        access = "write"
-        if name in updates:
-            access = _update_access(name, updates[name], read_storages, dependences)
-        params.append(Param(name, graph.values[name].type, access))
-    return tuple(params)
-
-
-def _read_param(name: str, graph: Graph) -> Param:
-    tensor = graph.values[name].type
-    on_host = tensor.device == "cpu" and tensor.device != graph.device and tensor.shape == ()
-    return Param(name, tensor, "read", on_host)
-
-
-def _update_access(name: str, update: Update, read_storages: set[str], dependences: Dependences) -> str:
-    if update.mode != "set":
-        return "atomic"
-    return "readwrite" if dependences.storage[name] in read_storages else "write"

@@ -7,7 +7,6 @@ node being lowered, so a graph reads like the program it came from and the same 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -46,6 +45,7 @@ from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.lowering.choices import DEFAULT_CHOICES, LoweringChoices
 from ferrite_torch.lowering.extern_arguments import argument_of
 from ferrite_torch.lowering.extern_results import flatten
+from ferrite_torch.lowering.fresh_names import FreshNames
 from ferrite_torch.lowering.tensors import (
     Point,
     Shape,
@@ -59,8 +59,6 @@ from ferrite_torch.lowering.tensors import (
 from ferrite_torch.sizes.symbolic_sizes import sizes_of, steps_of
 
 Lowered: TypeAlias = "Tensor | Sequence[Tensor | None] | None"
-
-_DIM_LIKE = re.compile(r"[dr]\d+\Z")
 
 
 class Unlowered(Exception):
@@ -88,7 +86,7 @@ class Builder:
         self.inputs: list[Value] = []
         self.definitions: list[Definition] = []
         self._origins: Origins = ()
-        self._names: set[str] = set()
+        self._names = FreshNames()
         self._stem = "value"
         self._private: set[str] = set()
         self._may_reuse: Callable[[str], bool] = lambda name: False
@@ -137,7 +135,7 @@ class Builder:
 
     def input(self, name: str, dtype: DType, shape: Shape, strides: tuple[int, ...], device: str = "") -> Tensor:
         """Returns a new input of the graph."""
-        value = Value(self._fresh(name), TensorType(dtype, shape, strides, device))
+        value = Value(self._names.fresh(name), TensorType(dtype, shape, strides, device))
         self.inputs.append(value)
         return whole_tensor(value)
 
@@ -322,7 +320,7 @@ class Builder:
         """
         if target.dtype.kind == "opaque":
             raise Unlowered(f"kernels do not compute with {target.dtype}")
-        result = Value(self._fresh(self._stem), target.value.type)
+        result = Value(self._names.fresh(self._stem), target.value.type)
         self._private.add(result.name)
         self.definitions.append(
             Update(result, target.value.name, mode, grid_dims(shape), indices, body, condition, self._origins)
@@ -385,7 +383,8 @@ class Builder:
     def _extern_result(self, fake: Any, position: int | None) -> Value | None:
         if not isinstance(fake, torch.Tensor):
             return None
-        return Value(self._fresh(self._stem if position is None else f"{self._stem}_{position}"), self.type_of(fake))
+        stem = self._stem if position is None else f"{self._stem}_{position}"
+        return Value(self._names.fresh(stem), self.type_of(fake))
 
     def type_of(self, fake: torch.Tensor) -> TensorType:
         """Returns the type that a value of the graph has which is like a fake tensor."""
@@ -403,7 +402,7 @@ class Builder:
     def new_values(self, types: Sequence[TensorType], *, numbered: bool = False) -> tuple[Value, ...]:
         """Returns new values of these types, for a definition that the caller appends itself."""
         stems = (f"{self._stem}_{position}" if numbered else self._stem for position in range(len(types)))
-        return tuple(Value(self._fresh(stem), kind) for stem, kind in zip(stems, types, strict=True))
+        return tuple(Value(self._names.fresh(stem), kind) for stem, kind in zip(stems, types, strict=True))
 
     def fresh_copy(self, tensor: Tensor, strides: Sequence[int] | None = None) -> Tensor:
         """Returns a copy of the tensor as a private value."""
@@ -415,7 +414,7 @@ class Builder:
                 strides = TensorType(tensor.dtype, tensor.shape).strides
         if tensor.numel == 0:
             kind = TensorType(tensor.dtype, tensor.shape, tuple(strides), tensor.device)
-            value = Value(self._fresh(self._stem), kind)
+            value = Value(self._names.fresh(self._stem), kind)
             self._private.add(value.name)
             return self._allocated(value)
         if tensor.dtype.kind == "opaque" or tensor.device:
@@ -429,7 +428,7 @@ class Builder:
         view = tensor.strided()
         if view is None:
             raise Unlowered(f"a view of {tensor.dtype} data that is not strided")
-        value = Value(self._fresh(self._stem), TensorType(tensor.dtype, tensor.shape, strides, tensor.device))
+        value = Value(self._names.fresh(self._stem), TensorType(tensor.dtype, tensor.shape, strides, tensor.device))
         self._private.add(value.name)
         self.definitions.append(Extern((value,), "aten.clone.default", (view,), origins=self._origins))
         return whole_tensor(value)
@@ -443,7 +442,7 @@ class Builder:
             return self.given_seed
         if self._seed_at is None:
             self._seed_at = len(self.definitions)
-            self._seed_name = self._fresh("seeds")
+            self._seed_name = self._names.fresh("seeds")
             self.definitions.append(self._seed_call(1))
         slot = ix.constant(self._seeds)
         self._seeds += 1
@@ -474,7 +473,7 @@ class Builder:
         if dtype.kind == "opaque":
             raise Unlowered(f"kernels do not compute with {dtype}")
         layout = self._default_strides(shape) if strides is None else tuple(strides)
-        name = self._fresh(f"{self._stem}_{part}" if part else self._stem)
+        name = self._names.fresh(f"{self._stem}_{part}" if part else self._stem)
         self._private.add(name)
         return Value(name, TensorType(dtype, shape, layout))  # type: ignore[arg-type]  # None means row-major
 
@@ -488,16 +487,4 @@ class Builder:
 
     def reserve(self, names: Iterable[str]) -> None:
         """Keeps names for others: no value gets them."""
-        self._names.update(names)
-
-    def _fresh(self, stem: str) -> str:
-        # Names are identifiers without a leading underscore: that is what programs allow.
-        stem = re.sub(r"\W", "_", stem).lstrip("_") or "value"
-        if _DIM_LIKE.match(stem) or not stem.isidentifier():
-            stem = f"v_{stem}"
-        name, count = stem, 0
-        while name in self._names:
-            count += 1
-            name = f"{stem}_{count}" if not stem[-1].isdigit() else f"{stem}b{count}"
-        self._names.add(name)
-        return name
+        self._names.reserve(names)
