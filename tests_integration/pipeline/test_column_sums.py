@@ -100,7 +100,8 @@ def test_any_number_of_rows(name: str, device: str) -> None:
     torch.manual_seed(0)
     module = Rows(name, 300, device)
     parameters = list(module.parameters())
-    options = {**OPTIONS, "target": {"processors": 16}}  # so that a few rows are many
+    apart = {**OPTIONS["policy"], "mixed_combos": False}  # their grids are to be seen
+    options = {**OPTIONS, "policy": apart, "target": {"processors": 16}}  # so that a few rows are many
     call = compiled(module, fullgraph=True, dynamic=True, options=options)
     for rows in (24, 2, 3, 15, 31, 32, 33, 65):
         x = torch.randn(2, rows, 300, device=device)

@@ -383,13 +383,15 @@ def row_quotient(x, divisor, scale, inverse):
     """Returns x / y rounded to nearest for float32, where ``divisor`` is y times its `divisor_scale`.
 
     ``inverse`` is the rounded reciprocal of ``divisor``: one division for all that is divided by the same number. The
-    correction is that of `share`, left out where nothing is left of x, or what is left is infinite or NaN. A result may
-    be off by its last bit where it, or x, is below 2**-100 in magnitude.
+    correction is that of `share`, left out where the first quotient is zero, infinite or NaN. A result may be off by
+    its last bit where it, or x, is below 2**-100 in magnitude.
     """
     part = x * scale
     quotient = part * inverse
     rest = tl.fma(-quotient, divisor, part)
-    return tl.where(tl.abs(rest) > 0.0, tl.fma(rest, inverse, quotient), quotient)
+    magnitude = tl.abs(quotient)
+    is_number = (magnitude > 0.0) & (magnitude < float("inf"))
+    return tl.where(is_number, tl.fma(rest, inverse, quotient), quotient)
 
 
 @triton.jit

@@ -231,8 +231,10 @@ class Space:
         Along the innermost axis, threads hold neighbours that they read at once, and what a warp reads in more steps.
         """
         tiled = self.tiled(axes)
-        if tiled - {self.order[-1]} or not tiled or self.row_per_thread:
-            return bool(tiled)
+        if not tiled:
+            return False
+        if self.row_per_thread or tiled - {self.order[-1]}:
+            return True
         axis = self.axis(self.order[-1])
         size = axis.size if axis is not None else 1
         return not is_static(size) or int(size) % HELD == 0 or int(size) >= HELD * WARP
