@@ -207,7 +207,7 @@ class Program:
         )
         return SCRIPT.format(
             seed=self.seed,
-            reason=reason.replace("\\", "/").replace('"""', "'''"),
+            reason=reason.replace("\\", "/").replace('"', "'"),
             source=self.source(),
             calls=calls + "\n",
             device=device,

@@ -178,6 +178,11 @@ def test_division_is_exact_unless_it_is_rounded_at_once() -> None:
 CLAMPED = "minimum(maximum(div(a[d0], b[d0]), f32(-448.0)), f32(448.0))"
 
 
+def test_one_number_is_divided_by_another() -> None:
+    lines = body("graph @f(a: f32[], b: f32[]) -> (y) {\n  y: f32[] = loop [] div(a[], b[])\n}")
+    assert lines[-2] == "div_3 = tl.div_rn(load_1, load_2)"
+
+
 def test_division_of_what_is_clamped_and_rounded_is_fast_unless_it_has_other_uses() -> None:
     def text(*results: tuple[str, str, str]) -> str:
         values = "".join(f"  {n}: {dtype}[8] = loop [d0 < 8] {value}\n" for n, dtype, value in results)
