@@ -398,3 +398,12 @@ def test_parts_of_what_lies_otherwise_have_any_length(x):
     definitions = check(text, *IN_EIGHT).graph.definitions
     (second,) = [d for d in definitions if isinstance(d, Reduction) and d.results[0].name == "t"]
     assert second.reduction_dims[0].size <= 8
+
+
+@pytest.mark.parametrize("rows", [8010941, 2925453, 651855, 99991])
+@pytest.mark.parametrize("width", [1, 3, 8])
+def test_any_number_of_points_is_split(rows, width):
+    text = (
+        f"graph @f(x: f32[{rows}, {width}]) -> (s) {{\n  s: f32[] = reduce sum [| r < {rows}, c < {width}] x[r, c]\n}}"
+    )
+    assert len(schedule(parse_graph(text), Target(), Policy()).kernels) == 2

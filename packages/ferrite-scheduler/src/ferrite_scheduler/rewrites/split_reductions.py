@@ -392,7 +392,7 @@ def _even_plan(parts: int, reduced: tuple[int, ...], policy: Policy) -> Plan:
             return Plan(count, points // count, exact=True)
     fewest = -(-points // policy.split_parts)
     chunk = min(
-        (chunk for chunk in _even_chunks(points // parts, reduced) if chunk >= fewest),
+        (chunk for chunk in _even_chunks(-(-points // parts), reduced) if chunk >= fewest),
         key=lambda chunk: abs(math.log(chunk * parts / points)),
     )
     return Plan(-(-points // chunk), chunk, exact=points % chunk == 0)
