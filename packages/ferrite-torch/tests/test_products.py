@@ -266,3 +266,14 @@ def test_a_row_is_added_to_products_of_float32_by_what_reads_them(after: Callabl
         got = torch.compile(lambda x: after(layer(x)), backend="ferrite", options=OPTIONS)(x)
         torch.testing.assert_close(got, after(layer(x)))
     assert set(ferrite_torch.statistics()["externs"]) == calls
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("after", [lambda y: y, torch.sin], ids=["the caller", "a pointwise op"])
+@pytest.mark.parametrize("shape", [(1,), (), (1, 1), (20, 1), (1, 51)], ids=str)
+def test_biases_that_are_no_row_are_added_to_all_columns(
+    shape: tuple[int, ...], after: Callable[..., Any], dtype: torch.dtype
+) -> None:
+    bias, left, right = (torch.randn(size, dtype=dtype) for size in (shape, (20, 33), (33, 51)))
+    compiled = torch.compile(lambda *given: after(torch.addmm(*given)), backend="ferrite", options=OPTIONS)
+    torch.testing.assert_close(compiled(bias, left, right), after(torch.addmm(bias, left, right)), rtol=2e-2, atol=2e-2)

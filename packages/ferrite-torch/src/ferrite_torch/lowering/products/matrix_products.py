@@ -77,7 +77,8 @@ def addmm(b: Builder, bias: Tensor, left: Tensor, right: Tensor, *, beta: float 
     total = _own_sums(b, left, right)
     if total is not None:
         return shifted(b, total, bias, beta, alpha)
-    if bias.ndim != 1 or bias.dtype is not left.dtype or beta != 1 or alpha != 1:
+    is_row = bias.shape == right.shape[1:]  # one number for all columns is none
+    if not is_row or bias.dtype is not left.dtype or beta != 1 or alpha != 1:
         raise Unlowered("a library product")
     if left.dtype is F32 and b.device in DEVICES and b.is_read_pointwise:
         return shifted(b, _multiply(b, None, left, right), bias, beta, alpha)
