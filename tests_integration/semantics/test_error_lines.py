@@ -233,3 +233,41 @@ def test_what_eager_does_not_come_to_is_not_refused_and_the_graph_runs_eagerly(
 def test_exporting_refuses_what_is_inside_of_functions(around: Any) -> None:
     with pytest.raises(Refused, match=re.escape(f"aten.sub.Tensor ({marked_line(minus_a_mask)}): Subtraction")):
         ferrite_torch.export(around(minus_a_mask), (torch.rand(4, 4, 4),), targets=["cpu"])
+
+
+def products_of_two_types(x: Tensor) -> Tensor:
+    return (x @ x.bfloat16()).float()
+
+
+@pytest.mark.parametrize("around", [chosen, mapped, scanned, repeated, nested])
+def test_functions_are_taken_under_the_autocast_that_they_are_called_in(around: Any) -> None:
+    program, x = around(products_of_two_types), torch.rand(4, 4, 4)
+
+    def cast(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return program(x)
+
+    found = torch.compile(cast, backend="ferrite", fullgraph=True, options={"fallback": False})(x)
+    torch.testing.assert_close(found, cast(x), rtol=2e-2, atol=2e-2)
+    with pytest.raises(RuntimeError, match=r"same dtype|scalar type"):
+        torch.compile(program, backend="ferrite", fullgraph=True)(x)
+
+
+def cast_mask(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return minus_a_mask(x @ x).float()
+
+
+@pytest.mark.parametrize("around", [lambda function: function, mapped, nested])
+def test_nothing_of_autocast_is_left_behind_an_error(around: Any) -> None:
+    """Copies of weights would be kept as long as torch counts a region, also while the weights are trained."""
+    layer, x = torch.nn.Linear(4, 4), torch.rand(4, 4, 4)
+    with pytest.raises(RuntimeError, match="Subtraction"):
+        torch.compile(around(cast_mask), backend="ferrite", fullgraph=True)(x)
+    assert not torch.is_autocast_enabled("cpu")
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            found = layer(x)
+        torch.testing.assert_close(found.float(), layer(x), rtol=2e-2, atol=2e-2)
+        with torch.no_grad():
+            layer.weight.mul_(3)

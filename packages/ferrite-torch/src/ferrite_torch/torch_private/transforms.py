@@ -8,24 +8,50 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.autograd import forward_ad
+
+enter_autocast: Callable[..., Any] = _enter_autocast
+exit_autocast: Callable[[Any], None] = _exit_autocast
 
 
 @contextmanager
 def leaving_transforms() -> Iterator[None]:
-    """Leaves transforms of ``torch.func`` that an error has found entered, as graphs enter them by nodes of their own.
+    """Leaves transforms of ``torch.func`` and ``autocast`` that an error has found entered.
 
-    Dynamo finds them otherwise when it checks its guards, and says that torch is broken. The stack is private; what
-    takes all from it that is above a depth takes twice as many in torch 2.11.
+    Graphs enter both by nodes of their own. Dynamo finds the first otherwise when it checks its guards, and says that
+    torch is broken; torch keeps copies of weights for as long as it counts an ``autocast`` around it, so that later
+    ones would have those of weights as they were. The stack is private; what takes all from it that is above a depth
+    takes twice as many in torch 2.11.
     """
     stack = torch._C._functorch
     depth = stack.get_dynamic_layer_stack_depth()
+    casts, entered = _casts(), _autocast_depth()
     try:
         yield
     except BaseException:
         while stack.get_dynamic_layer_stack_depth() > depth:
             _LEAVE[str(stack.peek_interpreter_stack().key()).rpartition(".")[2]]()
+        while _autocast_depth() > entered:
+            if torch.autocast_decrement_nesting() == 0:
+                torch.clear_autocast_cache()
+        for device, (is_enabled, dtype) in casts.items():
+            torch.set_autocast_enabled(device, is_enabled)
+            torch.set_autocast_dtype(device, dtype)
         raise
+
+
+def _casts() -> dict[str, tuple[bool, torch.dtype]]:
+    """Returns whether ``autocast`` is on, and to which type, by the type of device."""
+    devices = torch._C._autocast_supported_devices()
+    return {device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices}
+
+
+def _autocast_depth() -> int:
+    """Returns how many regions of ``autocast`` are entered; nothing tells without entering one."""
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return depth
 
 
 _LEAVE: dict[str, Callable[[], Any]] = {
