@@ -35,6 +35,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
     "permutation": lambda x: x[torch.randperm(4, device=x.device)],
     "dropout": lambda x: F.dropout(x * 2, 0.3),
     "dropout in place": lambda x: F.dropout(x * 2, 0.3, inplace=True),
+    "dropout of nothing": lambda x: F.dropout(x[:0], 0.3).sum() + F.dropout(x, 0.3),
     "dropout of channels": lambda x: F.dropout2d(x[None, :, :, None], 0.3),
     "alpha dropout": lambda x: F.alpha_dropout(x, 0.3, training=True),
     "bernoulli": lambda x: torch.bernoulli(x.detach()) + x,
@@ -86,7 +87,7 @@ def test_numbers_are_those_of_eager_mode(name: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("name", ["dropout", "rand like", "slopes", "bernoulli", "in order"])
+@pytest.mark.parametrize("name", ["dropout", "dropout of nothing", "rand like", "slopes", "bernoulli", "in order"])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_gradients_are_those_of_eager_mode(name: str, device: str, *, dynamic: bool) -> None:
     x = torch.rand(4, 8, generator=torch.Generator().manual_seed(1)).to(device).requires_grad_()

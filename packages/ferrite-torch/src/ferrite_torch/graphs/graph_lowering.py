@@ -153,6 +153,11 @@ def _fakes(module: torch.fx.GraphModule) -> list[Any]:
     return [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
 
 
+def _drops_nothing(node: torch.fx.Node, args: Sequence[Any]) -> bool:
+    """Returns whether this is dropout of no elements: torch draws none for it, and its mask is not the bool it says."""
+    return str(node.target) == "aten.native_dropout.default" and 0 in args[0].shape
+
+
 def _explained(error: Exception, node: torch.fx.Node) -> FerriteError:
     if is_data_dependent(error):
         return unsupported(node, "a size is known only when the graph runs")
@@ -437,7 +442,7 @@ class _Walk:
 
         Kernels touch one device, and of the CPU only 0-d tensors. The user may want the random numbers of eager mode.
         """
-        if not self.builder.choices.draws_numbers and is_random(node.target):
+        if not self.builder.choices.draws_numbers and is_random(node.target) and not _drops_nothing(node, args):
             return DRAWN_BY_TORCH
         if not is_made_on(self.builder.device, node) and not is_number_for(self.builder.device, node):
             return OTHER_DEVICE

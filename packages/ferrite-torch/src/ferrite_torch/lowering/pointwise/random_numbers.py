@@ -338,7 +338,7 @@ def native_dropout(b: Builder, x: Tensor, p: float, train: bool | None) -> Lower
     """Returns the input with elements dropped and the rest scaled up, and the mask of what was kept."""
     fake, mask_fake = b.fake
     mask_type = dtype_of(mask_fake.dtype)
-    if train is False or p == 0:
+    if train is False or p == 0 or 0 in x.shape:
         kept = b.loop(x.shape, mask_type, lambda point: sc.const(1, mask_type))
         return b.loop(x.shape, x.dtype, x.at), kept
     seed = b.seed()
