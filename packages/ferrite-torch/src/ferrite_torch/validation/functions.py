@@ -83,13 +83,7 @@ def _check(function: torch.fx.GraphModule, casts: Casts) -> None:
     with ExitStack() as around:
         for given in casts:
             around.callback(exit_autocast, enter_autocast(*given))
-        for each in (
-            mode,
-            forgetting_symbols(),
-            observing(check_call),
-            torch.no_grad(),
-            traceback.preserve_node_meta(),
-        ):
-            around.enter_context(each)
-        operands = [each.detach() if isinstance(each, torch.Tensor) else each for each in examples]
-        torch.fx.Interpreter(function).run(*operands)
+        # Whose symbols are forgotten is the mode that is entered by then.
+        with mode, forgetting_symbols(), observing(check_call), torch.no_grad(), traceback.preserve_node_meta():
+            operands = [each.detach() if isinstance(each, torch.Tensor) else each for each in examples]
+            torch.fx.Interpreter(function).run(*operands)
