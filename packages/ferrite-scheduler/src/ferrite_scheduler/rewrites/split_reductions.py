@@ -20,6 +20,7 @@ from ferrite_ir.language.graph import (
     Scan,
     TensorType,
     bodies_of,
+    loads_of,
     names_read,
 )
 from ferrite_ir.language.index import Dim, Index, constant, delinearize
@@ -231,8 +232,9 @@ def _plans(
         if length < policy.split_minimum:
             continue
         work = _work(node, policy, length / max(1, hinted(node.reduction)))
-        if not is_outer(node):
-            for loop in _following(definition, graph.definitions[position + 1 :][: policy.chunk_search]):
+        if not is_outer(node) and hinted(node.grid) < target.processors * policy.programs_per_processor:
+            later = graph.definitions[position + 1 : position + 1 + policy.chunk_search]
+            for loop in _following(definition, later):
                 work += replace(_work(make_node(0, loop, types, {}), policy), loops=1)
         domain = _domain(definition)
         if domain not in heaviest or work.read > heaviest[domain][0].read:
@@ -263,17 +265,21 @@ def _work(node: Node, policy: Policy, times: float = 1.0) -> Work:
     return Work(read, written, points * (steps + policy.access_operations * len(node.loads)))
 
 
+def _waiting_for(reduction: Reduction, definitions: Sequence[Definition]) -> Iterator[Definition]:
+    """Yields what needs the result of a reduction, by way of others, too."""
+    waiting = {result.name for result in reduction.results}
+    for definition in definitions:
+        if not waiting.isdisjoint(names_read(definition)):
+            waiting.update(result.name for result in definition.results if result is not None)
+            yield definition
+
+
 def _following(reduction: Reduction, later: Sequence[Definition]) -> Iterator[Loop]:
     """Yields the loops among later definitions that wait for a reduction and read again all that it has reduced."""
-    reduced = {load.source for body in reduction.bodies for load in body.loads}
+    reduced = {load.source for load in loads_of(reduction)}
     points = product(dim.size for dim in (*reduction.dims, *reduction.reduction_dims))
-    waiting = {result.name for result in reduction.results}
-    for definition in later:
-        read = names_read(definition)
-        if waiting.isdisjoint(read):
-            continue
-        waiting.update(result.name for result in definition.results if result is not None)
-        if not isinstance(definition, Loop) or reduced.isdisjoint(read):
+    for definition in _waiting_for(reduction, later):
+        if not isinstance(definition, Loop) or reduced.isdisjoint(names_read(definition)):
             continue
         if product(dim.size for dim in definition.dims) == points:
             yield definition
@@ -309,11 +315,8 @@ def _is_joined(reduction: Reduction, loops: Sequence[Loop], graph: Graph) -> boo
     alike = [loop for loop in loops if _joins(loop, reduction)]
     if not alike:
         return False
-    waiting = {result.name for result in reduction.results}
-    for definition in graph.definitions:
-        if not waiting.isdisjoint(names_read(definition)):
-            waiting.update(result.name for result in definition.results if result is not None)
-    return any(loop.results[0].name not in waiting for loop in alike)
+    waiting = {id(definition) for definition in _waiting_for(reduction, graph.definitions)}
+    return any(id(loop) not in waiting for loop in alike)
 
 
 def _joins(loop: Loop, reduction: Reduction) -> bool:
@@ -321,8 +324,8 @@ def _joins(loop: Loop, reduction: Reduction) -> bool:
     points = sorted(str(dim.size) for dim in (*reduction.dims, *reduction.reduction_dims) if dim.size != 1)
     if sorted(str(dim.size) for dim in loop.dims if dim.size != 1) != points:
         return False
-    read = {load.source for body in reduction.bodies for load in body.loads}
-    return any(load.source in read for body in loop.bodies for load in body.loads)
+    read = {load.source for load in loads_of(reduction)}
+    return any(load.source in read for load in loads_of(loop))
 
 
 def _parts(

@@ -5,7 +5,8 @@ has what it gave. A row stands for all convolutions of a precision, a number of 
 extents, from so many channels on. What no row is about is as fast from either layout, or faster row-major (NCHW):
 TF32 kernels for windows of seven and more, or in three dims for even ones, convert their operands in either layout,
 and a product with single elements (1x1, stride 1) is a matrix product that reads both. Of few channels the library has
-kernels without TF32 for one layout and with it for the other; what a row puts into another layout keeps its precision.
+kernels without TF32 for one layout and with it for the other, so those of fewer than 16 stay as they are, but for
+transposed ones.
 """
 
 from __future__ import annotations
