@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -135,7 +136,7 @@ class Worker:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self.found = "no failure found"
-        limit = threading.Timer(max(seconds, 0.0), self._process.kill)
+        limit = threading.Timer(max(seconds, 0.0), self._process.send_signal, [signal.SIGABRT])  # it says where it was
         limit.start()
         try:
             self._process.stdin.write(f"{seed}\n")
@@ -152,10 +153,12 @@ class Worker:
         return None
 
     def last_words(self) -> str:
-        """Returns how the process ended, and the end of what it printed."""
+        """Returns how the process ended, and the end of what it printed: the stacks of one that was stopped."""
         code = self._process.wait()
         self._words.seek(0)
-        return f"exit code {code}: {self._words.read()[-300:]}"
+        words = self._words.read()
+        begun = words.rfind("Fatal Python error") if code == -signal.SIGABRT else -1
+        return f"exit code {code}: {words[-300:] if begun < 0 else words[begun : begun + 6000]}"
 
 
 def visible_gpus() -> list[str]:

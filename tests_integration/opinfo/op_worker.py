@@ -19,6 +19,7 @@ import json
 import os
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
@@ -70,6 +71,9 @@ def supervise(child: Callable[[], int]) -> int:
             code = 1
             try:
                 code = child()
+            except BaseException:
+                traceback.print_exc()  # `os._exit` says nothing
+                raise
             finally:
                 sys.stderr.flush()
                 os._exit(code)  # without a GPU, what a process tidies up at its end may wait for ever
