@@ -15,6 +15,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "ferrite-none": {"tune": "none"},
     "ferrite-max": {"tune": "full"},
     "ferrite-apart": {"pdl": False},
+    "ferrite-library": {"products": "library"},
     "ferrite-own": {"products": "own", "tune": "full"},
     "ferrite-own-whole": {"products": "own", "tune": "full", "policy": {"product_parts": 1}},
     "ferrite-own-first": {"products": "own", "tune": "none"},

@@ -49,9 +49,11 @@ class Options:
         verify: check the graph after lowering and after the passes: for developers and tests.
         log_graphs: log the text of each graph, before and after the passes.
         align_matmuls: compute large half-precision matrix products with odd extents on operands extended with zeros.
-        products: who computes products of matrices of half types with more than a few rows: ``library`` has torch's
-            library do it; ``own`` computes them in kernels of ours, with what reads their results; ``measured`` times
-            both on the GPU at hand, each with the kernels beside it, takes the faster one, and keeps the times.
+        products: who computes products of matrices of half types with more than a few rows: ``small`` has kernels of
+            ours for those that take the device no longer than the host takes to call the library (as well as for such
+            attention), and the library for the others; ``library`` has it do all of them; ``own`` none of them, and
+            computes them with what reads their results; ``measured`` times both on the GPU at hand, each with the
+            kernels beside it, takes the faster one, and keeps the times.
         layout: ``auto`` puts convolutions channels-last where the library is faster so, with what is between them;
             results, gradients and written inputs lie as in eager mode. ``keep`` leaves everything as it lies.
         repeat_blocks: compile modules that are called several times with the same structure once, as regions, whatever
@@ -84,7 +86,7 @@ class Options:
     verify: bool = False
     log_graphs: bool = False
     align_matmuls: bool = True
-    products: str = "library"
+    products: str = "small"
     layout: str = "auto"
     repeat_blocks: bool = False
     extern: str = "allow"
@@ -143,7 +145,7 @@ RANGES: dict[str, Range] = {
     "verify": BOOL,
     "log_graphs": BOOL,
     "align_matmuls": BOOL,
-    "products": Range((str,), ("library", "own", "measured")),
+    "products": Range((str,), ("small", "library", "own", "measured")),
     "layout": Range((str,), ("auto", "keep")),
     "repeat_blocks": BOOL,
     "extern": Range((str,), ("allow", "error")),

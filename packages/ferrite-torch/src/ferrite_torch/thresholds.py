@@ -22,6 +22,10 @@ class ProductThresholds:
             and such kernels 86 to 87 %, but 97 against 88 % with one. With what reads the result in the kernel four
             rows reach 88 % (a residual) and 92 % (a gate), where the library and a second kernel reach 80 %. Weights
             that are made of fewer bits in the kernel gain in any case: with four rows of int8, 23 us against 90.
+        small_flops: most operations of a product of half types that is a kernel of ours, unless users say otherwise.
+            Measured (H200, ``benchmarks/models/run.py --set wide``, ``ferrite`` beside ``ferrite-library``): the device
+            takes as long as with the library (0.98 to 1.10 of its time), while the host is spared a call of 5
+            microseconds, and starts all kernels in a row as one graph.
         extended_flops: fewest operations of a product whose operands are extended with zeros. Set.
         flops_per_byte: operations per byte copied (read and written) with which a product repays these copies. Set.
         odd_flops_per_byte: the same where an extent is odd, for which the library is slower still. Measured
@@ -38,6 +42,7 @@ class ProductThresholds:
     narrow_columns: int = 2048
     narrow_points: int = 512
     plain_rows: int = 1
+    small_flops: int = 2_000_000_000
     extended_flops: int = 2_000_000_000
     flops_per_byte: int = 100
     odd_flops_per_byte: int = 8
@@ -53,12 +58,15 @@ class AttentionThresholds:
     """Attention.
 
     Attributes:
+        small_flops: most operations of attention that is a kernel of ours though it is torch's op. Measured as that of
+            products; such a call costs the host 15 microseconds.
         longest_head: most elements of a head of which there is a kernel. Set: a program holds all of them, for a block
             of queries and one of keys.
         mask_bytes: most bytes of all tensors that are computed, while compiling, to see what a mask hides. Set: some
             tenths of a second on a few cores.
     """
 
+    small_flops: int = 2_000_000_000
     longest_head: int = 256
     mask_bytes: int = 1 << 30
 

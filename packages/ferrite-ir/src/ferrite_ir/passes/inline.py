@@ -38,7 +38,7 @@ class Inline:
 
     A value that one reader uses at one index always moves there, unless many points would repeat an expensive body. A
     value with several uses moves if computing it again reads no more bytes than loading it, and is cheap. A value that
-    must lie in memory anyway moves only if it costs next to nothing.
+    must lie in memory anyway moves only if it costs next to nothing. What rounds a product for another product stays.
 
     Attributes:
         max_cost: most expensive body that is computed at several places, in simple instructions.
@@ -133,10 +133,24 @@ class _Source:
 class _Inliner:
     """One run over one graph, producers before readers."""
 
-    __slots__ = ("_fixed", "_graph", "_moved", "_points", "_policy", "_simplify", "_sources", "_storage", "_uses")
+    __slots__ = (
+        "_fixed",
+        "_graph",
+        "_moved",
+        "_points",
+        "_policy",
+        "_simplify",
+        "_sources",
+        "_storage",
+        "_tiled",
+        "_uses",
+    )
 
     def __init__(self, policy: Inline, graph: Graph) -> None:
         self._policy, self._graph = policy, graph
+        self._tiled = {
+            result.name for d in graph.definitions if isinstance(d, Contract | Attend) for result in d.results
+        }
         self._simplify = simplifier(policy.numerics)
         self._storage: Storage = trace_storage(graph)
         self._fixed = fixed_names(graph)
@@ -300,6 +314,8 @@ class _Inliner:
         if value.name in self._fixed:
             return self._is_cheap(value, body, policy.max_stored_cost, 1)
         is_strip = uses.rows > policy.tile_rows
+        if uses.is_factor and self._is_narrower(value, body):
+            return False
         if uses.sites > 1:
             most = policy.max_strip_cost if is_strip else policy.max_cost
             return self._is_cheap(value, body, most, policy.max_loads)
@@ -308,6 +324,13 @@ class _Inliner:
         factor_cost = policy.max_strip_cost if is_strip else policy.max_factor_cost
         most = factor_cost if uses.is_factor else policy.max_repeated_cost
         return cost_up_to(body, most, COSTS) <= most
+
+    def _is_narrower(self, value: Value, body: Scalar) -> bool:
+        """Returns whether a value has fewer bytes than what a product or attention makes of it with full precision.
+
+        The kernel that makes it stores it as it is; the contraction would load the wider one for each of its strips.
+        """
+        return any(load.source in self._tiled and load.dtype.bytes > value.type.dtype.bytes for load in body.loads)
 
     def _is_cheap(self, value: Value, body: Scalar, max_cost: int, max_loads: int) -> bool:
         """Returns whether computing a value again is no dearer than loading it."""

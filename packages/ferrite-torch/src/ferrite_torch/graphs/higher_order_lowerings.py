@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from ferrite_torch.graphs.functions.combine_graphs import lower_associative_scan
-from ferrite_torch.graphs.functions.flex_attention import BlockMask, Inputs, lower_attention
-from ferrite_torch.graphs.functions.flex_attention_gradients import Outer, lower_gradients
+from ferrite_torch.graphs.functions.flex_attention import BlockMask, UsersFunction, lower_attention, lower_gradients
 from ferrite_torch.lowering.builder import Builder, Unlowered
+from ferrite_torch.lowering.products.attention import Operands
+from ferrite_torch.lowering.products.attention_gradients import Outer
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.torch_private.operators import TAKEN_APART
 
@@ -57,11 +58,17 @@ def _flex_attention_backward(
         raise Unlowered("its result has no gradient")
     if any(user.args[1] == CAPTURED_GRADIENTS and user.users for user in node.users):
         raise Unlowered("a tensor that its score modification has captured has a gradient")
-    given = _attended(module, score, blocks, (*args[:3], None, *args[9:]))
-    return lower_gradients(b, given, Outer(out, power, grad_out, grad_power, _function(module, derivative)))
+    given = _attended(module, score, blocks, (*args[:3], None, *args[9:]), _function(module, derivative))
+    return lower_gradients(b, given, Outer(out, power, grad_out, grad_power))
 
 
-def _attended(module: torch.fx.GraphModule, score: Any, blocks: Any, args: Sequence[Any]) -> Inputs:
+def _attended(
+    module: torch.fx.GraphModule,
+    score: Any,
+    blocks: Any,
+    args: Sequence[Any],
+    derivative: torch.fx.GraphModule | None = None,
+) -> Operands:
     """Returns what scores are made of.
 
     Args:
@@ -69,11 +76,13 @@ def _attended(module: torch.fx.GraphModule, score: Any, blocks: Any, args: Seque
         score: the node of the score modification.
         blocks: the tuple of the block mask, its function as a node.
         args: queries, keys, values, something, the block mask, the scale, options, and what functions have captured.
+        derivative: of the score modification, where gradients are wanted.
     """
     query, key, value, _, lists, scale, _, *captured = args
     scores, masks = (*captured, (), ())[:2]
     mask = BlockMask.of(lists, _function(module, blocks[-1]), masks)
-    return Inputs(query, key, value, scale, _function(module, score), scores, mask)
+    function = UsersFunction(_function(module, score), derivative, scores, mask)
+    return Operands(query, key, value, scale, function)
 
 
 def _function(module: torch.fx.GraphModule, arg: Any) -> torch.fx.GraphModule:

@@ -13,8 +13,8 @@ class LoweringChoices:
         extends_products: large products with odd extents are computed on operands extended with zeros.
         product_rows: most rows of products of half types that are no extern calls.
         wide_product_rows: the same of float32.
-        products: who computes those with more rows: ``library``, ``own`` kernels, or ``measured`` for what is faster,
-            of which the scheduler will know.
+        products: who computes those with more rows: ``library``, ``own`` kernels, these for ``small`` ones alone, or
+            ``measured`` for what is faster, of which the scheduler will know.
         tunes_kernels: of users' Triton kernels more configs are tried than they state.
         draws_numbers: kernels draw random numbers; False makes ops that do extern calls.
     """

@@ -15,19 +15,19 @@ import torch
 
 from ferrite_ir.language import index as ix
 from ferrite_ir.language import scalar as sc
-from ferrite_ir.language.attend import FACTORS, SOFTMAX, Attend, BlockList, BlockSparsity, ScoreProduct
-from ferrite_ir.language.dtypes import BOOL, F32, I32
-from ferrite_ir.language.graph import TensorType
+from ferrite_ir.language.attend import BlockList, BlockSparsity
+from ferrite_ir.language.dtypes import BOOL, F32
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.scalar import Scalar, is_constant, replace_loads
-from ferrite_ir.language.sizes import Size, is_static
+from ferrite_ir.language.sizes import Size
 from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_torch.graphs.functions.scalar_graphs import ScalarGraph
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import packed_strides
+from ferrite_torch.lowering.products.attention import Operands, Scores, attend, positions_of
+from ferrite_torch.lowering.products.attention_gradients import Outer, gradients
 from ferrite_torch.lowering.requirements import existing
-from ferrite_torch.lowering.tensors import Tensor, grid_dims, whole_tensor
-from ferrite_torch.thresholds import ATTENTION
+from ferrite_torch.lowering.tensors import Tensor
 
 OF_QUERIES, OF_KEYS = slice(2, 6), slice(6, 10)
 """Places in torch's tuple of a block mask: lists of keys for blocks of queries, and of queries for blocks of keys."""
@@ -58,156 +58,94 @@ class BlockMask:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
-    """What scores are made of.
+class UsersFunction:
+    """What a user's functions make of scores: a `ScoreFunction`.
 
     Attributes:
-        query, key, value: ``[batch, heads, length, head]``, keys and values of one head for several of queries.
-        scale: of scores.
-        score: what a user makes of a score.
-        captured: what that function takes besides.
-        mask: which scores count.
+        score: makes of a score the exponent of its weight.
+        derivative: makes of a score, its place and the gradient of what became of it, that of the score.
+        captured: what both take besides.
+        block_mask: which scores count.
     """
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    scale: float
     score: torch.fx.GraphModule
+    derivative: torch.fx.GraphModule | None
     captured: Sequence[Any]
-    mask: BlockMask
+    block_mask: BlockMask
 
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """The dims of scores: ``batch``, ``head`` and ``query``, and ``key``, whose batch and head are given as indices."""
-
-    batch: Dim
-    head: Dim
-    query: Dim
-    key: Dim
-    key_batch: Index
-    key_head: Index
-
-    @classmethod
-    def of(cls, given: Inputs, query: Dim, key: Dim) -> Scores:
-        """Returns the scores of queries and keys that are counted by these dims.
+    def weight(self, b: Builder, score: Scalar, scores: Scores) -> Scalar:
+        """As in `ScoreFunction`.
 
         Raises:
-            Unlowered: which keys belong to which queries is known only when the graph runs.
+            Unlowered: there is no expression for it.
         """
-        queries, keys = given.query.shape, given.key.shape
-        batch, head = grid_dims(queries[:2])
-        key_batch = batch.index if keys[0] != 1 or queries[0] == 1 else ix.constant(0)
-        if queries[1] == keys[1]:
-            return cls(batch, head, query, key, key_batch, head.index)
-        if not is_static(queries[1]) or not is_static(keys[1]):
-            raise Unlowered("how many heads of queries share one of keys is not known")
-        return cls(batch, head, query, key, key_batch, ix.floordiv(head.index, int(queries[1]) // int(keys[1])))
+        numbers = (score, *positions_of(scores))
+        (found,) = read_numbers(b, "score modification", self.score, numbers, self.captured)[:1]
+        if found is None:
+            raise Unlowered("its score modification gives no number")
+        return sc.cast(found, F32)
 
-    @property
-    def position(self) -> tuple[Index, Index, Index, Index]:
-        """Returns batch, head, query and key of a score."""
-        return self.batch.index, self.head.index, self.query.index, self.key.index
+    def change(self, b: Builder, score: Scalar, scores: Scores, gradient: Scalar) -> Scalar:
+        """As in `ScoreFunction`.
 
-    def of_query(self, tensor: Tensor, *rest: Index) -> Scalar:
-        """Returns an element of what there is for each query."""
-        return tensor.at((*self.position[:3], *rest))
+        Raises:
+            Unlowered: there is no expression for it.
+        """
+        assert self.derivative is not None
+        numbers = (score, *positions_of(scores), gradient)
+        (found,) = read_numbers(b, "derivative", self.derivative, numbers, self.captured)[:1]
+        return sc.const(0.0, F32) if found is None else _unrounded(found)
 
-    def of_key(self, tensor: Tensor, rest: Index) -> Scalar:
-        """Returns an element of what there is for each key."""
-        return tensor.at((self.key_batch, self.key_head, self.key.index, rest))
+    def mask(self, b: Builder, scores: Scores) -> Scalar | None:
+        """As in `ScoreFunction`.
+
+        Raises:
+            Unlowered: there is no expression for it.
+        """
+        mask = self.block_mask
+        (found,) = read_numbers(b, "mask", mask.function, positions_of(scores), mask.captured)[:1]
+        if found is None:
+            raise Unlowered("its mask gives no number")
+        found = sc.cast(found, BOOL)
+        return None if is_constant(found, value=True) else found
+
+    def blocks(self, scores: Scores, row: Dim) -> BlockSparsity | None:
+        """Returns the blocks of scores that the block mask lists for blocks of queries, or of keys; None for all.
+
+        Blocks that programs do not fit in are left out of account, and so is a mask of one block: the function says the
+        same of each score.
+        """
+        mask, of_queries = self.block_mask, row is scores.query
+        rows, columns = (mask.queries, mask.keys) if of_queries else (mask.keys, mask.queries)
+        count, positions, whole_count, whole_places = mask.lists[OF_QUERIES if of_queries else OF_KEYS]
+        if not isinstance(rows, int) or not isinstance(columns, int) or rows % LEAST_EXTENT or columns % LEAST_EXTENT:
+            return None
+        if count is None or tuple(positions.shape[2:]) == (1, 1):
+            return None
+        masked = _list_of(count, positions, rows, scores, row, "slot0")
+        whole = None if whole_count is None else _list_of(whole_count, whole_places, rows, scores, row, "slot1")
+        return BlockSparsity(rows, columns, masked, whole)
 
 
-def lower_attention(b: Builder, given: Inputs) -> tuple[Tensor, ...]:
+def lower_attention(b: Builder, given: Operands) -> tuple[Tensor, ...]:
     """Returns the results of a call: the attention, and of each query the logarithm to base 2 of its sum, its maximum.
 
     Raises:
         Unlowered: there is no kernel for it.
     """
-    refuse_operands(given)
-    dims = grid_dims((*given.query.shape[:3], given.value.shape[3]))
-    scores = Scores.of(given, dims[2], Dim("r0", given.key.shape[2]))
-    depth = Dim("depth0", given.query.shape[3])
-    name = new_name(b)
-    left, right = scores.of_query(given.query, depth.index), scores.of_key(given.key, depth.index)
-    product = ScoreProduct(name, left, right, depth)
-    weight = score_of(b, given, name, scores)
-    shapes = [tuple(dim.size for dim in dims), *[tuple(dim.size for dim in dims[:3])] * 2]
-    values = b.new_values([TensorType(F32, shape) for shape in shapes], numbered=True)
-    b.definitions.append(
-        Attend(
-            values,
-            SOFTMAX,
-            dims,
-            scores.key,
-            (product,),
-            (weight,),
-            (scores.of_key(given.value, dims[3].index),),
-            mask_of(b, given.mask, scores),
-            blocks_of(given.mask, scores, scores.query),
-            b.origins,
-        )
-    )
-    made, fakes = [whole_tensor(value) for value in values], b.fake
-    out = b.loop(made[0].shape, given.query.dtype, made[0].at, strides=packed_strides(fakes[0]))
-    return out, made[1], made[2]
+    fakes = b.fake
+    out, power, greatest = attend(b, given)
+    return b.loop(out.shape, given.query.dtype, out.at, strides=packed_strides(fakes[0])), power, greatest
 
 
-def refuse_operands(given: Inputs) -> None:
-    """Raises `Unlowered` unless there are kernels for these queries, keys and values."""
-    tensors = (given.query, given.key, given.value)
-    if any(tensor.dtype is not given.query.dtype or tensor.device for tensor in tensors):
-        raise Unlowered("its operands are of several types, or on several devices")
-    if given.query.dtype not in FACTORS:
-        raise Unlowered(f"there are kernels for bf16, f16 and f32, not for {given.query.dtype}")
-    for size in (given.query.shape[3], given.value.shape[3]):
-        if not is_static(size) or not 0 < size <= ATTENTION.longest_head:
-            raise Unlowered(f"heads have {size} elements, of which a program holds {ATTENTION.longest_head} at most")
-    if any(size == 0 for tensor in tensors for size in tensor.shape):
-        raise Unlowered("it has no queries, or no keys")
-
-
-def new_name(b: Builder) -> str:
-    """Returns a name for what a definition makes inside, which no value has."""
-    (value,) = b.new_values((TensorType(F32, ()),))
-    return value.name
-
-
-def scaled_score(given: Inputs, name: str) -> Scalar:
-    """Returns a score as a user's function gets it, of the product of a query and a key."""
-    return sc.apply("mul", sc.load(name, (), F32), sc.const(given.scale, F32))
-
-
-def score_of(b: Builder, given: Inputs, name: str, scores: Scores) -> Scalar:
-    """Returns what a user makes of a score, in f32; ``name`` is that of the product of queries and keys.
+def lower_gradients(b: Builder, given: Operands, outer: Outer) -> tuple[Any, ...]:
+    """Returns the gradients of queries, keys and values, and of what the score modification has captured: none.
 
     Raises:
-        Unlowered: there is no expression for it.
+        Unlowered: there is no kernel for them.
     """
-    numbers = (scaled_score(given, name), *positions_of(scores))
-    (found,) = read_numbers(b, "score modification", given.score, numbers, given.captured)[:1]
-    if found is None:
-        raise Unlowered("its score modification gives no number")
-    return sc.cast(found, F32)
-
-
-def mask_of(b: Builder, mask: BlockMask, scores: Scores) -> Scalar | None:
-    """Returns which scores count; None where all do.
-
-    Raises:
-        Unlowered: there is no expression for it.
-    """
-    (found,) = read_numbers(b, "mask", mask.function, positions_of(scores), mask.captured)[:1]
-    if found is None:
-        raise Unlowered("its mask gives no number")
-    found = sc.cast(found, BOOL)
-    return None if is_constant(found, value=True) else found
-
-
-def positions_of(scores: Scores) -> tuple[Scalar, ...]:
-    """Returns batch, head, query and key of a score as numbers."""
-    return tuple(sc.index_value(index, I32) for index in scores.position)
+    fakes = b.fake
+    return (*gradients(b, given, outer, fakes), tuple(None for _ in fakes[3]))
 
 
 def read_numbers(
@@ -244,27 +182,12 @@ def read_numbers(
     return [number(result) for result in results]
 
 
-def blocks_of(mask: BlockMask, scores: Scores, row: Dim) -> BlockSparsity | None:
-    """Returns the blocks of scores that a block mask lists for blocks of queries, or of keys; None for all.
-
-    Blocks that programs do not fit in are left out of account, and so is a mask of one block: the function says the
-    same of each score.
-
-    Args:
-        mask: the block mask.
-        scores: the dims of scores.
-        row: the dim of them that lists are for: queries or keys.
-    """
-    of_queries = row is scores.query
-    rows, columns = (mask.queries, mask.keys) if of_queries else (mask.keys, mask.queries)
-    count, positions, whole_count, whole_places = mask.lists[OF_QUERIES if of_queries else OF_KEYS]
-    if not isinstance(rows, int) or not isinstance(columns, int) or rows % LEAST_EXTENT or columns % LEAST_EXTENT:
-        return None
-    if count is None or tuple(positions.shape[2:]) == (1, 1):
-        return None
-    masked = _list_of(count, positions, rows, scores, row, "slot0")
-    whole = None if whole_count is None else _list_of(whole_count, whole_places, rows, scores, row, "slot1")
-    return BlockSparsity(rows, columns, masked, whole)
+def _unrounded(change: Scalar) -> Scalar:
+    """Returns the gradient of a score in f32; it is rounded once more where it meets its factor."""
+    if change.op in ("cast", "rounded") and change.dtype.is_narrow_float and change.args[0].dtype is F32:
+        exact: Scalar = change.args[0]
+        return exact
+    return sc.cast(change, F32)
 
 
 def _list_of(count: Tensor, positions: Tensor, rows: int, scores: Scores, row: Dim, name: str) -> BlockList:

@@ -3,24 +3,35 @@
 Such a product is a definition like others (`ferrite_ir.Contract`); which of them have kernels the scheduler knows
 (`ferrite_scheduler.model.tiled_contractions`). Of float32 there are such kernels where people let the library round to
 TF32; otherwise it is left to it.
+
+By default that is what becomes of small ones. A call of the library takes the host longer than a small product takes
+the device, and kernels on both sides of it are started apart: without it, a transformer of batch 1 is one row of
+launches.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+
 from ferrite_ir.language.dtypes import F32
-from ferrite_ir.language.sizes import hint
+from ferrite_ir.language.sizes import Size, hint
 from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_scheduler.model.tiled_contractions import FACTORS
 from ferrite_torch.devices.facts import product_precision
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.tensors import Tensor
+from ferrite_torch.thresholds import PRODUCTS
+
+DEVICES = ("cuda",)
+"""Device types whose library takes its time to be called."""
 
 
 def tiled_sums(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
     """Returns the product of two matrices, or of batches of them, in f32; None where the library is left to it."""
     *batch, rows, points = left.shape
     columns = right.shape[-1]
-    if b.choices.products == "library" or left.device or right.device:
+    if left.device or right.device or not _is_ours(b, (*batch, rows, columns, points)):
         return None
     is_fast = left.dtype is F32 and product_precision() == "tf32"
     if left.dtype is not right.dtype or not (is_fast or left.dtype in FACTORS):
@@ -28,3 +39,23 @@ def tiled_sums(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
     if min(map(hint, (rows, columns, points))) < LEAST_EXTENT or 0 in batch:
         return None  # of fewer the library makes more
     return b.contract((*batch, rows, columns), points, left.at, right.at, fast=is_fast)
+
+
+def is_small(b: Builder, extents: Sequence[Size], operations: int, most: int) -> bool:
+    """Returns whether the device computes a product before the host has called the library for it.
+
+    Args:
+        b: the graph, compiled for a device with a library that it waits for.
+        extents: whose product is the number of points that are computed; symbolic ones may be any.
+        operations: for each point.
+        most: operations that are few.
+    """
+    numbers = [extent for extent in extents if isinstance(extent, int)]
+    return b.device in DEVICES and len(numbers) == len(extents) and operations * prod(numbers) <= most
+
+
+def _is_ours(b: Builder, extents: Sequence[Size]) -> bool:
+    """Returns whether a product with these extents, among them that of its sums, is to have a kernel of ours."""
+    if b.choices.products == "small":
+        return is_small(b, extents, 2, PRODUCTS.small_flops)
+    return b.choices.products != "library"

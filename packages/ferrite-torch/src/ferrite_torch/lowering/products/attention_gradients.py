@@ -1,9 +1,9 @@
-"""The gradients of `flex_attention` as definitions of attention.
+"""The gradients of attention as definitions of attention.
 
 With ``p`` the share that a query gives to a key, ``g`` the gradient of its result and ``dp = g * value`` summed up, the
-gradient of what the user made of the score is ``p * (dp - delta)``, where ``delta`` is one number for each query, the
-sum of ``result * g``. Torch hands over a graph of the derivative of the user's function, which makes of that the
-gradient ``ds`` of the score itself:
+gradient of the exponent of a weight is ``p * (dp - delta)``, where ``delta`` is one number for each query, the sum of
+``result * g``. What made the exponent of a score makes of that the gradient ``ds`` of the score itself
+(`ScoreFunction.change`):
 
     of queries   sum over keys     of ds * key
     of keys      sum over queries  of ds * query
@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.attend import SUM, Attend, ScoreProduct
 from ferrite_ir.language.dtypes import F32
@@ -28,20 +26,16 @@ from ferrite_ir.language.graph import TensorType
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, is_static
-from ferrite_torch.graphs.functions.flex_attention import (
-    Inputs,
-    Scores,
-    blocks_of,
-    mask_of,
-    new_name,
-    positions_of,
-    read_numbers,
-    refuse_operands,
-    scaled_score,
-    score_of,
-)
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import packed_strides
+from ferrite_torch.lowering.products.attention import (
+    Operands,
+    Scores,
+    depth_of,
+    new_name,
+    refuse_operands,
+    scaled_score,
+)
 from ferrite_torch.lowering.tensors import Point, Shape, Tensor, grid_dims, whole_tensor
 
 LOG2_E = math.log2(math.e)
@@ -54,35 +48,31 @@ class Outer:
     Attributes:
         out, grad_out: the attention and its gradient.
         power, grad_power: of each query the logarithm to base 2 of the sum of its weights, and its gradient, or None.
-        derivative: makes of a score, its place and the gradient of what became of it, that of the score.
     """
 
     out: Tensor
     power: Tensor
     grad_out: Tensor
     grad_power: Tensor | None
-    derivative: torch.fx.GraphModule
 
 
-def lower_gradients(b: Builder, given: Inputs, outer: Outer) -> tuple[Any, ...]:
-    """Returns the gradients of queries, keys and values, and of what the score modification has captured: none.
+def gradients(b: Builder, given: Operands, outer: Outer, fakes: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the gradients of queries, keys and values, which lie as their fakes do.
 
     Raises:
         Unlowered: there is no kernel for them.
     """
     refuse_operands(given)
-    fakes = b.fake
     if outer.grad_out.dtype is not given.query.dtype or outer.grad_out.device:
         raise Unlowered("the gradient of its result is of another type")
     rows = _Rows.of(b, outer)
     queries = _gradient_of_queries(b, given, outer, rows)
     keys, values = _gradients_of_keys(b, given, outer, rows)
-    found = (
+    return (
         _stored(b, queries, given.query, fakes[0], 1),
         _stored(b, keys, given.key, fakes[1], _group(given)),
         _stored(b, values, given.value, fakes[2], _group(given)),
     )
-    return (*found, tuple(None for _ in fakes[3]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +115,9 @@ class _Weights:
     score: Scalar
 
 
-def _weights(b: Builder, given: Inputs, outer: Outer, rows: _Rows, scores: Scores, *, by_keys: bool) -> _Weights:
+def _weights(b: Builder, given: Operands, outer: Outer, rows: _Rows, scores: Scores, *, by_keys: bool) -> _Weights:
     """Returns what scores and their gradients are; the rows of the score matrix are keys, or queries."""
-    first, second = Dim("depth0", given.query.shape[3]), Dim("depth1", given.value.shape[3])
+    first, second = depth_of(given.query, 0), depth_of(given.value, 1)
     score, gradient = new_name(b), new_name(b)
     pairs = (
         (score, scores.of_query(given.query, first.index), scores.of_key(given.key, first.index), first),
@@ -137,21 +127,12 @@ def _weights(b: Builder, given: Inputs, outer: Outer, rows: _Rows, scores: Score
         ScoreProduct(name, right, left, depth) if by_keys else ScoreProduct(name, left, right, depth)
         for name, left, right, depth in pairs
     )
-    made = score_of(b, given, score, scores)
+    scaled = scaled_score(given, score)
+    made = given.function.weight(b, scaled, scores)
     share = sc.apply("exp2", sc.apply("sub", _in_powers_of_two(made), scores.of_query(rows.power)))
     rest = sc.apply("sub", sc.load(gradient, (), F32), scores.of_query(rows.delta))
-    numbers = (scaled_score(given, score), *positions_of(scores), sc.apply("mul", share, rest))
-    (found,) = read_numbers(b, "derivative", outer.derivative, numbers, given.captured)[:1]
-    change = sc.const(0.0, F32) if found is None else _unrounded(found)
+    change = given.function.change(b, scaled, scores, sc.apply("mul", share, rest))
     return _Weights((products[0], products[1]), share, sc.apply("mul", change, sc.const(given.scale, F32)))
-
-
-def _unrounded(change: Scalar) -> Scalar:
-    """Returns the gradient of a score in f32; it is rounded once more where it meets its factor."""
-    if change.op in ("cast", "rounded") and change.dtype.is_narrow_float and change.args[0].dtype is F32:
-        exact: Scalar = change.args[0]
-        return exact
-    return sc.cast(change, F32)
 
 
 def _in_powers_of_two(weight: Scalar) -> Scalar:
@@ -161,7 +142,7 @@ def _in_powers_of_two(weight: Scalar) -> Scalar:
     return sc.apply("mul", weight, sc.const(LOG2_E, F32))
 
 
-def _gradient_of_queries(b: Builder, given: Inputs, outer: Outer, rows: _Rows) -> Tensor:
+def _gradient_of_queries(b: Builder, given: Operands, outer: Outer, rows: _Rows) -> Tensor:
     dims = grid_dims(given.query.shape)
     scores = Scores.of(given, dims[2], Dim("r0", given.key.shape[2]))
     weights = _weights(b, given, outer, rows, scores, by_keys=False)
@@ -170,7 +151,7 @@ def _gradient_of_queries(b: Builder, given: Inputs, outer: Outer, rows: _Rows) -
     return found
 
 
-def _gradients_of_keys(b: Builder, given: Inputs, outer: Outer, rows: _Rows) -> tuple[Tensor, Tensor]:
+def _gradients_of_keys(b: Builder, given: Operands, outer: Outer, rows: _Rows) -> tuple[Tensor, Tensor]:
     """Returns the gradients of keys and values, for each head of queries: in one definition if they are as long."""
     lead = (*given.query.shape[:2], given.key.shape[2])
     key_dims, value_dims = (grid_dims((*lead, tensor.shape[3])) for tensor in (given.key, given.value))
@@ -188,7 +169,7 @@ def _gradients_of_keys(b: Builder, given: Inputs, outer: Outer, rows: _Rows) -> 
 
 def _sums(
     b: Builder,
-    given: Inputs,
+    given: Operands,
     scores: Scores,
     row: Dim,
     dims: Sequence[Dim],
@@ -200,14 +181,14 @@ def _sums(
     kind = TensorType(F32, tuple(dim.size for dim in dims))
     values = b.new_values([kind] * len(terms), numbered=True)
     weights, factors = zip(*terms, strict=True)
-    condition, blocks = mask_of(b, given.mask, scores), blocks_of(given.mask, scores, row)
+    condition, blocks = given.function.mask(b, scores), given.function.blocks(scores, row)
     b.definitions.append(
         Attend(values, SUM, tuple(dims), along, tuple(products), weights, factors, condition, blocks, b.origins)
     )
     return [whole_tensor(value) for value in values]
 
 
-def _group(given: Inputs) -> Size:
+def _group(given: Operands) -> Size:
     """Returns how many heads of queries share one of keys."""
     queries, keys = given.query.shape[1], given.key.shape[1]
     return 1 if queries == keys else int(queries) // int(keys)
