@@ -39,10 +39,11 @@ graph @f(x: bf16[20, 9], w: bf16[18, 9], s: f32[20, 18]) -> (t) {
     [
         PRODUCT,
         BATCH,
+        PRODUCT.replace("9]", "16]"),
         PRODUCT.replace("bf16", "f8e4m3fn"),
         PRODUCT.replace("bf16", "f32").replace("contract", "contract fast"),
     ],
-    ids=["a matrix", "a batch", "of 8 bits", "of 32 bits"],
+    ids=["a matrix", "a batch", "of parts of rows", "of 8 bits", "of 32 bits"],
 )
 def test_each_tile_is_stored_whatever_the_number_of_tiles_of_a_program(text: str, blocks: int) -> None:
     graph, generator = parse_graph(text), random.Random(0)

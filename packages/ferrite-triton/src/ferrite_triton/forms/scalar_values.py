@@ -406,7 +406,9 @@ class ScalarValues:
         index = self._flat.offset(node.source, node.indices)
         address = self.addresses.address(param, index, lambda value: self._known(value, guard))
         conditions = [self._known(condition, outer) for condition, outer in _conditions(guard)]
-        pointer, mask, axes = self.addresses.access(address, conditions, row_mask=self.addresses.row_mask(param, index))
+        # What has to be zero past the end of a row is not read up to where a vector ends.
+        row_mask = None if node in self._zeroed else self.addresses.row_mask(param, index)
+        pointer, mask, axes = self.addresses.access(address, conditions, row_mask=row_mask)
         if index.is_indirect:
             assert_in_bounds(
                 self._flat,
