@@ -105,7 +105,7 @@ def test_values_of_sums_in_parts(function: Callable[..., Any], device: str) -> N
 def test_sums_in_parts_are_added_up_by_what_reads_them(function: Callable[..., Any]) -> None:
     check(function, given(M, torch.bfloat16, "cpu", 2048, N))
     parts, whole = kernels()
-    assert [axis["name"] for axis in parts["axes"]] == ["t", "z", "y", "x", "r"]
+    assert [axis["name"] for axis in parts["axes"]] == ["l", "t", "z", "y", "x", "r"]
     assert parts["form"] == "tiled_contraction"
     assert whole["form"] == "persistent"
 
@@ -161,7 +161,7 @@ def test_values_of_batches(function: Callable[..., Any], device: str, *, dynamic
 
 @own_only("looks at its kernels")
 @pytest.mark.parametrize(
-    ("function", "axes"), [(batched, "tzyxr"), (added, "tzyxr"), (shared, "tyxr"), (expanded, "tyxr")]
+    ("function", "axes"), [(batched, "ltzyxr"), (added, "ltzyxr"), (shared, "ltyxr"), (expanded, "ltyxr")]
 )
 def test_a_batch_has_an_axis_unless_one_factor_is_the_same_for_all_of_it(
     function: Callable[..., Any], axes: str
@@ -171,6 +171,17 @@ def test_a_batch_has_an_axis_unless_one_factor_is_the_same_for_all_of_it(
     check(function, tuple(torch.randn(shape).bfloat16() for shape in shapes))
     (kernel,) = kernels()
     assert "".join(axis["name"] for axis in kernel["axes"]) == axes
+
+
+@own_only("interprets its kernels")
+@pytest.mark.parametrize("function", [*FUSED, in_place, dequantised, batched, heads, expanded])
+def test_values_of_blocks_through_descriptors(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ferrite_runtime.policies.interpreted.LOADS", 2)
+    inputs = given(45, torch.bfloat16, "cpu")
+    if function in (batched, heads, expanded):
+        inputs = tuple(torch.randn(shape).bfloat16() for shape in ((3, 40, 32), (3, 32, 56)))
+    check(function, inputs)
+    assert any("make_tensor_descriptor" in kernel["source"] for kernel in kernels())
 
 
 @own_only("looks at its calls")

@@ -21,6 +21,16 @@ graph @f(x: bf16[1024, 1024], w: bf16[1000, 1024], b: bf16[1000]) -> (y) on cuda
 }"""
 
 
+BATCH = """
+graph @f(x: bf16[3, 1024, 1024], w: bf16[3, 1024, 1008]) -> (y) on cuda {
+  p: f32[3, 1024, 1000] = contract [b < 3, m < 1024, n < 1000 | k < 1024] x[b, k, m] * w[b, k, n]
+  y: bf16[3, 1024, 1000] = loop [b < 3, m < 1024, n < 1000] cast.bf16(p[b, m, n])
+}"""
+OF_8_BITS = (
+    PRODUCT.replace("x: bf16", "x: f8e4m3fn").replace("w: bf16", "w: f8e4m3fn").replace("contract", "contract fast")
+)
+
+
 def program(text: str = PRODUCT) -> Any:
     return emit_program(schedule(parse_graph(text), policy=Policy(tile_products=True, product_parts=1)))
 
@@ -48,6 +58,48 @@ def test_programs_of_several_tiles_compile(rounds: int) -> None:
     binary = compile_job(Job(spec, config, device.target))
     assert binary.shared <= shared_bytes(spec, config)
     assert binary.local_bytes in (None, 0)
+
+
+@pytest.mark.parametrize("device", ["h200", "b200"])
+@pytest.mark.parametrize("text", [PRODUCT, BATCH, OF_8_BITS], ids=["a matrix", "a batch", "of 8 bits"])
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_blocks_are_copied_through_descriptors_where_a_config_says_so(text: str, device: str, rounds: int) -> None:
+    from ferrite_runtime import Program
+    from ferrite_runtime.compilation.triton_adapter import Job, compile_job
+    from ferrite_runtime.devices.descriptors import known_devices
+    from ferrite_runtime.policies.candidates import configs
+    from ferrite_runtime.policies.resources import scratch_problem
+
+    facts = known_devices()[device]
+    (spec,) = Program.from_mapping(program(text).to_mapping()).kernels
+    first = next(each for each in configs(spec, facts, "max") if each.block("LBLOCK") > 1)
+    config = replace(first, blocks=tuple(sorted({**dict(first.blocks), "TBLOCK": rounds}.items())))
+    job = Job(spec, config, facts.target, wants_ptx=True)
+    binary = compile_job(job)
+    ptx = binary.code.decode()
+    assert ptx.count("cp.async.bulk.tensor") >= 2
+    assert "cp.async.cg" not in ptx
+    assert ("wgmma.mma_async" if device == "h200" else "tcgen05.mma") in ptx
+    assert scratch_problem(spec, binary, dict(config.blocks)) is None
+    assert binary.scratch == 256
+    assert binary.hidden >= 1
+    anywhere = compile_job(replace(job, aligned=False))
+    assert "cp.async.bulk.tensor" not in anywhere.code.decode()
+    assert anywhere.scratch == 0
+
+
+@pytest.mark.parametrize("device", ["a100", "mi300x"])
+def test_devices_without_descriptors_load_by_pointers(device: str) -> None:
+    from ferrite_runtime import Program
+    from ferrite_runtime.compilation.triton_adapter import Job, compile_job
+    from ferrite_runtime.devices.descriptors import known_devices
+    from ferrite_runtime.policies.candidates import configs
+
+    facts = known_devices()[device]
+    (spec,) = Program.from_mapping(program().to_mapping()).kernels
+    binary = compile_job(Job(spec, configs(spec, facts, "none")[0], facts.target))
+    assert spec.scratch is not None
+    assert binary.scratch == 0
 
 
 @pytest.mark.parametrize(

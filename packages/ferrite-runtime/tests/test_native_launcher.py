@@ -19,10 +19,10 @@ from ferrite_runtime.engines.sequence_items import Waiting
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.formats.binary import Binary
 from ferrite_runtime.formats.expressions import evaluate
-from ferrite_runtime.formats.kernel_spec import Param
+from ferrite_runtime.formats.kernel_spec import SCRATCH, Param
 from ferrite_runtime.launching import native_launcher
 from ferrite_runtime.launching.native_launcher import NATIVE, find_launcher, library_key
-from ferrite_runtime.launching.prepared_launch import LoadedKernel, argument_offsets, pack_format
+from ferrite_runtime.launching.prepared_launch import LaunchSite, LoadedKernel, argument_offsets, pack_format
 from ferrite_runtime.store.interface import MemoryStore
 from runtime_fakes import ENTER, LAUNCH
 
@@ -48,8 +48,9 @@ HIDDEN = 2
 class Recording:
     """A driver whose entry points keep what each launch got."""
 
-    def __init__(self, statuses: tuple[int, ...] = ()) -> None:
+    def __init__(self, statuses: tuple[int, ...] = (), params: tuple[Param, ...] = PARAMS) -> None:
         self.statuses = list(statuses)
+        self.params = params
         self.launches: list[tuple[tuple[int, ...], int, bytes, list[int]]] = []
         self.attributes: list[tuple[int, int]] = []  # of launches that have one
         self.entered: list[int] = []
@@ -60,7 +61,7 @@ class Recording:
         if shape.attribute_count:
             attribute = LaunchAttribute.from_address(shape.attributes)
             self.attributes.append((attribute.name, attribute.value))
-        pack = pack_format(PARAMS)
+        pack = pack_format(self.params)
         offsets = argument_offsets(pack)
         pointers = (ctypes.c_void_p * (len(offsets) + HIDDEN)).from_address(params)
         packed = bytearray(struct.calcsize(pack))
@@ -93,6 +94,22 @@ def bound(launches, values: int, driver: Recording, refused: list):
     """Returns the function of a sequence; ``refused`` gets what it leaves to Python."""
     description = describe_sequence(launches, values)
     return LAUNCHER.bind(driver, 77, description, lambda *all_of_it: refused.append(all_of_it))
+
+
+@needs_launcher
+def test_the_first_hidden_argument_is_where_scratch_memory_lies() -> None:
+    params = (Param("p", "tensor", "f32", align=16), Param("s", "tensor", "i64", SCRATCH, 128, elements=32, each=16))
+    function = Function(11, 1, Binary(b"", "f", 4, 32, 1000, hidden=HIDDEN, scratch=128), 32, 0)
+    site = LaunchSite(function, params, 3)
+    site.pack(site.buffer, 0, 0x4000, 0x8000)
+    pointers = (ctypes.c_void_p * (2 + HIDDEN)).from_address(site.params_pointer.value or 0)
+    assert [ctypes.c_uint64.from_address(pointer).value for pointer in pointers] == [0x4000, 0x8000, 0x8000, 0]
+    driver, refused = Recording(params=params), []
+    loaded = LoadedKernel("f", params, function, None, 77)
+    launch = Waiting(None, loaded, (("value", 0, 0), ("value", 1, 0)), 3, -1, (1, 1), ())
+    bound([launch], 2, driver, refused)(5, 0x4000, 0x8000)
+    assert not refused
+    assert driver.launches[0][3] == [0x8000, 0]
 
 
 def edges(low: int, high: int) -> st.SearchStrategy[int]:

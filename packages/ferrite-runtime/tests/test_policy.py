@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferrite_runtime.devices.descriptors import DeviceFacts, known_devices, typical_device
+from ferrite_runtime.formats.binary import Binary
 from ferrite_runtime.formats.canonical_json import kernel_id
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import KINDS, ReductionFacts
@@ -15,6 +16,7 @@ from ferrite_runtime.formats.target import CROSS_TARGETS, Target
 from ferrite_runtime.policies.attention import attention_problem
 from ferrite_runtime.policies.blocks import misfit
 from ferrite_runtime.policies.candidates import configs, interpreter_config, next_power_of_two, previous_power_of_two
+from ferrite_runtime.policies.resources import scratch_problem
 from ferrite_runtime.policies.tiled_contractions import shared_bytes, tile_problem
 from runtime_kernels import grid_axis, pointwise, reduction_axis, row_softmax, row_sum, shared_softmax, spec, tensor
 
@@ -110,6 +112,61 @@ def test_large_products_have_persistent_programs_among_their_configs() -> None:
             kernel, Config.of({**dict(config.blocks), "TBLOCK": 1}, 8, config.num_stages)
         )
         assert tile_problem(kernel, config, H200) is None
+
+
+def described(rows: int = 4096, columns: int = 14336, programs: int = 1024) -> KernelSpec:
+    """Returns the spec of a product whose blocks may be loaded through descriptors, by so many programs."""
+    mapping = tiles(rows, columns).to_mapping()
+    block = {"size": 1, "hint": 1}
+    axes = [{"name": "l", "kind": "descriptors", **block, "block": "LBLOCK", "max_block": 2}, *mapping["axes"]]
+    axes = [{"name": "t", "kind": "rounds", **block, "block": "TBLOCK", "max_block": 64}, *axes]
+    grid = ["ceildiv", ["mul", ["ceildiv", "y", "YBLOCK"], ["ceildiv", "x", "XBLOCK"]], "TBLOCK"]
+    params = [*mapping["params"], {**tensor("scratch", "i64", "scratch", 128), "elements": 32 * programs, "each": 32}]
+    facts = {"form": "tiled_contraction", "grid": grid, "facts": mapping["facts"]}
+    return KernelSpec.from_mapping(spec("a", "", params, axes, **facts))
+
+
+def test_large_products_have_descriptors_and_pointers_among_their_configs() -> None:
+    found = configs(described(columns=4096), H200, "max")
+    by_descriptors = [config for config in found if config.block("LBLOCK") == 2]
+    assert {config.block("TBLOCK") > 1 for config in by_descriptors} == {True, False}
+    for config in by_descriptors:
+        by_pointers = Config.of({**dict(config.blocks), "LBLOCK": 1}, config.num_warps, config.num_stages)
+        assert by_pointers in found
+        assert config.block("YBLOCK") * config.block("XBLOCK") >= 128 * 128
+    assert len(found) > 2 * len(by_descriptors) > 0
+
+
+@pytest.mark.parametrize("target", ["sm_80", "gfx942"])
+def test_devices_without_descriptors_have_none_among_their_configs(target: str) -> None:
+    device = typical_device(Target.parse(target))
+    assert {config.block("LBLOCK") for config in configs(described(), device, "max")} == {1}
+    problem = tile_problem(
+        described(), Config.of({"LBLOCK": 2, "YBLOCK": 64, "XBLOCK": 64, "RBLOCK": 32}, 4, 2), device
+    )
+    assert problem == f"{target} has no tensor descriptors"
+
+
+def test_no_more_programs_have_descriptors_than_have_memory_for_them() -> None:
+    kernel = described(programs=200)
+    found = [config for config in configs(kernel, H200, "max") if config.block("LBLOCK") == 2]
+    assert found
+    assert all(kernel.expected_programs(dict(config.blocks)) <= 200 for config in found)
+    config = Config.of({"LBLOCK": 2, "TBLOCK": 1, "YBLOCK": 128, "XBLOCK": 256, "RBLOCK": 64}, 8, 3)
+    assert tile_problem(kernel, config, H200) == "1792 programs, 200 have memory for their descriptors"
+
+
+@pytest.mark.parametrize(
+    ("scratch", "programs", "words"),
+    [(0, 1, None), (256, 1792, None), (384, 1792, "a program needs 384 bytes"), (256, 1791, "for 1791 programs, not")],
+)
+def test_scratch_memory_is_enough_for_all_programs(scratch: int, programs: int, words: str | None) -> None:
+    blocks = {"LBLOCK": 2, "TBLOCK": 1, "YBLOCK": 128, "XBLOCK": 256, "RBLOCK": 64}
+    problem = scratch_problem(described(programs=programs), Binary(b"", "a", 8, 32, 0, scratch=scratch), blocks)
+    assert (words is None) == (problem is None)
+    assert words is None or words in str(problem)
+    if scratch:
+        assert "has 0" in str(scratch_problem(tiles(), Binary(b"", "a", 8, 32, 0, scratch=scratch), blocks))
 
 
 def test_blocks_of_other_factors_have_as_many_bytes() -> None:

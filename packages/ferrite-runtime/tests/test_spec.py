@@ -14,7 +14,19 @@ from ferrite_runtime import IdentityMismatch, KernelSpec, Program, SpecError, Un
 from ferrite_runtime.formats.canonical_json import dump_canonical, kernel_id
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.expressions import evaluate, expr_names, print_expr, read_expr, write_expr
-from runtime_kernels import layout, one_kernel, pointwise, program, row_softmax, row_sum, scaled, tensor_input
+from runtime_kernels import (
+    grid_axis,
+    layout,
+    one_kernel,
+    pointwise,
+    program,
+    row_softmax,
+    row_sum,
+    scaled,
+    spec,
+    tensor,
+    tensor_input,
+)
 
 
 def with_id(mapping: dict) -> dict:
@@ -26,6 +38,46 @@ def test_kernel_spec_survives_a_round_trip(mapping: dict) -> None:
     spec = KernelSpec.from_mapping(mapping)
     assert spec.to_mapping() == mapping
     assert KernelSpec.from_mapping(json.loads(json.dumps(spec.to_mapping()))) == spec
+
+
+def described(*more: dict) -> dict:
+    """Returns the spec of a kernel with scratch memory for 64 programs."""
+    memory = {**tensor("scratch", "i64", "scratch", 128), "elements": 1024, "each": 16}
+    return spec("a", "", [tensor("in_ptr"), memory, *more], [grid_axis("x", 4096)])
+
+
+def test_scratch_memory_survives_a_round_trip() -> None:
+    kernel = KernelSpec.from_mapping(described())
+    assert kernel.to_mapping() == described()
+    assert kernel.scratch is kernel.params[1]
+    assert KernelSpec.from_mapping(row_softmax(8, 64)).scratch is None
+
+
+def test_scratch_memory_is_one_param_of_a_kernel_without_sizes() -> None:
+    size = {"name": "n", "role": "size", "dtype": "i32"}
+    for mapping in (described(size), described({**described()["params"][1], "name": "other"})):
+        with pytest.raises(SpecError, match=r"^params: scratch memory is one param, of a kernel that"):
+            KernelSpec.from_mapping(mapping)
+    with pytest.raises(SpecError, match=r"^params\[1\]\.each: 2048 is not between 1 and 1024"):
+        KernelSpec.from_mapping(with_id(change(described(), "params.1.each", 2048)))
+    with pytest.raises(UnknownField, match=r"^params\[0\]\.elements"):
+        KernelSpec.from_mapping(with_id(change(described(), "params.0.elements", 1024)))
+
+
+@pytest.mark.parametrize(("elements", "strides"), [(1023, [1]), (1024, [2]), ("n", [1])])
+def test_a_launch_gives_as_much_scratch_memory_as_its_kernel_asks_for(elements: object, strides: list[int]) -> None:
+    def launched(elements: object, strides: list[int]) -> Program:
+        kernel = described()
+        steps = [
+            {"do": "let", "name": "n", "value": 4096},
+            {"do": "alloc", "name": "s", **layout([1], "i64"), "shape": [elements], "strides": strides},
+            {"do": "launch", "kernel": kernel["id"], "args": ["a", "s"]},
+        ]
+        return Program.from_mapping(program([tensor_input("a", [4096])], [kernel], steps, []))
+
+    assert launched(1024, [1]).steps
+    with pytest.raises(SpecError, match="param scratch of a needs 1024 elements in a row"):
+        launched(elements, strides)
 
 
 def test_origin_is_no_part_of_the_identity() -> None:

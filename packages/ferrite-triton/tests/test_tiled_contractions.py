@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ferrite_ir import evaluate, parse_graph
 from ferrite_scheduler import Policy, schedule
-from ferrite_triton import emit_kernel
+from ferrite_triton import emit_kernel, emit_program
+from ferrite_triton.host.spec import KernelSpec
 from ferrite_triton.kernels import tile_programs
+from ferrite_triton.tile import run_program
 from ferrite_triton.tile.statements import For
+from numpy_programs import run_in_numpy
 from tile_kernels import draw, flat, run_kernel
 
 TILES = Policy(tile_products=True)
@@ -33,6 +37,81 @@ graph @f(x: bf16[20, 9], w: bf16[18, 9], s: f32[20, 18]) -> (t) {
 }"""
 
 
+DESCRIBED = """
+graph @f(x: bf16[20, 24], w: bf16[18, 24], s: f32[20, 18]) -> (y) {
+  p: f32[20, 18] = contract [m < 20, n < 18 | k < 21] x[m, k] * w[n, k]
+  y: f32[20, 18] = loop [m < 20, n < 18] add(p[m, n], s[m, n])
+}"""
+DESCRIBED_BATCH = """
+graph @f(x: bf16[3, 21, 24], w: bf16[3, 21, 16]) -> (y) {
+  p: f32[3, 20, 14] = contract [b < 3, m < 20, n < 14 | k < 21] x[b, k, m] * w[b, k, n + 1]
+  y: f32[3, 20, 14] = loop [b < 3, m < 20, n < 14] relu(p[b, m, n])
+}"""
+BEHIND = DESCRIBED.replace("x: bf16[20, 24]", "x: bf16[20, 32]").replace("x[m, k]", "x[m, k + 8]")
+GATED = DESCRIBED.replace(
+    "  y:", "  q: f32[20, 18] = contract [m < 20, n < 18 | k < 21] x[m, k] * w[n, k + 1]\n  y:"
+).replace("p[m, n], s", "mul(p[m, n], q[m, n]), s")
+
+
+def blocks_of(text: str) -> dict[str, str]:
+    """Returns the lines that make descriptors in the kernel of a graph, by their names."""
+    source = emit_kernel(schedule(parse_graph(text), policy=TILES).kernels[0]).source
+    lines = (line.strip().split(" = ") for line in source.splitlines() if "make_tensor_descriptor" in line)
+    return {name: made.removeprefix("tl.make_tensor_descriptor") for name, made in lines}
+
+
+def test_descriptors_say_where_factors_lie() -> None:
+    left, right = "(in0, [20, 21], [24, 1], [YBLOCK, RBLOCK])", "(in1, [18, 21], [24, 1], [XBLOCK, RBLOCK])"
+    assert blocks_of(DESCRIBED) == {"in0_blocks": left, "in1_blocks": right}
+    batch = "(in0, [3, 21, 20], [504, 24, 1], [1, RBLOCK, YBLOCK])"
+    assert blocks_of(DESCRIBED_BATCH) == {"in0_blocks": batch}  # the other factor begins 2 bytes behind a unit
+    assert blocks_of(BEHIND)["in0_blocks"] == left.replace("in0", "in0 + 8").replace("[24", "[32")
+    assert len(blocks_of(GATED)) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PRODUCT,
+        UPDATE,
+        DESCRIBED.replace("24]", "21]"),
+        DESCRIBED.replace("bf16[20, 24]", "bf16[s, 24]")
+        .replace("20", "s")
+        .replace(") {", ") where s: size >= 1 ~ 20 {"),
+    ],
+    ids=["rows of 18 bytes", "an update of them", "rows of 42 bytes", "a symbolic size"],
+)
+def test_what_no_descriptor_describes_is_loaded_by_pointers(text: str) -> None:
+    assert not blocks_of(text)
+    spec = emit_kernel(schedule(parse_graph(text), policy=TILES).kernels[0])
+    assert "l" not in [axis["name"] for axis in spec.axes]
+    assert not any(param.get("access") == "scratch" for param in spec.params)
+
+
+def test_a_kernel_with_descriptors_is_given_memory_for_them() -> None:
+    program = emit_program(schedule(parse_graph(DESCRIBED), policy=TILES))
+    (spec,) = program.kernels
+    assert isinstance(spec, KernelSpec)
+    assert spec.axes[0] == {
+        "name": "l", "kind": "descriptors", "size": 1, "hint": 1, "block": "LBLOCK", "max_block": 2,
+    }  # fmt: skip
+    assert spec.params[-1] == {
+        "name": "scratch", "role": "tensor", "dtype": "i64", "access": "scratch", "align": 128, "elements": 1024 * 32,
+        "each": 32,
+    }  # fmt: skip
+    steps = [step for step in program.steps if "scratch" in str(step.get("args", step.get("names", step.get("name"))))]
+    assert [step["do"] for step in steps] == ["alloc", "launch", "free"]
+    assert steps[0]["shape"] == [1024 * 32]
+
+
+@pytest.mark.parametrize("blocks", [2, 4, 16])
+@pytest.mark.parametrize("descriptors", [1, 2], ids=["pointers", "descriptors"])
+@pytest.mark.parametrize("text", [DESCRIBED, DESCRIBED_BATCH, BEHIND, GATED])
+@pytest.mark.parametrize("run", [run_program, run_in_numpy], ids=["evaluated", "numpy"])
+def test_blocks_are_the_same_by_descriptors(text: str, descriptors: int, blocks: int, run: Callable[..., None]) -> None:
+    check_product(text, blocks, run=run, descriptors=descriptors)
+
+
 @pytest.mark.parametrize("blocks", [2, 4, 16])
 @pytest.mark.parametrize(
     "text",
@@ -46,6 +125,10 @@ graph @f(x: bf16[20, 9], w: bf16[18, 9], s: f32[20, 18]) -> (t) {
     ids=["a matrix", "a batch", "of parts of rows", "of 8 bits", "of 32 bits"],
 )
 def test_each_tile_is_stored_whatever_the_number_of_tiles_of_a_program(text: str, blocks: int) -> None:
+    check_product(text, blocks)
+
+
+def check_product(text: str, blocks: int, **how: Any) -> None:
     graph, generator = parse_graph(text), random.Random(0)
     memory: dict[str, list[Any]] = {
         value.name: draw(generator, int(value.type.storage_size), value.type.dtype) for value in graph.inputs
@@ -53,7 +136,7 @@ def test_each_tile_is_stored_whatever_the_number_of_tiles_of_a_program(text: str
     inputs = [nested(iter(memory[value.name]), value.type.shape) for value in graph.inputs]
     (output,) = graph.outputs
     memory[output.name] = [None] * int(graph.values[output.name].type.storage_size)
-    run_kernel(schedule(graph, policy=TILES), memory, blocks)
+    run_kernel(schedule(graph, policy=TILES), memory, blocks, **how)
     (expected,) = evaluate(graph, inputs)
     assert memory[output.name] == list(flat(expected))
 

@@ -114,6 +114,17 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], list[Number]]] =
         (3, 2),
         [15],
     ),
+    "a block reaches past the end of rows and columns": (
+        """tile @edge(in0: *bf16, out0: *bf16) {
+  matrix: descriptor bf16[2, 4] = describe(offset(in0, i32(1)), i32(2), i32(3), i32(5), i32(1), shape=[2, 4])
+  block: bf16[2, 4] = load_block(matrix, i32(1), sub(program_id(axis=0), i32(1)))
+  place: i32[2, 4] = add(expand(mul(lanes(extent=2), i32(4)), axes=[1]), expand(lanes(extent=4), axes=[0]))
+  store(offset(out0, place), block)
+}""",
+        {"in0": [float(number) for number in range(10)], "out0": [9.0] * 8},
+        (1,),
+        [0.0, 6.0, 7.0, 8.0, 0.0, 0.0, 0.0, 0.0],
+    ),
 }
 """Programs, what they are given, their grid, and what is in ``out0`` afterwards."""
 

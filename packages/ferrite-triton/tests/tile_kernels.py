@@ -48,18 +48,26 @@ def grid_size(expression: Any, names: dict[str, int]) -> int:
 
 
 def run_kernel(
-    schedule: Schedule, memory: dict[str, list[Number]], blocks: int = 8, run: Callable[..., None] = run_program
+    schedule: Schedule,
+    memory: dict[str, list[Number]],
+    blocks: int = 8,
+    run: Callable[..., None] = run_program,
+    descriptors: int = 1,
 ) -> None:
     """Runs the only kernel of a schedule of known sizes, by a function that takes what `run_program` does.
 
-    ``memory`` holds what each of the kernel's parameters points to.
+    ``memory`` holds what each of the kernel's parameters points to. With 2 ``descriptors`` blocks are loaded through
+    them, if there are any.
     """
     (kernel,) = schedule.kernels
     spec = emit_kernel(kernel)
     program = tile_programs(kernel)[-1]
     names = {axis["name"]: int(axis["size"]) for axis in spec.axes}
     chosen = {axis["block"]: min(blocks, axis.get("max_block", blocks)) for axis in spec.axes} | spec.blocks
-    arguments = dict(zip((param["name"] for param in spec.params), memory.values(), strict=True))
+    chosen |= {axis["block"]: descriptors for axis in spec.axes if axis["kind"] == "descriptors"}
+    given = (param["name"] for param in spec.params if param.get("access") != "scratch")
+    arguments = dict(zip(given, memory.values(), strict=True))
+    arguments |= {param["name"]: [] for param in spec.params if param.get("access") == "scratch"}
     run(program, arguments, chosen, (grid_size(spec.grid, names | chosen),))
 
 

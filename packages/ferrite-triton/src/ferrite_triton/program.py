@@ -23,6 +23,7 @@ from ferrite_scheduler.model.segments import REDUCE_SEGMENTS
 from ferrite_scheduler.model.target import Target
 from ferrite_triton.errors import EmitError
 from ferrite_triton.host.identity import without_names
+from ferrite_triton.host.scratch import scratch_name, with_scratch
 from ferrite_triton.host.segmented_reductions import write_segmented_reduction
 from ferrite_triton.host.spec import Emitted, GivenKernel, KernelSpec
 from ferrite_triton.host.steps import (
@@ -140,6 +141,7 @@ def _write(schedule: Schedule, kernels: _Kernels, name: str, bodies: Collection[
     device, bound = graph.device, results_that_bind(graph)
     steps = [*bind_symbols(graph)]
     taken = _host_names(schedule)
+    scratch = scratch_name(taken)
     for step in schedule.steps:
         if isinstance(step, CallGraph):
             steps.append(encode_call(step, bodies))
@@ -152,7 +154,7 @@ def _write(schedule: Schedule, kernels: _Kernels, name: str, bodies: Collection[
             continue
         write = _TEMPLATES.get(step.definition.target) if isinstance(step, CallExtern) else None
         if write is None or not isinstance(step, CallExtern):
-            steps.append(encode_step(step, launches, bound))
+            steps.append(encode_step(step, launches, bound, scratch))
             continue
         expansion = write(step, taken)
         steps += expansion.steps
@@ -161,7 +163,7 @@ def _write(schedule: Schedule, kernels: _Kernels, name: str, bodies: Collection[
     return Subprogram(
         name,
         inputs=(*(encode_input(value, device) for value in schedule.inputs), *map(encode_size_input, graph.sizes)),
-        steps=tuple(steps),
+        steps=tuple(with_scratch(steps, scratch, max((form.scratch for form in launches), default=0))),
         outputs=tuple(encode_output(output) for output in schedule.outputs),
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ferrite_ir.language.combine_functions import combine_name
+from ferrite_ir.language.dtypes import I64
 from ferrite_ir.language.graph import Attend, Contract, Loop, Reduction, Scan, Update, bodies_of
 from ferrite_ir.language.ops import OPS
 from ferrite_ir.language.scalar import postorder
@@ -34,7 +35,8 @@ from ferrite_triton.analysis.accesses import (
     narrow_conditions,
 )
 from ferrite_triton.analysis.attention_space import attention_space
-from ferrite_triton.analysis.contraction_space import contraction_space
+from ferrite_triton.analysis.contraction_space import contraction_space, with_descriptors
+from ferrite_triton.analysis.described_blocks import described_blocks
 from ferrite_triton.analysis.flat import FlatKernel, KernelParam, flatten
 from ferrite_triton.analysis.lane_groups import needed_multiple
 from ferrite_triton.analysis.lowering_policy import LOWERING
@@ -43,6 +45,7 @@ from ferrite_triton.analysis.peeling import misalignment_of
 from ferrite_triton.analysis.row_per_thread import has_row_per_thread
 from ferrite_triton.analysis.size_params import SizeParams
 from ferrite_triton.analysis.space import (
+    DESCRIPTORS_AXIS,
     NO_AXES,
     ROUNDS_AXIS,
     KernelAxis,
@@ -77,6 +80,10 @@ from ferrite_triton.tile.passes.unused import drop_unused
 from ferrite_triton.tile.passes.vector_loads import load_vectors_in_one_dim
 from ferrite_triton.tile.statements import TileProgram
 
+DESCRIPTOR = 128
+"""Bytes of a tensor descriptor, and what its address is a multiple of."""
+SCRATCH = "scratch"
+"""The param that the compiler's scratch memory is the memory of; no statement names it."""
 ALIGNMENT = 16
 TILE_PASSES: tuple[Callable[[TileProgram], TileProgram], ...] = (
     load_vectors_in_one_dim,
@@ -147,6 +154,8 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
         return flat, find_accesses(flat)
     if isinstance(kernel.form, TiledContraction):
         flat = flatten(kernel, contraction_space(kernel))
+        if described_blocks(flat):
+            flat = replace(flat, space=with_descriptors(flat.space))
         return flat, find_accesses(flat)
     space = build_space(kernel)
     flat = flatten(kernel, space)
@@ -181,7 +190,7 @@ def write(way: Way, params: SizeParams) -> KernelSpec:
         name=name,
         source=source,
         form=kernel.form.name,
-        params=(*describe_params(flat), *describe_sizes(params, width)),
+        params=(*describe_params(flat), *describe_scratch(flat), *describe_sizes(params, width)),
         axes=tuple(describe_axis(axis, params, space.least if axis.is_reduction else 0) for axis in space.axes),
         blocks={axis.constant: axis.block for axis in _with_constants(space) if axis.block is not None},
         grid=grid_expression(space),
@@ -203,6 +212,15 @@ def origin_texts(kernel: Kernel) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(origin) for origin in kernel.origins if str(origin)))
 
 
+def describe_scratch(flat: FlatKernel) -> list[dict[str, Any]]:
+    """Returns the param in whose memory each program has its descriptors, if a config may make them."""
+    if flat.space.axis(DESCRIPTORS_AXIS) is None:
+        return []
+    each = len(set(described_blocks(flat).values())) * DESCRIPTOR // I64.bytes
+    tensor = {"name": SCRATCH, "role": "tensor", "dtype": I64.name, "access": "scratch", "align": DESCRIPTOR}
+    return [{**tensor, "elements": LOWERING.described_programs * each, "each": each}]
+
+
 def describe_sizes(params: SizeParams, width: int) -> list[dict[str, Any]]:
     """Returns the size params of the spec, with the values that they are expected to have."""
     described = {"role": "size", "dtype": f"i{width}"}
@@ -211,7 +229,7 @@ def describe_sizes(params: SizeParams, width: int) -> list[dict[str, Any]]:
 
 def describe_space(space: Space) -> str:
     """Returns what the axes are, for people."""
-    axes = (axis for axis in space.axes if not axis.is_rounds)
+    axes = (axis for axis in space.axes if axis.has_points)
     return ", ".join(f"{axis.name}: {space.params.text(axis.size)}" for axis in axes)
 
 
@@ -224,7 +242,8 @@ def tile_program(flat: FlatKernel, width: int) -> TileProgram:
     place_program(builder, flat, dtype)
     KernelBody(flat, width, builder).write()
     sizes = (Variable(name, TileType(dtype)) for name in flat.space.params.names.values())
-    parameters = (*tensor_variables(flat), *sizes)
+    scratch = [Variable(SCRATCH, TileType(I64, is_pointer=True))] if flat.space.axis(DESCRIPTORS_AXIS) else []
+    parameters = (*tensor_variables(flat), *scratch, *sizes)
     constants = tuple(axis.constant for axis in _with_constants(flat.space))
     program = TileProgram(flat.kernel.form.name, parameters, constants, builder.finished(), tuple(builder.functions))
     if isinstance(flat.kernel.form, Pointwise | Combo) and not overwrites_operands(flat):
@@ -316,11 +335,15 @@ def facts_of(flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgra
     return collect_facts(flat, accesses, program)
 
 
+_KINDS = {ROUNDS_AXIS: "rounds", DESCRIPTORS_AXIS: "descriptors"}
+"""The kinds of axes without points."""
+
+
 def describe_axis(axis: KernelAxis, params: SizeParams, least: int = 0) -> dict[str, Any]:
     """Returns an axis of the spec; its expected size is ``least`` where the kernel is launched for no smaller one."""
     described: dict[str, Any] = {
         "name": axis.name,
-        "kind": "reduction" if axis.is_reduction else "rounds" if axis.is_rounds else "grid",
+        "kind": "reduction" if axis.is_reduction else _KINDS.get(axis.name, "grid"),
         "size": params.expression(axis.size),
         "hint": max(hint(axis.size), least),
         "block": axis.constant,

@@ -24,6 +24,7 @@ tile @everything(in0: *f32, in1: *i64, out0: *f32, n: i32, scale: f32) [XBLOCK, 
   sums: f32[8, RBLOCK // 4], squares: f32[8, RBLOCK // 4] = @sums_apart(scale, 4, none, true, -1.5, "add", i32(RBLOCK))
   row: *f32[XBLOCK, 1] = offset(in0, mul(x, i32(RBLOCK // 2)))
   assert(ge(x, i32(0)), message="index out of bounds of 3 elements", mask=xmask)
+  matrix: descriptor f32[XBLOCK, RBLOCK] = describe(in0, n, i32(16), i64(16), i32(1), shape=[XBLOCK, RBLOCK])
   for start: i32 = i32(0), n, i32(RBLOCK), stages=2, flattens {
     carry total: f32[XBLOCK, RBLOCK] = full(f32(0.0), shape=[XBLOCK, RBLOCK])
     carry highest: f32[XBLOCK, RBLOCK] = full(f32(-inf), shape=[XBLOCK, RBLOCK])
@@ -31,7 +32,8 @@ tile @everything(in0: *f32, in1: *i64, out0: *f32, n: i32, scale: f32) [XBLOCK, 
     place: *f32[XBLOCK, RBLOCK] = hint(offset(row, r), says=multiple_of, numbers=[1, 8])
     value: f32[XBLOCK, RBLOCK] = load(place, mask=bitand(xmask, lt(r, n)), other=f32(0.0), eviction=evict_last)
     prefetch(place)
-    next total = add(total, mul_rounded(value, scale))
+    either: f32[XBLOCK, RBLOCK] = choose(load_block(matrix, start, i32(0)), value, constant=RBLOCK)
+    next total = add(total, mul_rounded(either, scale))
     next highest = maximum(highest, value)
   }
   if lt(program, i32(3)) {

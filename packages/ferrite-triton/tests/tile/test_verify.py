@@ -7,6 +7,8 @@ import pytest
 from ferrite_triton.tile import TileError, parse_tile, require_valid, verify
 from ferrite_triton.tile.verify import RULES
 
+MATRIX = "d: descriptor f32[8, 8] = describe(in0, n, n, n, i32(1), shape=[8, 8])"
+
 BROKEN: dict[str, list[str]] = {
     "T01": ["x: i32 = program_id(axis=0)\n  x: i32 = program_id(axis=0)", "in0: i32 = program_id(axis=0)"],
     "T02": [
@@ -25,6 +27,15 @@ BROKEN: dict[str, list[str]] = {
         "store(in0, i32(1))",
         "y: f32 = add(@hide(in0), f32(1.0))",
         "y: f32[2, 2] = transpose(full(f32(0.0), shape=[2, 2]), order=[0, 0])",
+        "d: descriptor f32[8, 8] = describe(in0, n, n, n, shape=[8, 8])",
+        "d: descriptor f32[8, 8] = describe(in0, n, n, n, n, shape=[8, 8])",
+        "d: descriptor f32[8, 8] = describe(n, n, n, n, i32(1), shape=[8, 8])",
+        f"{MATRIX}\n  y: f32[8, 8] = load_block(d, n)",
+        f"{MATRIX}\n  y: f32[8, 8] = load_block(d, n, i64(0))",
+        f"{MATRIX}\n  y: f32[8, 8] = load_block(in0, n, n)",
+        f"{MATRIX}\n  y: f32[8, 8] = add(d, f32(1.0))",
+        "y: i32 = choose(n, i64(0), constant=XBLOCK)",
+        "y: i32 = choose(n, n, constant=2)",
     ],
     "T03": ["y: f64 = load(in0)", "y: f32[XBLOCK] = load(in0)", "a: f32, b: f32 = load(in0)"],
     "T04": ["load(in0)", "y: f32 = store(in0, f32(0.0))"],
@@ -37,7 +48,12 @@ BROKEN: dict[str, list[str]] = {
         "for r: i32 = i32(0), n, i32(1) {\n    carry s: f32 = f32(0.0)\n    next s = r\n  }",
     ],
     "T07": ["if n {\n  }", "if lt(lanes(extent=XBLOCK), n) {\n  }"],
-    "T08": ["y: i32[ZBLOCK] = lanes(extent=ZBLOCK)", "y: i32[12] = lanes(extent=12)", "y: i32 = i32(XBLOCK // 3)"],
+    "T08": [
+        "y: i32 = choose(n, n, constant=ZBLOCK)",
+        "y: i32[ZBLOCK] = lanes(extent=ZBLOCK)",
+        "y: i32[12] = lanes(extent=12)",
+        "y: i32 = i32(XBLOCK // 3)",
+    ],
     "T09": [
         "y: f32[XBLOCK] = scan(full(f32(0.0), shape=[XBLOCK]), combine=unknown, axis=0)",
         "y: i32[XBLOCK] = scan(full(i32(0), shape=[XBLOCK]), combine=added, axis=0)",

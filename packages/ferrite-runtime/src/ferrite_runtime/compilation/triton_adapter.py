@@ -17,7 +17,7 @@ from ferrite_runtime.compilation.packed_additions import take_apart_packed_addit
 from ferrite_runtime.errors import compile_failure
 from ferrite_runtime.formats.binary import Binary
 from ferrite_runtime.formats.code_facts import ptx_param_sizes
-from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.config import DESCRIPTORS, Config
 from ferrite_runtime.formats.cubin import read_resources
 from ferrite_runtime.formats.divisors import Divisors
 from ferrite_runtime.formats.dtypes import DTYPES, scalar_triton
@@ -41,6 +41,12 @@ class Job:
     aligned: bool = True
     wants_ptx: bool = False
     divisors: Divisors = ()
+
+    @property
+    def blocks(self) -> dict[str, int]:
+        """The block constants: of memory that may lie anywhere no descriptors are made."""
+        blocks = dict(self.config.blocks)
+        return blocks if self.aligned or DESCRIPTORS not in blocks else blocks | {DESCRIPTORS: 1}
 
     @property
     def uses_pdl(self) -> bool:
@@ -118,7 +124,7 @@ def compile_job(job: Job) -> Binary:
         reason = "TRITON_INTERPRET is set, and has Triton interpret all functions of this process; unset it"
         raise compile_failure(spec, reason)
     function = load_function(spec)
-    constants = choose_constants(spec, function, dict(job.config.blocks))
+    constants = choose_constants(spec, function, job.blocks)
     try:
         with without_output():
             metadata, built = _compile(job, function, constants)

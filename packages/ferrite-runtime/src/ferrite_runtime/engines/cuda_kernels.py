@@ -32,7 +32,7 @@ from ferrite_runtime.launching.dependent_launch import least_pdl_programs
 from ferrite_runtime.launching.prepared_launch import MAX_PROGRAMS, LoadedKernel
 from ferrite_runtime.policies.blocks import misfit
 from ferrite_runtime.policies.candidates import configs, launch_bytes, wider_configs
-from ferrite_runtime.policies.resources import SPILL_BYTES, check_usage
+from ferrite_runtime.policies.resources import SPILL_BYTES, check_usage, scratch_problem
 from ferrite_runtime.tuning.choices import Choices
 from ferrite_runtime.tuning.kernel_tuning import (
     EFFORTS,
@@ -200,8 +200,11 @@ class DeviceKernel:
         """
         binary = self._begun(config, aligned=aligned).result()
         check_usage(self.spec.name, binary, self.machine.facts)
-        if binary.scratch or binary.clusters != 1:
-            raise compile_failure(self.spec, "it needs scratch memory or clusters")
+        problem = scratch_problem(self.spec, binary, dict(config.blocks))
+        if binary.clusters != 1:
+            problem = "it needs clusters"
+        if problem is not None:
+            raise compile_failure(self.spec, problem)
         return binary
 
     def loaded(self, config: Config, *, aligned: bool = True) -> LoadedKernel:

@@ -21,7 +21,13 @@ from ferrite_runtime.host.launch_text import Argument, Site
 from ferrite_runtime.host.native_products import Location, Product
 from ferrite_runtime.host.product_library import ProductLibrary
 from ferrite_runtime.launching.native_launcher import NativeLauncher
-from ferrite_runtime.launching.prepared_launch import MAX_PROGRAMS, argument_offsets, check_packing, pack_format
+from ferrite_runtime.launching.prepared_launch import (
+    MAX_PROGRAMS,
+    argument_offsets,
+    check_packing,
+    hidden_offsets,
+    pack_format,
+)
 from ferrite_runtime.process.forking import renewed_in_children
 
 _LOG = logging.getLogger("ferrite_runtime")
@@ -80,7 +86,7 @@ def describe_launch(launch: Waiting) -> bytes:
         template += _DEPTHS.pack(*known)
         places_of_depths = ((depths_at + 4 * axis, depth) for axis, depth in enumerate(depths) if depth[0] == "value")
         fills += [_FILL.pack(value, at, _UNSIGNED, 4, 0, addend) for at, (_, value, addend) in places_of_depths]
-    all_offsets = (*offsets, *([hidden_at] * binary.hidden))
+    all_offsets = (*offsets, *hidden_offsets(function, params, offsets, hidden_at))
     record = _RECORD.pack(
         function.handle,
         launch.programs,

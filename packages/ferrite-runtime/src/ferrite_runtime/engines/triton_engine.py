@@ -11,7 +11,7 @@ from ferrite_runtime.compilation.triton_adapter import is_interpreting
 from ferrite_runtime.devices.descriptors import device_facts
 from ferrite_runtime.engines.engine import HostFunction, build_graphs, build_host, gradient_guard
 from ferrite_runtime.errors import DeviceUnavailable, compile_failure
-from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.config import DESCRIPTORS, Config
 from ferrite_runtime.formats.kernel_spec import KernelSpec, Param
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.host.host_function import write_host
@@ -77,7 +77,10 @@ def load_kernel(spec: KernelSpec, index: int, origin: Origin = HERE) -> TritonKe
         raise DeviceUnavailable(
             "TRITON_INTERPRET is set, and Triton's own launcher interprets then; unset it, or give tensors on the CPU"
         )
-    return TritonKernel(spec, load_function(spec), configs(spec, device_facts(index), "none")[0])
+    config = configs(spec, device_facts(index), "none")[0]
+    # Triton's launcher asks a function of the process for scratch memory, which descriptors need.
+    blocks = {name: 1 if name == DESCRIPTORS else value for name, value in config.blocks}
+    return TritonKernel(spec, load_function(spec), Config.of(blocks, config.num_warps, config.num_stages))
 
 
 def _wrap(params: Sequence[Param], arguments: Sequence[Any]) -> dict[str, Any]:

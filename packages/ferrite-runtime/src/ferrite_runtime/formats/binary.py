@@ -26,7 +26,8 @@ class Binary:
         warp_size: threads per warp.
         shared: bytes of shared memory that a launch asks for.
         clusters: programs per cluster (1 for none).
-        hidden: number of pointers that the compiler appended to the parameters; a launch passes null for each.
+        hidden: number of pointers that the compiler appended to the parameters; a launch passes null for each, but for
+            the first one where there is scratch memory: its address.
         param_sizes: bytes of every parameter, hidden ones included; empty where unknown.
         scratch: bytes of global scratch memory per program that the kernel asks for.
         registers: registers per thread, None where unknown.

@@ -13,6 +13,8 @@ MAX_WARPS = 64
 """Warps of a program, on any GPU."""
 ROUNDS = "TBLOCK"
 """The block constant that counts the tiles of a program: any number."""
+DESCRIPTORS = "LBLOCK"
+"""The block constant that says how blocks are loaded: by pointers (1), or through tensor descriptors (2)."""
 MAX_STAGES = 64
 """Blocks of a loop that may be on their way at once."""
 

@@ -26,8 +26,10 @@ MIXED_COMBO = "mixed_combo"
 PART_FORMS = ("pointwise", "combo", "persistent", "row_column", "looped", "contraction", "scan", "sort")
 """Forms of such parts: their programs wait for no others."""
 ROLES = ("tensor", "size", "scalar")
-ACCESSES = ("read", "write", "readwrite", "atomic")
-AXIS_KINDS = ("grid", "reduction", "rounds")
+SCRATCH = "scratch"
+"""The access of a param in whose memory the programs of a kernel have what its compiler puts there: descriptors."""
+ACCESSES = ("read", "write", "readwrite", "atomic", SCRATCH)
+AXIS_KINDS = ("grid", "reduction", "rounds", "descriptors")
 MAX_ALIGN = 4096
 """Bytes that a pointer can be promised to be a multiple of, and what a size can."""
 BUCKETS = ("divisor", "value")
@@ -46,6 +48,7 @@ class Param:
             where nothing is promised.
         hint: the expected value of a size.
         bucket: what of a size a build and a config depend on, where a person's kernel says so.
+        elements, each: of scratch memory, how many a launch gives at least, and how many a program takes.
     """
 
     name: str
@@ -55,6 +58,8 @@ class Param:
     align: int | None = None
     hint: int | None = None
     bucket: str | None = None
+    elements: int | None = None
+    each: int | None = None
 
     @classmethod
     def from_mapping(cls, value: object, path: str) -> Param:
@@ -63,9 +68,13 @@ class Param:
         name, role, dtype = fields.identifier("name"), fields.choice("role", ROLES), fields.string("dtype")
         if dtype not in DTYPES or DTYPES[dtype].triton is None:
             raise SpecError(fields.at("dtype"), f"{dtype!r} is not a type that kernels compute with")
-        access = align = hint = bucket = None
+        access = align = hint = bucket = elements = each = None
         if role == "tensor":
             access, align = fields.choice("access", ACCESSES), fields.integer("align")
+            if access == SCRATCH:
+                elements, each = fields.integer("elements"), fields.integer("each")
+                if not 1 <= each <= elements:
+                    raise SpecError(fields.at("each"), f"{each} is not between 1 and {elements}")
         elif role == "size":
             hint, align = fields.optional_integer("hint"), fields.optional_integer("align")
             bucket = fields.choice("bucket", BUCKETS) if "bucket" in fields.names() else None
@@ -76,12 +85,13 @@ class Param:
         if align is not None and (align <= 0 or align & (align - 1) or align > MAX_ALIGN):
             raise SpecError(fields.at("align"), f"{align} is not a power of two, up to {MAX_ALIGN}")
         fields.close()
-        return cls(name, role, dtype, access, align, hint, bucket)
+        return cls(name, role, dtype, access, align, hint, bucket, elements, each)
 
     def to_mapping(self) -> dict[str, Any]:
         """Returns the JSON form."""
         mapping: dict[str, Any] = {"name": self.name, "role": self.role, "dtype": self.dtype}
         given = {"access": self.access, "align": self.align, "hint": self.hint, "bucket": self.bucket}
+        given |= {"elements": self.elements, "each": self.each}
         return mapping | {field: value for field, value in given.items() if value is not None}
 
 
@@ -89,7 +99,8 @@ class Param:
 class Axis:
     """One axis of a kernel's iteration space; ``hint`` is its expected size, ``block`` its block constant.
 
-    An axis of the kind ``rounds`` has no points of its own: its block says how many tiles a program takes.
+    An axis of the kind ``rounds`` has no points of its own: its block says how many tiles a program takes. That of the
+    kind ``descriptors`` has none either: blocks are loaded by pointers with a block of 1, through descriptors with 2.
     """
 
     name: str
@@ -310,6 +321,11 @@ class KernelSpec:
         names = [name for axis in part.axes for name in (axis.name, axis.block)]
         return {name: values[whole] for name in names if (whole := name_in_whole(name, number)) in values}
 
+    @property
+    def scratch(self) -> Param | None:
+        """Returns the param that is scratch memory of the kernel's programs, None of a kernel without."""
+        return next((param for param in self.params if param.access == SCRATCH), None)
+
     def size_names(self) -> tuple[str, ...]:
         """Returns the names of the size params, in order."""
         return tuple(param.name for param in self.params if param.role == "size")
@@ -444,6 +460,9 @@ def _check_names(spec: KernelSpec, fields: Fields) -> None:
     names = [param.name for param in spec.params]
     if len(set(names)) != len(names):
         raise SpecError(fields.at("params"), "two params have one name")
+    scratch = [param for param in spec.params if param.access == SCRATCH]
+    if len(scratch) > 1 or (scratch and spec.size_names()):
+        raise SpecError(fields.at("params"), "scratch memory is one param, of a kernel that takes no sizes")
     if len({axis.name for axis in spec.axes}) != len(spec.axes):
         raise SpecError(fields.at("axes"), "two axes have one name")
     tensors = {param.name for param in spec.params if param.role == "tensor"}

@@ -191,6 +191,8 @@ def _check_arguments(step: Launch, chosen: str, names: _Names, kernels: dict[str
                 raise SpecError(
                     where, f"{arg} is {layout.dtype}, param {param.name} of {kernel.name} needs {param.dtype}"
                 )
+            if param.elements is not None and not _has_elements(layout, param.elements):
+                raise SpecError(where, f"param {param.name} of {kernel.name} needs {param.elements} elements in a row")
         elif param.role == "size" and param.align is not None and (type(arg) is not int or arg % param.align):
             raise SpecError(
                 where, f"param {param.name} of {kernel.name} needs a multiple of {param.align}, not {arg!r}"
@@ -201,6 +203,14 @@ def _check_arguments(step: Launch, chosen: str, names: _Names, kernels: dict[str
             _check_number(arg, names, where)
         elif param.role == "size" and (isinstance(arg, (bool, float, Tagged))):
             raise SpecError(where, f"param {param.name} of {kernel.name} needs an integer, not {arg!r}")
+
+
+def _has_elements(layout: Layout | None, elements: int) -> bool:
+    """Returns whether a tensor is a row of so many elements at least."""
+    if layout is None or layout.strides != (1,):
+        return False
+    (extent,) = layout.shape
+    return isinstance(extent, int) and extent >= elements
 
 
 def _check_scalars(used: Iterable[str], names: _Names, path: str) -> None:

@@ -15,6 +15,8 @@ KNOWN_TARGETS = (
     *("gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1200", "gfx1201", "gfx1250"),
 )
 """Architectures that Triton compiles for without such a GPU: its assemblers end the process for names beyond these."""
+FIRST_WITH_DESCRIPTORS = 90
+"""The first architecture of NVIDIA's with tensor descriptors: Hopper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,11 @@ class Target:
     def to_mapping(self) -> dict[str, Any]:
         """Returns the JSON form."""
         return {"backend": self.backend, "arch": self.arch, "warp_size": self.warp_size}
+
+    @property
+    def has_descriptors(self) -> bool:
+        """Whether its programs copy blocks of memory through tensor descriptors (TMA)."""
+        return self.backend == "cuda" and int(self.arch) >= FIRST_WITH_DESCRIPTORS
 
     def __str__(self) -> str:
         return f"sm_{self.arch}" if self.backend == "cuda" else str(self.arch)

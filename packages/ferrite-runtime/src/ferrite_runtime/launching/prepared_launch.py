@@ -18,7 +18,7 @@ from ferrite_runtime.devices.cuda_driver import (
 )
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.formats.dtypes import DTYPES
-from ferrite_runtime.formats.kernel_spec import Param
+from ferrite_runtime.formats.kernel_spec import SCRATCH, Param
 
 MAX_PROGRAMS = 2**31 - 1
 
@@ -37,6 +37,18 @@ def argument_offsets(pack: str) -> tuple[int, ...]:
     return tuple(struct.calcsize(f"@{codes[: i + 1]}") - struct.calcsize(f"@{codes[i]}") for i in range(len(codes)))
 
 
+def hidden_offsets(function: Function, params: Sequence[Param], offsets: Sequence[int], null: int) -> tuple[int, ...]:
+    """Returns where in a buffer of arguments those lie that the compiler appended: nothing, at ``null``, for most.
+
+    The first one is the address of scratch memory; the memory is that of a param, whose argument it shares.
+    """
+    hidden = [null] * function.binary.hidden
+    for param, offset in zip(params, offsets, strict=True):
+        if param.access == SCRATCH and hidden:
+            hidden[0] = offset
+    return tuple(hidden)
+
+
 class LaunchSite:
     """The prepared parts of a launch: an argument buffer, pointers into it, and the launch configuration.
 
@@ -52,11 +64,10 @@ class LaunchSite:
         pack = pack_format(params)
         check_packing(function, pack)
         offsets = argument_offsets(pack)
-        hidden = binary.hidden
-        self.buffer = ctypes.create_string_buffer(struct.calcsize(pack) + 8 * (hidden + 1))
+        self.buffer = ctypes.create_string_buffer(struct.calcsize(pack) + 8 * (binary.hidden + 1))
         base = ctypes.addressof(self.buffer)
-        null = base + len(self.buffer) - 8
-        pointers = (ctypes.c_void_p * max(1, len(offsets) + hidden))(*(base + o for o in offsets), *([null] * hidden))
+        places = (*offsets, *hidden_offsets(function, params, offsets, len(self.buffer) - 8))
+        pointers = (ctypes.c_void_p * max(1, len(places)))(*(base + place for place in places))
         uses_pdl = programs * math.prod(depths) >= function.pdl_from
         attributes = (ctypes.addressof(_PDL), 1) if uses_pdl else (None, 0)
         self.config = LaunchConfig(programs, *depths, binary.threads, 1, 1, binary.shared, None, *attributes)

@@ -157,6 +157,8 @@ def check_arguments(spec: KernelSpec, arguments: Sequence[Any]) -> Any:
             raise InputError(f"{where} is a tensor, got {type(value).__name__}", param.name)
         if value.dtype != torch_dtype(param.dtype):
             raise InputError(f"{where} has dtype {torch_dtype(param.dtype)}, got {value.dtype}", f"{param.name}.dtype")
+        if param.elements is not None and value.numel() < param.elements:
+            raise InputError(f"{where} has {param.elements} elements, got {value.numel()}", f"{param.name}.shape")
         devices.append(value.device)
     if len(set(devices)) != 1:
         found = sorted(map(str, set(devices))) or "no device"

@@ -91,6 +91,12 @@ def _misfit_of_parts(spec: KernelSpec, config: Config, sizes: Mapping[str, int])
     return ""
 
 
+def scratch_programs(spec: KernelSpec) -> int:
+    """Returns for how many programs a launch of a kernel gives scratch memory."""
+    scratch = spec.scratch
+    return 0 if scratch is None else (scratch.elements or 0) // (scratch.each or 1)
+
+
 def fixed_tile(spec: KernelSpec, sizes: Mapping[str, int]) -> int:
     """Returns the product of the blocks that the source fixes (a persistent reduction axis counts as one block)."""
     product = 1

@@ -13,6 +13,8 @@ MAX_TILE = 1 << 20
 MAX_REDUCTION = 1 << 14
 ROUNDS = 2
 """Tiles of a program that may take any number: several, so that what is tested is what runs."""
+LOADS = 1
+"""How blocks are loaded: by pointers, as a tensor may begin anywhere here."""
 
 
 def interpreter_config(spec: KernelSpec, sizes: Mapping[str, int]) -> Config:
@@ -38,4 +40,5 @@ def interpreter_config(spec: KernelSpec, sizes: Mapping[str, int]) -> Config:
         blocks[axis.block] = min(block_limit(axis, sizes[axis.name]), budget)
         budget = max(1, budget // blocks[axis.block])
     blocks |= {axis.block: ROUNDS for axis in free_axes(spec, "rounds")}
+    blocks |= {axis.block: LOADS for axis in free_axes(spec, "descriptors")}
     return Config.of(blocks, num_warps=4)

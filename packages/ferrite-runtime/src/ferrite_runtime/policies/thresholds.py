@@ -271,6 +271,10 @@ class ProductThresholds:
             (``benchmarks/kernels/products.py``; GELU with 8 warps 140 us, with 16 115).
         persistent_tile: elements of the smallest tile of which a program takes several. Set: of smaller ones a
             multiprocessor has several programs, which do not wait for each other.
+        described_tile: elements of the smallest tile whose blocks may be loaded through descriptors. Set: of smaller
+            ones a multiprocessor has many programs, each of which would make its own.
+        described_rate: times the rate of a tile whose blocks are loaded by pointers that it has through descriptors.
+        describe_seconds: what a program takes to make its descriptors.
         cache_rate: times the bandwidth of memory with which blocks that several programs load come from the cache. Set.
     """
 
@@ -280,6 +284,9 @@ class ProductThresholds:
     epilogue_seconds: float = 4.5e-12
     idle_warps: int = 24
     persistent_tile: int = 128 * 128
+    described_tile: int = 128 * 128
+    described_rate: float = 1.08
+    describe_seconds: float = 1.5e-6
     cache_rate: float = 2.0
 
 

@@ -5,6 +5,9 @@ shared memory, as many as it has stages. Wide tiles read less for each multiplic
 result has few, and a multiprocessor with no tile waits for the others. Of few rows the other factor comes from memory
 for longer than it is multiplied. What reads the result is computed while nothing is multiplied, the faster the more
 warps there are. `_seconds` weighs all that.
+
+Blocks come by pointers, or through tensor descriptors (TMA), which are made by each program before its first tile: one
+thread asks for a block, no thread has addresses, and more registers are left for sums.
 """
 
 from __future__ import annotations
@@ -14,10 +17,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ferrite_runtime.devices.descriptors import DeviceFacts
-from ferrite_runtime.formats.config import ROUNDS, Config
+from ferrite_runtime.formats.config import DESCRIPTORS, ROUNDS, Config
 from ferrite_runtime.formats.facts import TiledContractionFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import Axis, KernelSpec
-from ferrite_runtime.policies.blocks import RESERVED, axis_problem, factor_block, shared_problem
+from ferrite_runtime.policies.blocks import (
+    RESERVED,
+    axis_problem,
+    factor_block,
+    free_axes,
+    scratch_programs,
+    shared_problem,
+)
 from ferrite_runtime.policies.shape import Shape
 from ferrite_runtime.policies.thresholds import PRODUCTS
 
@@ -72,6 +82,7 @@ def tiled_contraction_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a product of matrices, best guess first."""
     fitting = [pair for tile in TILES for pair in _fitted(shape, tile)]
     fitting += [(persistent, tile) for config, tile in fitting if (persistent := _persistent(shape, config))]
+    fitting += [(described, tile) for config, tile in fitting if (described := _described(shape, config))]
     ordered = sorted(fitting, key=lambda pair: _seconds(shape, *pair))
     return tuple(dict.fromkeys(config for config, _ in ordered))
 
@@ -109,6 +120,16 @@ def _persistent(shape: Shape, config: Config) -> Config | None:
     return _in_fewer_stages(shape, Config.of(blocks, config.num_warps, config.num_stages))
 
 
+def _described(shape: Shape, config: Config) -> Config | None:
+    """Returns a config of large tiles with blocks that are loaded through descriptors; None where there are none."""
+    if not free_axes(shape.spec, "descriptors"):
+        return None
+    if config.block("YBLOCK") * config.block("XBLOCK") < PRODUCTS.described_tile:
+        return None
+    described = replace(config, blocks=tuple(sorted({**dict(config.blocks), DESCRIPTORS: 2}.items())))
+    return described if tile_problem(shape.spec, described, shape.device) is None else None
+
+
 def _block(shape: Shape, axis: Axis, tile: Tile) -> int:
     """Returns the block of an axis in a tile, see `factor_block`."""
     points = tile.r * HALF // facts_as(shape.spec.facts, TiledContractionFacts).factor_bytes
@@ -117,12 +138,22 @@ def _block(shape: Shape, axis: Axis, tile: Tile) -> int:
 
 def tile_problem(spec: KernelSpec, config: Config, device: DeviceFacts) -> str | None:
     """Returns why a config is not worth compiling for a device, None if it may be."""
-    if problem := axis_problem(spec, config):
+    if problem := axis_problem(spec, config) or descriptor_problem(spec, config, device):
         return problem
     sums = accumulated(spec, config, device)
     if sums > PRODUCTS.sums:
         return f"{sums} sums per thread do not fit in its registers"
     return shared_problem(shared_bytes(spec, config), device.shared_per_program)
+
+
+def descriptor_problem(spec: KernelSpec, config: Config, device: DeviceFacts) -> str | None:
+    """Returns why a config cannot have the descriptors that it has; None where it can, or has none."""
+    if config.block(DESCRIPTORS) == 1:
+        return None
+    if not device.target.has_descriptors:
+        return f"{device.target} has no tensor descriptors"
+    programs, most = spec.expected_programs(dict(config.blocks)), scratch_programs(spec)
+    return f"{programs} programs, {most} have memory for their descriptors" if programs > most else None
 
 
 def accumulated(spec: KernelSpec, config: Config, device: DeviceFacts) -> int:
@@ -152,11 +183,15 @@ def _seconds(shape: Shape, config: Config, tile: Tile) -> float:
     facts = facts_as(shape.spec.facts, TiledContractionFacts)
     tiles = _tiles(shape, config)
     rounds = -(-tiles // shape.device.multiprocessors)
-    rate = shape.device.tensor_operations * tile.share * HALF / facts.factor_bytes
+    is_described = config.block(DESCRIPTORS) > 1
+    share = tile.share * PRODUCTS.described_rate if is_described else tile.share
+    rate = shape.device.tensor_operations * share * HALF / facts.factor_bytes
     products = 2.0 * shape.reduction * facts.product / rate
     epilogue = facts.flops / max(1, facts.numel) * PRODUCTS.epilogue_seconds
     epilogue *= 1 + PRODUCTS.idle_warps / config.num_warps
     computed = rounds * tile.y * tile.x * (products + epilogue)
+    if is_described:
+        computed += rounds / config.block(ROUNDS) * PRODUCTS.describe_seconds
     return max(computed, _loaded(shape, config, tiles) * max(1.0, shape.device.multiprocessors / tiles))
 
 

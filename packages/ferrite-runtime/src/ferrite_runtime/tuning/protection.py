@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ferrite_runtime.devices.cuda_driver import Driver
-from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.kernel_spec import SCRATCH, KernelSpec
 
 _LOG = logging.getLogger("ferrite_runtime")
 
@@ -38,6 +38,10 @@ class Protection:
             self.driver.copy(address, backup, size, self.stream)
 
 
+OVERWRITTEN = ("write", SCRATCH)
+"""Accesses to memory whose old contents do not matter."""
+
+
 def changed_params(spec: KernelSpec, owners: Sequence[Any]) -> list[int]:
     """Returns the positions of the params whose old contents a launch needs and overwrites.
 
@@ -46,13 +50,13 @@ def changed_params(spec: KernelSpec, owners: Sequence[Any]) -> list[int]:
         owners: the tensor that each argument lies in, None for numbers; two params over one tensor make
             even a plain write a change.
     """
-    read = {id(o) for p, o in zip(spec.params, owners, strict=True) if o is not None and p.access != "write"}
+    read = {id(o) for p, o in zip(spec.params, owners, strict=True) if o is not None and p.access not in OVERWRITTEN}
     return [
         position
         for position, (param, owner) in enumerate(zip(spec.params, owners, strict=True))
         if owner is not None
         and param.access != "read"
-        and (param.access != "write" or param.name in spec.mutated or id(owner) in read)
+        and (param.access not in OVERWRITTEN or param.name in spec.mutated or id(owner) in read)
     ]
 
 

@@ -13,7 +13,7 @@ from ferrite_ir.language.graph import Update
 from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_scheduler.model.schedule import Axis, Kernel
 from ferrite_triton.analysis.lowering_policy import LOWERING
-from ferrite_triton.analysis.space import ROUNDS_AXIS, KernelAxis, Space, dim_mapping, free_axis
+from ferrite_triton.analysis.space import DESCRIPTORS_AXIS, ROUNDS_AXIS, KernelAxis, Space, dim_mapping, free_axis
 
 RESULT, LEFT, RIGHT = ("y", "x"), ("y", "r"), ("r", "x")
 """The axes of tiles of the result and of the factors."""
@@ -26,6 +26,12 @@ def contraction_space(kernel: Kernel) -> Space:
         rounds = KernelAxis(ROUNDS_AXIS, 1, tiled=False, masked=False, block=None, max_block=LOWERING.most_rounds)
         axes = (rounds, *axes)
     return Space(axes, RESULT, dim_mapping(kernel.axes), kernel.form, loops=True)
+
+
+def with_descriptors(space: Space) -> Space:
+    """Returns a space whose config says whether blocks are loaded by pointers (``LBLOCK`` 1) or descriptors (2)."""
+    axis = KernelAxis(DESCRIPTORS_AXIS, 1, tiled=False, masked=False, block=None, max_block=2)
+    return replace(space, axes=(axis, *space.axes))
 
 
 def factor_space(space: Space, order: tuple[str, str]) -> Space:

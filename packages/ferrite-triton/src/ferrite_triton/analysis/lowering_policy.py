@@ -31,6 +31,8 @@ class LoweringPolicy:
         tile_group: rows of tiles of a product that programs take column by column, so that they share factors in the
             cache. Set (decision 0045).
         most_rounds: most tiles that a program takes one after the other. Set: more have long ended evenly.
+        described_programs: most programs of a launch that may have descriptors, for which there is memory: a kernel of
+            two factors is given 256 KiB. Set: more than a device runs at once, and more do not pay (decision 0059).
         long_pass: bytes of what a program reads again that do not all stay in the cache, of 264 programs at once, in 50
             MB. Measured on softmax over rows of 16-bit elements: of 256 KiB 4 % faster backwards, of 100 KiB as fast or
             2 % slower.
@@ -73,6 +75,7 @@ class LoweringPolicy:
     largest_points: int = 256
     tile_group: int = 8
     most_rounds: int = 64
+    described_programs: int = 1024
     long_pass: int = 192 << 10
     grouped_points: int = 1024
     grouped_share: int = 8

@@ -41,7 +41,7 @@ RANK: Axes = frozenset(["rank"])
 POSITION = "position"
 # The reduction axis, and the axis that counts its blocks where those are reduced by themselves.
 REDUCTION_AXES: Axes = frozenset(("r", "b"))
-ROUNDS_AXIS = "t"
+ROUNDS_AXIS, DESCRIPTORS_AXIS = "t", "l"
 
 # A mask may be left out where every block divides the axis. That costs the config its larger blocks, so only generous
 # divisors are taken.
@@ -56,7 +56,8 @@ class KernelAxis:
 
     Attributes:
         name: ``x``, ``y``, ``z`` or ``r``; also the name of the flat position in the program. ``t`` numbers the tiles
-            of a program that takes several; it has no points of its own.
+            of a program that takes several, and the block of ``l`` says whether blocks are loaded through descriptors;
+            they have no points of their own.
         size: number of points.
         tiled: whether a tile has an extent along it; otherwise a program has one position (size 1, or one per program).
         masked: whether tiles may reach past the end.
@@ -92,9 +93,9 @@ class KernelAxis:
         return self.name in REDUCTION_AXES
 
     @property
-    def is_rounds(self) -> bool:
-        """Returns whether this axis says how many tiles a program takes."""
-        return self.name == ROUNDS_AXIS
+    def has_points(self) -> bool:
+        """Returns whether a kernel is computed at points along this axis, or its block alone says something."""
+        return self.name not in (ROUNDS_AXIS, DESCRIPTORS_AXIS)
 
 
 HELD, WARP = 4, 32
@@ -175,7 +176,7 @@ class Space:
     @property
     def grid(self) -> tuple[KernelAxis, ...]:
         """Returns the grid axes, outermost first."""
-        return tuple(axis for axis in self.axes if not axis.is_reduction and not axis.is_rounds)
+        return tuple(axis for axis in self.axes if not axis.is_reduction and axis.has_points)
 
     @property
     def reduction(self) -> KernelAxis | None:

@@ -34,6 +34,7 @@ from ferrite_triton.analysis.space import NO_AXES, REDUCTION_AXES, KernelAxis, S
 from ferrite_triton.forms.attention import AttentionRows
 from ferrite_triton.forms.builder import AxisPosition, Builder, Tile
 from ferrite_triton.forms.contractions import open_product
+from ferrite_triton.forms.descriptors import Descriptors
 from ferrite_triton.forms.grid_reductions import GridReductions
 from ferrite_triton.forms.indices import chunk_atom, index_dtype
 from ferrite_triton.forms.loop_reductions import LoopReductions
@@ -207,8 +208,10 @@ class KernelBody:
         """Writes, for each tile of a program, its products, then what reads them."""
         contractions = [definition for definition in self._flat.definitions if isinstance(definition, Contract)]
 
+        descriptors = Descriptors(self._flat, self._builder)
+
         def write_tile(conditions: Sequence[Tile]) -> None:
-            tiles = TiledContractions(self._flat, self._builder, self._width).write(contractions)
+            tiles = TiledContractions(self._flat, self._builder, self._width, descriptors).write(contractions)
             for contraction, tile in zip(contractions, tiles, strict=True):
                 self._evaluator.publish(contraction, (tile,))
             self._write_grid_level(self._flat.definitions, conditions)

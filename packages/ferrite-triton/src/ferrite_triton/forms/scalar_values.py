@@ -22,6 +22,7 @@ from ferrite_triton.errors import ScheduleMismatch
 from ferrite_triton.forms.addresses import Addresses
 from ferrite_triton.forms.assertions import assert_in_bounds, assert_required
 from ferrite_triton.forms.builder import Builder, Tile
+from ferrite_triton.forms.descriptors import Descriptors
 from ferrite_triton.forms.indices import Indices, index_dtype
 from ferrite_triton.tile.build import add, apply, converted, literal, mul
 from ferrite_triton.tile.language import Bitcast, Block, Cast, Expression, Literal, Load, Name, Reshape, TileType
@@ -47,6 +48,8 @@ Key = tuple[Scalar, Guard | None]
 class ScalarValues:
     """Writes the values of one kernel; ``zeroed`` loads give zero past the end of the reduction axis.
 
+    Blocks that ``descriptors`` describe may be loaded through them.
+
     Attributes:
         hints: eviction policy by load, where one is wanted.
         ahead: loads of which the next block is prefetched, see `loop_plan.prefetched_loads`.
@@ -54,7 +57,14 @@ class ScalarValues:
         shares: the shares of softmaxes, see `approximations.shares`.
     """
 
-    def __init__(self, flat: FlatKernel, builder: Builder, width: int, zeroed: frozenset[Scalar] = frozenset()) -> None:
+    def __init__(
+        self,
+        flat: FlatKernel,
+        builder: Builder,
+        width: int,
+        zeroed: frozenset[Scalar] = frozenset(),
+        descriptors: Descriptors | None = None,
+    ) -> None:
         self._flat = flat
         self._space = flat.space
         self._builder = builder
@@ -78,6 +88,7 @@ class ScalarValues:
         nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
         self._pads = any(node.op in LOOPING for node in nodes)
         self._pieces = bytes_beside(flat)
+        self._descriptors = descriptors
         self._zeroed = zeroed.union(*padded_sums(flat).values())
         self._weights, exponentials = weights(flat)
         # Elements that stay packed in registers have no terms to take shares of.
@@ -421,10 +432,14 @@ class ScalarValues:
         is_own_row = self._flat.space.row_per_thread and {"x", "r"} <= axes
         if node in self._pieces and not is_own_row:
             pointer = self.addresses.in_pieces(pointer, self._pieces[node])
+        is_whole = guard is None and other is None
         if mask is not None and other is None and (self._pads or node in self._zeroed):
             other = literal(0, node.dtype)
         load = Load(pointer, mask, other, self.hints.get(node, ""), row_per_thread=is_own_row)
-        tile = self._hold("load", load, axes)
+        if self._descriptors is None or not is_whole:
+            tile = self._hold("load", load, axes)
+        else:
+            tile = self._hold("load", self._descriptors.choice(node, load, self._space.order), axes)
         if node in self.ahead and guard is None:
             self.addresses.prefetch(param, index)
         return tile

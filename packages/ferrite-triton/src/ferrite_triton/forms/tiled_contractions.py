@@ -33,8 +33,9 @@ from ferrite_triton.analysis.contraction_space import LEFT, RIGHT, factor_space
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.neutral_padding import zero_padded_loads
-from ferrite_triton.analysis.space import NO_AXES, ROUNDS_AXIS, Axes, KernelAxis
+from ferrite_triton.analysis.space import DESCRIPTORS_AXIS, NO_AXES, ROUNDS_AXIS, Axes, KernelAxis
 from ferrite_triton.forms.builder import AxisPosition, Builder, Tile
+from ferrite_triton.forms.descriptors import Descriptors
 from ferrite_triton.forms.indices import index_dtype
 from ferrite_triton.forms.positions import positions_from, write_axis_positions
 from ferrite_triton.forms.reductions import R, Reductions
@@ -102,10 +103,10 @@ def _place_tile(
     """Writes where the tile of a number lies; ``counts`` are the tiles along the axes of the result."""
     axes = {axis.name: axis for axis in flat.space.grid}
     if "z" in axes:
-        program = builder.let("program", tile, NO_AXES).expression
+        of_all = builder.let("of_all", tile, NO_AXES).expression
         each = builder.let("each", mul(counts["y"], counts["x"]), NO_AXES).expression
-        builder.positions["z"] = AxisPosition(builder.let("z", quotient(program, each), NO_AXES).expression)
-        tile = remainder(program, each)
+        builder.positions["z"] = AxisPosition(builder.let("z", quotient(of_all, each), NO_AXES).expression)
+        tile = remainder(of_all, each)
     tile = builder.let("tile", tile, NO_AXES).expression
     group_size = builder.let("group", mul(counts["x"], Literal(LOWERING.tile_group, dtype)), NO_AXES).expression
     first = builder.let(
@@ -117,6 +118,9 @@ def _place_tile(
     mine = {"y": add(first, remainder(inside, height)), "x": quotient(inside, height)}
     for name, number in mine.items():
         start = mul(number, block_size(axes[name].constant, dtype))
+        if flat.space.axis(DESCRIPTORS_AXIS) is not None:
+            start = builder.let(f"{name}first", start, NO_AXES).expression
+            builder.positions[f"{name}first"] = AxisPosition(start)
         write_axis_positions(builder, flat.space, axes[name], positions_from(start, axes[name].constant, dtype))
 
 
@@ -129,10 +133,10 @@ def _tiles(flat: FlatKernel, axis: KernelAxis, dtype: DType) -> Expression:
 class TiledContractions:
     """Writes the loop over the reduction axis in which all contractions of a kernel are added up."""
 
-    def __init__(self, flat: FlatKernel, builder: Builder, width: int) -> None:
+    def __init__(self, flat: FlatKernel, builder: Builder, width: int, descriptors: Descriptors) -> None:
         self._flat, self._builder, self._dtype = flat, builder, index_dtype(width)
-        self._left = _Factors(flat, builder, width, LEFT)
-        self._right = _Factors(flat, builder, width, RIGHT)
+        self._left = _Factors(flat, builder, width, LEFT, descriptors)
+        self._right = _Factors(flat, builder, width, RIGHT, descriptors)
 
     def write(self, contractions: Sequence[Contract]) -> list[Tile]:
         """Writes the loop; returns the tile of each contraction's result, in f32."""
@@ -162,19 +166,22 @@ class TiledContractions:
 class _Factors:
     """Writes the tiles of the factors on one side."""
 
-    def __init__(self, flat: FlatKernel, builder: Builder, width: int, order: tuple[str, str]) -> None:
+    def __init__(
+        self, flat: FlatKernel, builder: Builder, width: int, order: tuple[str, str], descriptors: Descriptors
+    ) -> None:
         self._flat = replace(flat, space=factor_space(flat.space, order))
         self._builder, self._dtype = builder, index_dtype(width)
         self._axes = frozenset(order)
         sides = [d.left if order == LEFT else d.right for d in flat.definitions if isinstance(d, Contract)]
         self._padded = {side: loads for side in sides if (loads := zero_padded_loads(self._flat, side)) is not None}
         zeroed = frozenset[Scalar]().union(*self._padded.values())
-        self._evaluator = ScalarValues(self._flat, builder, width, zeroed)
+        self._evaluator = ScalarValues(self._flat, builder, width, zeroed, descriptors)
         self._reductions = Reductions(self._flat, builder, self._evaluator)
 
     def set_positions(self, reduction: KernelAxis, counter: Expression) -> None:
         """Writes where along the reduction axis the block of a round lies."""
         counted = self._builder.type_of(counter).dtype
+        self._builder.positions["rfirst"] = AxisPosition(counter)
         vector = converted(add(counter, converted(lanes("RBLOCK"), I32, counted)), counted, self._dtype)
         write_axis_positions(self._builder, self._flat.space, reduction, vector)
 

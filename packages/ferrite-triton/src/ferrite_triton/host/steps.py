@@ -26,6 +26,7 @@ from ferrite_scheduler.model.schedule import (
 from ferrite_triton.analysis.size_params import Expr, host_expression
 from ferrite_triton.errors import EmitError
 from ferrite_triton.host.arguments import encode_argument, encode_number
+from ferrite_triton.host.scratch import scratch_elements
 from ferrite_triton.host.spec import Emitted, GivenKernel
 
 
@@ -55,13 +56,15 @@ class LaunchForm:
 
     An alternative without a kernel stands for no launch.
 
-    ``expected`` is the number of the alternative that the hints choose.
+    ``expected`` is the number of the alternative that the hints choose, ``scratch`` how many elements of scratch memory
+    (i64) any of them takes behind the tensors.
     """
 
     kernel: str
     sizes: tuple[Expr, ...] = ()
     alternatives: tuple[dict[str, Any], ...] = ()
     expected: int = 0
+    scratch: int = 0
 
 
 def launch_form(emitted: Emitted, skip_guard: Sequence[Conditions] = ()) -> LaunchForm:
@@ -74,7 +77,8 @@ def launch_form(emitted: Emitted, skip_guard: Sequence[Conditions] = ()) -> Laun
     )
     fits = [all(hint(size) <= limit for size, limit in conditions) for conditions, _ in choices]
     expected = fits.index(True) if True in fits else len(fits)
-    return LaunchForm(emitted.spec.id, tuple(map(host_expression, emitted.spec.sizes)), alternatives, expected)
+    sizes = tuple(map(host_expression, emitted.spec.sizes))
+    return LaunchForm(emitted.spec.id, sizes, alternatives, expected, scratch_elements(emitted.spec))
 
 
 def encode_launch(form: LaunchForm, tensors: Sequence[str]) -> dict[str, Any]:
@@ -234,13 +238,20 @@ _ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-def encode_step(step: Step, launches: Sequence[LaunchForm], bound: Mapping[str, tuple[Binding, ...]]) -> dict[str, Any]:
+def encode_step(
+    step: Step, launches: Sequence[LaunchForm], bound: Mapping[str, tuple[Binding, ...]], scratch: str
+) -> dict[str, Any]:
     """Returns a host step.
 
-    ``launches`` say how the schedule's kernels, in order, are launched; ``bound`` which symbols results of calls bind.
+    Args:
+        step: of the schedule.
+        launches: how the schedule's kernels, in order, are launched.
+        bound: which symbols results of calls bind.
+        scratch: what the host calls the scratch memory of kernels.
     """
     if isinstance(step, Launch):
-        return encode_launch(launches[step.kernel], step.args)
+        form = launches[step.kernel]
+        return encode_launch(form, (*step.args, scratch) if form.scratch else step.args)
     if isinstance(step, CallExtern):
         return _encode_extern(step, bound)
     encoder = _ENCODERS.get(type(step))

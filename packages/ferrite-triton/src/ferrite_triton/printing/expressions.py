@@ -11,7 +11,9 @@ from ferrite_triton.tile.language import (
     Broadcast,
     Call,
     Cast,
+    Choose,
     Constant,
+    Describe,
     Dot,
     Elementwise,
     Expand,
@@ -22,6 +24,7 @@ from ferrite_triton.tile.language import (
     Lanes,
     Literal,
     Load,
+    LoadBlock,
     Offset,
     ProgramCount,
     ProgramId,
@@ -187,6 +190,23 @@ def _load(part: Load, operands: Sequence[Printed], _: Hold) -> Made:
     return f"tl.load({', '.join(arguments)})"
 
 
+def _describe(part: Describe, operands: Sequence[Printed], _: Hold) -> Made:
+    pointer, *numbers = (operand.text for operand in operands)
+    rank = len(part.shape)
+    extents, steps = ", ".join(numbers[:rank]), ", ".join(numbers[rank:])
+    return f"tl.make_tensor_descriptor({pointer}, [{extents}], [{steps}], {shape_text(part.shape)})"
+
+
+def _load_block(_: LoadBlock, operands: Sequence[Printed], __: Hold) -> Made:
+    descriptor, *positions = operands
+    return f"{descriptor.atom}.load([{', '.join(position.text for position in positions)}])"
+
+
+def _choose(part: Choose, operands: Sequence[Printed], _: Hold) -> Made:
+    chosen, otherwise = operands
+    return f"{chosen.text} if {part.constant} > 1 else {otherwise.text}", LOOSE
+
+
 def _other(printed: Printed) -> str:
     """Returns what stands for elements that are not read: a plain number, but of f64, which Triton would make f32."""
     is_wide = printed.literal is not None and printed.type.dtype is F64
@@ -238,6 +258,9 @@ _PRINTERS: Printers = {
     Offset: _offset,
     Select: _select,
     Load: _load,
+    Describe: _describe,
+    LoadBlock: _load_block,
+    Choose: _choose,
     Reduce: _reduce,
     Scan: _scan,
     Gather: _gather,

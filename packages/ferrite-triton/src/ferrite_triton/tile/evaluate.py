@@ -31,6 +31,8 @@ from .language import (
     Broadcast,
     Call,
     Cast,
+    Choose,
+    Describe,
     Dot,
     Elementwise,
     Expand,
@@ -42,6 +44,7 @@ from .language import (
     Lanes,
     Literal,
     Load,
+    LoadBlock,
     Name,
     Offset,
     Prefetch,
@@ -61,7 +64,18 @@ from .language import (
 )
 from .operations import ELEMENTWISE, meaning_of
 from .statements import Do, For, Function, If, Let, Statement, TileProgram
-from .tile_values import Address, Element, EvaluationError, Tile, line_of, number_in, positions, row_major, spread
+from .tile_values import (
+    Address,
+    Descriptor,
+    Element,
+    EvaluationError,
+    Tile,
+    line_of,
+    number_in,
+    positions,
+    row_major,
+    spread,
+)
 from .types import result_types
 from .verify import require_valid
 
@@ -168,6 +182,8 @@ class _Instance:
                 return (self._values[name],)
             case BlockSize(block, dtype):
                 return (Tile(TileType(dtype), (), [self._extent(block)]),)
+            case Choose(constant=constant):
+                return (operands[0] if self._extent(constant) > 1 else operands[1],)
             case Call(function):
                 raise EvaluationError(f"the device function {function} has no meaning here; run the kernel instead")
         types = result_types(part, [tile.type for tile in operands])
@@ -263,7 +279,7 @@ def _bitcast(_: _Instance, part: Bitcast, operands: list[Tile], shape: tuple[int
 def _select(_: _Instance, __: Select, operands: list[Tile], ___: tuple[int, ...]) -> list[Element]:
     number, *values = operands
     (chosen,) = number.elements
-    if isinstance(chosen, (Undefined, Address)) or not 0 <= int(chosen) < len(values):
+    if isinstance(chosen, (Undefined, Address, Descriptor)) or not 0 <= int(chosen) < len(values):
         return [UNDEFINED]
     return values[int(chosen)].elements
 
@@ -272,7 +288,7 @@ def _offset(_: _Instance, __: Offset, operands: list[Tile], shape: tuple[int, ..
     pointers, steps = (spread(tile, shape) for tile in operands)
     found: list[Element] = []
     for pointer, step in zip(pointers, steps, strict=True):
-        if isinstance(pointer, Address) and not isinstance(step, (Undefined, Address)):
+        if isinstance(pointer, Address) and not isinstance(step, (Undefined, Address, Descriptor)):
             found.append(Address(pointer.parameter, pointer.element + int(step)))
         else:
             found.append(UNDEFINED)
@@ -287,6 +303,27 @@ def _load(instance: _Instance, part: Load, operands: list[Tile], shape: tuple[in
         instance.read(pointer) if number_in(mask, "a mask") else other
         for pointer, mask, other in zip(pointers, masks, others, strict=True)
     ]
+
+
+def _describe(_: _Instance, part: Describe, operands: list[Tile], __: tuple[int, ...]) -> list[Element]:
+    first, *numbers = (tile.elements[0] for tile in operands)
+    if not isinstance(first, Address):
+        raise EvaluationError(f"a matrix begins at {first}")
+    found = [int(number_in(number, "an extent or a step")) for number in numbers]
+    rank = len(part.shape)
+    return [Descriptor(first, tuple(found[:rank]), tuple(found[rank:]))]
+
+
+def _load_block(instance: _Instance, _: LoadBlock, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
+    (descriptor,), *starts = (tile.elements for tile in operands)
+    if not isinstance(descriptor, Descriptor):
+        raise EvaluationError(f"{descriptor} is no descriptor")
+    first = [int(number_in(start, "a position")) for (start,) in starts]
+    found: list[Element] = []
+    for position in positions(shape):
+        address = descriptor.address(tuple(start + index for start, index in zip(first, position, strict=True)))
+        found.append(round_to(0, operands[0].type.dtype) if address is None else instance.read(address))
+    return found
 
 
 def _reshape(_: _Instance, __: Reshape | Expand | Hint, operands: list[Tile], ___: tuple[int, ...]) -> list[Element]:
@@ -403,6 +440,8 @@ _VALUES: dict[type[Expression], Callable[..., list[Element]]] = {
     Expand: _reshape,
     Hint: _reshape,
     Load: _load,
+    Describe: _describe,
+    LoadBlock: _load_block,
     Gather: _gather,
     Dot: _dot,
 }

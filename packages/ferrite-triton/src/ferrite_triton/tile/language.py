@@ -47,14 +47,18 @@ Shape: TypeAlias = "tuple[Extent, ...]"
 
 @dataclass(frozen=True, slots=True)
 class TileType:
-    """The type of a tile: of its elements, its shape (``()`` for a scalar), and whether they are addresses of such."""
+    """The type of a tile: of its elements, its shape (``()`` for a scalar), and whether they are addresses of such.
+
+    Or the type of a descriptor of such tiles in memory.
+    """
 
     dtype: DType
     shape: Shape = ()
     is_pointer: bool = False
+    is_descriptor: bool = False
 
     def __str__(self) -> str:
-        star = "*" if self.is_pointer else ""
+        star = "*" if self.is_pointer else "descriptor " if self.is_descriptor else ""
         return f"{star}{self.dtype}[{', '.join(map(str, self.shape))}]" if self.shape else f"{star}{self.dtype}"
 
 
@@ -280,6 +284,40 @@ class Load(Expression):
 
 
 @dataclass(frozen=True, slots=True)
+class Describe(Expression):
+    """A tensor descriptor: where a matrix lies of which blocks of one shape are loaded, each as a whole (TMA).
+
+    The operands are the address of its first element, its extent along each axis, and how many elements lie between
+    neighbours along each axis, which is 1 along the last one. There may be any number of axes.
+    """
+
+    WORD: ClassVar[str] = "describe"
+    operands: tuple[Expression, ...]
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBlock(Expression):
+    """The block of a described matrix that begins at a position along each axis; zero outside of its extents.
+
+    The operands are the descriptor and the positions.
+    """
+
+    WORD: ClassVar[str] = "load_block"
+    operands: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choose(Expression):
+    """The first of two values where a block constant is more than 1, else the second; only that one is compiled."""
+
+    WORD: ClassVar[str] = "choose"
+    chosen: Expression
+    otherwise: Expression
+    constant: Extent
+
+
+@dataclass(frozen=True, slots=True)
 class Reduce(Expression):
     """The elements along an axis combined, by a combine of `ferrite_ir.language.combines`, in an order of no promise.
 
@@ -388,7 +426,7 @@ class Assume(Expression):
 
 VALUES: tuple[type[Expression], ...] = (
     Cast, Bitcast, ProgramId, ProgramCount, Lanes, Full, Broadcast, Reshape, Transpose, Expand, Hint, Offset, Select,
-    Load, Reduce, Scan, Gather, Dot,
+    Load, Describe, LoadBlock, Choose, Reduce, Scan, Gather, Dot,
 )  # fmt: skip
 """The operations that have a value, beside `Elementwise` and calls."""
 
@@ -419,7 +457,7 @@ _SEVERAL = "operands"
 _OPERANDS: dict[type[Expression], tuple[str, ...]] = {
     kind: tuple(field.name for field in fields(kind) if str(field.type).startswith("Expression"))
     for kind in (Name, Literal, BlockSize, Constant, *VALUES, *EFFECTS)
-    if kind not in (Reduce, Scan, Select)
+    if kind not in (Reduce, Scan, Select, Describe, LoadBlock)
 }
 """The names of the operands of all other operations: they are read for every expression, again and again."""
 

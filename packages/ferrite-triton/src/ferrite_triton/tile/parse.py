@@ -175,9 +175,9 @@ class _Reader:
         return Variable(name, self.tile_type())
 
     def tile_type(self) -> TileType:
-        is_pointer = self.words.accept("*")
+        is_pointer, is_descriptor = self.words.accept("*"), self.words.accept("descriptor")
         dtype = self.dtype()
-        return TileType(dtype, self.shape() if self.words.sees("[") else (), is_pointer)
+        return TileType(dtype, self.shape() if self.words.sees("[") else (), is_pointer, is_descriptor)
 
     def dtype(self) -> DType:
         token = self.words.take()

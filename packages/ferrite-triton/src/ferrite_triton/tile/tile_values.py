@@ -25,12 +25,28 @@ class Address:
     element: int
 
 
-Element: TypeAlias = "Number | Address | Undefined"
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """Where a matrix lies: its first element, its extents, and the elements between neighbours along each axis."""
+
+    first: Address
+    extents: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    def address(self, position: tuple[int, ...]) -> Address | None:
+        """Returns where the element at a position lies; None of one outside of the extents."""
+        if not all(0 <= index < extent for index, extent in zip(position, self.extents, strict=True)):
+            return None
+        behind = sum(index * step for index, step in zip(position, self.steps, strict=True))
+        return Address(self.first.parameter, self.first.element + behind)
+
+
+Element: TypeAlias = "Number | Address | Descriptor | Undefined"
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A value: its type, its extents as numbers, and its elements in row-major order."""
+    """A value: its type, its extents as numbers, and its elements in row-major order; of a descriptor the only one."""
 
     type: TileType
     shape: tuple[int, ...]
@@ -39,7 +55,7 @@ class Tile:
 
 def number_in(element: Element, what: str) -> Number:
     """Returns an element that has to be a number; raises `EvaluationError` if it is undefined, or an address."""
-    if isinstance(element, (Undefined, Address)):
+    if isinstance(element, (Undefined, Address, Descriptor)):
         raise EvaluationError(f"{what} is {element}")
     return element
 

@@ -21,7 +21,9 @@ from .language import (
     Broadcast,
     Call,
     Cast,
+    Choose,
     Constant,
+    Describe,
     Dot,
     Elementwise,
     Expand,
@@ -33,6 +35,7 @@ from .language import (
     Lanes,
     Literal,
     Load,
+    LoadBlock,
     Name,
     Offset,
     Prefetch,
@@ -103,6 +106,8 @@ def result_types(part: Expression, operands: Sequence[TileType]) -> tuple[TileTy
             return (TileType(I32),)  # a call takes it as it is
         case Call(_, _, results):
             return results
+    if any(operand.is_descriptor for operand in operands) and not isinstance(part, LoadBlock):
+        raise TileTypeError("only load_block takes a descriptor")
     found = RULES[type(part)](part, *operands)
     return () if found is None else (found,) if isinstance(found, TileType) else found
 
@@ -261,6 +266,33 @@ def _load(part: Load, pointer: TileType, *given: TileType) -> TileType:
     return TileType(pointer.dtype, pointer.shape)
 
 
+def _describe(part: Describe, pointer: TileType, *numbers: TileType) -> TileType:
+    rank = len(part.shape)
+    _require(pointer.is_pointer and pointer.shape == (), f"describe takes the address of an element, got {pointer}")
+    _require(rank > 0 and len(numbers) == 2 * rank, f"describe takes an extent and a step for each of {rank} axes")
+    _require(all(map(_is_integer, numbers)), f"extents and steps are integers, got {', '.join(map(str, numbers))}")
+    last = part.operands[-1]
+    _require(isinstance(last, Literal) and last.value == 1, "elements of a described row lie next to each other")
+    return TileType(pointer.dtype, part.shape, is_descriptor=True)
+
+
+def _load_block(_: LoadBlock, descriptor: TileType, *positions: TileType) -> TileType:
+    _require(descriptor.is_descriptor, f"load_block takes a descriptor, got {descriptor}")
+    fits = len(positions) == len(descriptor.shape) and all(each == TileType(I32) for each in positions)
+    _require(fits, f"load_block takes an i32 for each axis of {descriptor}, got {', '.join(map(str, positions))}")
+    return TileType(descriptor.dtype, descriptor.shape)
+
+
+def _is_integer(type_: TileType) -> bool:
+    return type_.shape == () and type_.dtype.is_integer and not type_.is_pointer
+
+
+def _choose(part: Choose, chosen: TileType, otherwise: TileType) -> TileType:
+    _require(isinstance(part.constant, Block), f"a choice is made by a block constant, not by {part.constant}")
+    _require(chosen == otherwise, f"choose of {chosen} and {otherwise}")
+    return chosen
+
+
 def _stored(what: str, pointer: TileType, value: TileType, *masks: TileType) -> None:
     _access(what, pointer, *masks)
     _require(_is_tile_of(pointer.dtype, value), f"{what} puts {value} where {pointer.dtype} lies; cast it")
@@ -296,8 +328,7 @@ def _assume(_: Assume, condition: TileType) -> None:
 
 
 def _select(_: Select, number: TileType, *values: TileType) -> TileType:
-    is_number = number.dtype.is_integer and not number.is_pointer and number.shape == ()
-    _require(is_number and bool(values), f"select takes an integer and what it numbers, got {number}")
+    _require(_is_integer(number) and bool(values), f"select takes an integer and what it numbers, got {number}")
     for value in values:
         _require(value == values[0] and value.shape == (), f"select of {values[0]} and {value}")
     return values[0]
@@ -362,6 +393,9 @@ RULES: dict[type[Expression], Callable[..., TileType | tuple[TileType, ...] | No
     Hint: _hint,
     Offset: _offset,
     Load: _load,
+    Describe: _describe,
+    LoadBlock: _load_block,
+    Choose: _choose,
     Select: _select,
     Reduce: _reduce,
     Scan: _scan,

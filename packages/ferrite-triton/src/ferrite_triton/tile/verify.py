@@ -11,6 +11,8 @@ from .language import (
     Block,
     BlockSize,
     Broadcast,
+    Choose,
+    Describe,
     Expression,
     Full,
     Lanes,
@@ -161,12 +163,14 @@ class _Checker:
         """Returns the types of the results of an expression; None after noting what is wrong with it."""
         for part in parts_of(root):
             match part:
-                case Full() | Broadcast() | Reshape():
+                case Full() | Broadcast() | Reshape() | Describe():
                     self._check_shape(part.shape)
                 case Lanes():
                     self._check_shape((part.extent,))
                 case BlockSize():
                     self._check_shape((part.block,))
+                case Choose():
+                    self._check_shape((part.constant,))
                 case Scan():
                     self._combines(part, names)
         try:

@@ -16,7 +16,9 @@ from ferrite_triton.tile.language import (
     Broadcast,
     Call,
     Cast,
+    Choose,
     Constant,
+    Describe,
     Dot,
     Elementwise,
     Expand,
@@ -26,6 +28,7 @@ from ferrite_triton.tile.language import (
     Lanes,
     Literal,
     Load,
+    LoadBlock,
     Offset,
     ProgramCount,
     ProgramId,
@@ -118,6 +121,21 @@ def _load(part: Load, operands: Sequence[Printed], use: Use) -> Made:
     return loaded_text(use("load", *arguments), dtype, use)
 
 
+def _describe(part: Describe, operands: Sequence[Printed], __: Use) -> Made:
+    pointer, *numbers = operands
+    rank = len(part.shape)
+    return f"({pointer.text}, {_tuple(numbers[:rank])}, {_tuple(numbers[rank:])}, {shape_text(part.shape)})"
+
+
+def _load_block(_: LoadBlock, operands: Sequence[Printed], use: Use) -> Made:
+    return loaded_text(use("load_block", *(operand.text for operand in operands)), operands[0].type.dtype, use)
+
+
+def _choose(part: Choose, operands: Sequence[Printed], _: Use) -> Made:
+    chosen, otherwise = operands
+    return f"({chosen.text} if {part.constant} > 1 else {otherwise.text})"
+
+
 def _reduce(part: Reduce, operands: Sequence[Printed], use: Use) -> Made:
     ufunc, dtype = UFUNCS.get(part.combine), operands[0].type.dtype
     if ufunc is None:
@@ -197,6 +215,9 @@ PRINTERS: Printers = {
     Offset: _offset,
     Select: _select,
     Load: _load,
+    Describe: _describe,
+    LoadBlock: _load_block,
+    Choose: _choose,
     Reduce: _reduce,
     Scan: _scan,
     Gather: lambda part, operands, _: f"np.take_along_axis({operands[0].text}, {operands[1].text}, {part.axis})",

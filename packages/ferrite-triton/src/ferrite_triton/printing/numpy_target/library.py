@@ -43,6 +43,14 @@ def load(pointer, mask=np.True_, other=None):
     found[mask] = memory[checked(memory, element[mask])]
     return found[()]
 ''',
+    "load_block": '''\
+def load_block(descriptor, *positions):
+    """The block of a described matrix that begins at some positions; zero outside of its extents."""
+    (memory, first), extents, steps, shape = descriptor
+    at = np.ix_(*(position + np.arange(extent) for position, extent in zip(positions, shape)))
+    inside = np.prod(np.broadcast_arrays(*((i >= 0) & (i < n) for i, n in zip(at, extents))), 0, dtype=bool)
+    return load((memory, first + sum(i * np.int64(step) for i, step in zip(at, steps))), inside, memory.dtype.type(0))
+''',
     "store": """\
 def store(pointer, value, mask=np.True_):
     memory, element = pointer
@@ -198,6 +206,7 @@ def backwards(scan, tiles, axis):
 
 _NEEDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("load", "store", "atomic"), ("checked",)),
+    "load_block": ("load", "checked"),
     "reduce": ("accumulate",),
     "sort_stable": ("sort_first",),
 }
