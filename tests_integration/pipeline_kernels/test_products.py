@@ -11,8 +11,16 @@ import pytest
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, schedule
 from ferrite_triton import emit_program
+from ferrite_triton.analysis import described_blocks
+from ferrite_triton.analysis.lowering_policy import LOWERING
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def small_products_have_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(described_blocks, "LOWERING", replace(LOWERING, described_operations=0))
+
 
 PRODUCT = """
 graph @f(x: bf16[1024, 1024], w: bf16[1000, 1024], b: bf16[1000]) -> (y) on cuda {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from ferrite_ir import evaluate, parse_graph
 from ferrite_scheduler import Policy, schedule
 from ferrite_triton import emit_kernel, emit_program
+from ferrite_triton.analysis import described_blocks
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.host.spec import KernelSpec
 from ferrite_triton.kernels import tile_programs
 from ferrite_triton.tile import run_program
@@ -19,6 +22,12 @@ from numpy_programs import run_in_numpy
 from tile_kernels import draw, flat, run_kernel
 
 TILES = Policy(tile_products=True)
+
+
+@pytest.fixture(autouse=True)
+def small_products_have_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(described_blocks, "LOWERING", replace(LOWERING, described_operations=0))
+
 
 PRODUCT = """
 graph @f(x: bf16[20, 9], w: bf16[18, 9], s: f32[20, 18]) -> (y) {
@@ -86,6 +95,13 @@ def test_what_no_descriptor_describes_is_loaded_by_pointers(text: str) -> None:
     spec = emit_kernel(schedule(parse_graph(text), policy=TILES).kernels[0])
     assert "l" not in [axis["name"] for axis in spec.axes]
     assert not any(param.get("access") == "scratch" for param in spec.params)
+
+
+def test_a_small_product_is_loaded_by_pointers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(described_blocks, "LOWERING", replace(LOWERING, described_operations=2 * 20 * 18 * 21 + 1))
+    assert not blocks_of(DESCRIBED)
+    monkeypatch.setattr(described_blocks, "LOWERING", replace(LOWERING, described_operations=2 * 20 * 18 * 21))
+    assert blocks_of(DESCRIBED)
 
 
 def test_a_kernel_with_descriptors_is_given_memory_for_them() -> None:

@@ -184,7 +184,8 @@ def _seconds(shape: Shape, config: Config, tile: Tile) -> float:
     tiles = _tiles(shape, config)
     rounds = -(-tiles // shape.device.multiprocessors)
     is_described = config.block(DESCRIPTORS) > 1
-    share = tile.share * PRODUCTS.described_rate if is_described else tile.share
+    is_faster = is_described and facts.factor_bytes >= HALF
+    share = tile.share * PRODUCTS.described_rate if is_faster else tile.share
     rate = shape.device.tensor_operations * share * HALF / facts.factor_bytes
     products = 2.0 * shape.reduction * facts.product / rate
     epilogue = facts.flops / max(1, facts.numel) * PRODUCTS.epilogue_seconds

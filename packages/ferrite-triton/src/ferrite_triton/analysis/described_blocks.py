@@ -10,6 +10,7 @@ mask along the end of an axis may give as well.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from ferrite_ir.language.dtypes import BOOL
 from ferrite_ir.language.graph import Contract
@@ -17,6 +18,7 @@ from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.contraction_space import LEFT, RIGHT
 from ferrite_triton.analysis.flat import FlatKernel, computed_nodes, memory_loads
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.rows import step_along
 from ferrite_triton.analysis.space import flat_dim
 
@@ -48,9 +50,12 @@ class DescribedBlock:
 def described_blocks(flat: FlatKernel) -> dict[Scalar, DescribedBlock]:
     """Returns the loads of a kernel's factors that can be made through descriptors, with what these say.
 
-    There are none where a size is symbolic: how much memory the descriptors take has to be known.
+    There are none where a size is symbolic: how much memory the descriptors take has to be known. Nor are there any
+    where little is computed.
     """
     if not all(is_static(axis.size) and int(axis.size) <= MOST_POSITIONS for axis in flat.space.axes):
+        return {}
+    if 2 * prod(int(axis.size) for axis in flat.space.axes if axis.has_points) < LOWERING.described_operations:
         return {}
     found: dict[Scalar, DescribedBlock] = {}
     for definition in flat.definitions:

@@ -32,7 +32,10 @@ class LoweringPolicy:
             cache. Set (decision 0045).
         most_rounds: most tiles that a program takes one after the other. Set: more have long ended evenly.
         described_programs: most programs of a launch that may have descriptors, for which there is memory: a kernel of
-            two factors is given 256 KiB. Set: more than a device runs at once, and more do not pay (decision 0059).
+            two factors is given 256 KiB. Set: more than a device runs at once, and more do not pay (decision 0060).
+        described_operations: fewest operations, two for each point of the sums, of a product that may have descriptors.
+            Set: what a program saves by them is what it takes to make them (on an H200 512 x 4096 x 4096, 17e9
+            operations, is as fast either way), and small products stay without a param more.
         long_pass: bytes of what a program reads again that do not all stay in the cache, of 264 programs at once, in 50
             MB. Measured on softmax over rows of 16-bit elements: of 256 KiB 4 % faster backwards, of 100 KiB as fast or
             2 % slower.
@@ -76,6 +79,7 @@ class LoweringPolicy:
     tile_group: int = 8
     most_rounds: int = 64
     described_programs: int = 1024
+    described_operations: int = 4_000_000_000
     long_pass: int = 192 << 10
     grouped_points: int = 1024
     grouped_share: int = 8
