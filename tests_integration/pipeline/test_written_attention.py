@@ -44,6 +44,8 @@ def test_values_and_gradients(attend: Callable[..., Tensor], dtype: torch.dtype,
         return [result.detach(), *(gradient.contiguous() for gradient in gradients([result], leaves))]
 
     mine = run(compiled(attend, fullgraph=True, dynamic=False), inputs)
-    targets = [step.get("target", "") for program in compiled_programs()[-2:] for step in program["steps"]]
-    assert any("scaled_dot_product" in target for target in targets)
+    programs = compiled_programs()[-2:]
+    targets = [step.get("target", "") for program in programs for step in program["steps"]]
+    forms = [kernel["form"] for program in programs for kernel in program["kernels"]]
+    assert any("scaled_dot_product" in target for target in targets) or "attention" in forms
     assert_all_close(mine, run(attend, inputs), run(attend, tuple(map(widened, inputs))))
