@@ -211,8 +211,8 @@ def test_an_error_inside_a_step_names_its_line() -> None:
 
 
 def test_a_step_stays_out_of_cuda_graphs() -> None:
-    from ferrite_runtime.engines.cuda_graphs import written_inputs
     from ferrite_runtime.engines.graph_obstacles import obstacles
+    from ferrite_runtime.engines.graphed_part import written_inputs
     from ferrite_runtime.formats.program import Program
 
     compiled(strictly)(drawn(6))

@@ -18,7 +18,7 @@ from ferrite_runtime.formats.program import Program
 from ferrite_runtime.host.thresholds import SHAPES
 from runtime_fakes import FakePool, FakeStreams, fake_machine
 from runtime_kernels import layout, pointwise, program, scaled, tensor_input
-from test_graphs import DEVICE, Recorder, graphed
+from test_graphs import DEVICE, Recorder, graphed, only
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -96,7 +96,7 @@ def test_what_a_part_has_made_is_read_where_it_lies() -> None:
     w = torch.randn(8)
     for _ in range(3):
         call([torch.randn(8), w])
-    first, _, second, _ = call._parts
+    first, _, second, _ = only(call).parts
     assert second.section.inputs == ("b", "c", "w")
     assert [second.section.inputs[place] for place in second._moving] == ["c"]
     (b,) = (value for value, name in zip(first.results, first.section.outputs, strict=True) if name == "b")
@@ -127,7 +127,7 @@ def test_one_part_that_fails_leaves_the_others(caplog) -> None:
     for _ in range(5):
         x = torch.randn(8)
         torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
-    assert [part.is_played for part in call._parts] == [True, False, False, False]
+    assert [part.is_played for part in only(call).parts] == [True, False, False, False]
     assert "runs 2 launches from the host: a CUDA graph of them failed: operation not permitted" in caplog.text
 
 
@@ -243,7 +243,7 @@ def test_a_program_that_calls_itself_runs_from_the_host_inside() -> None:
 
     for _ in range(2):
         call([x, w])
-    part = call._parts[1]
+    part = only(call).parts[1]
     host, part._host = part._host, again
     outer = call([x, w])
     torch.testing.assert_close(outer, item_by_hand(x, w), rtol=0, atol=1e-6)
@@ -261,7 +261,7 @@ def test_a_call_beside_another_runs_from_the_host_and_does_not_wait() -> None:
     x, w = torch.randn(8), torch.randn(8)
     for _ in range(3):
         call([x, w])
-    part, replays = call._parts[1], recorder.replays
+    part, replays = only(call).parts[1], recorder.replays
     host, inner = part._host, []
 
     def beside(given):
@@ -324,8 +324,8 @@ def test_parts_of_one_round_have_one_pool_after_the_device_is_done_and_the_last_
     engine = InterpretedEngine.load(made_)
     port = graph_recorder.Recorder(
         capture,
-        wait=lambda: log.append(f"wait {sum(part.is_played for part in call._parts)}"),
-        make_pool=lambda: log.append(f"pool {sum(part.is_played for part in call._parts)}") or len(log),
+        wait=lambda: log.append(f"wait {sum(part.is_played for part in only(call).parts)}"),
+        make_pool=lambda: log.append(f"pool {sum(part.is_played for part in only(call).parts)}") or len(log),
     )
     call = graphed_host(made_, engine.first(DEVICE), built(engine), DEVICE, port, 2)
     x, w = torch.randn(8), torch.randn(8)
@@ -352,7 +352,7 @@ def test_what_follows_a_capture_that_failed_has_another_pool() -> None:
     for _ in range(4):
         torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
     assert pools == [0, 1]
-    assert [part.is_played for part in call._parts] == [False, False, True, False]
+    assert [part.is_played for part in only(call).parts] == [False, False, True, False]
 
 
 @pytest.mark.usefixtures("keeper")

@@ -245,6 +245,7 @@ class _Task:
             strides=tuple(strides_of(graph.outputs)),
             changed=changed_outputs(module, graph),
             donated=tuple(sorted(ambient.donated)),
+            saved=tuple(sorted(ambient.saved)),
             captured=tuple((each.target, each.position, each.reason) for each in lowered.captured),
         )
 

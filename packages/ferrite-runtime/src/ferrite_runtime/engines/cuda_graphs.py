@@ -13,65 +13,24 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from ferrite_runtime.engines.engine import HostFunction, build_host
-from ferrite_runtime.engines.graph_parts import LEAST_LAUNCHES, Section, partition
+from ferrite_runtime.engines.graph_parts import LEAST_LAUNCHES, partition
 from ferrite_runtime.engines.graph_recorder import Recorder
+from ferrite_runtime.engines.graphed_part import GraphedPart, copies, owners_of
+from ferrite_runtime.engines.lent_memory import GraphMemory, is_gone, is_lent, lent_among
 from ferrite_runtime.engines.shape_cache import ShapeCache, write_entry
-from ferrite_runtime.errors import ExternError, FerriteRuntimeError
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.sized_program import at_sizes, size_roots
-from ferrite_runtime.formats.steps import Copy, Extern, Launch, Reuse, View, value_refs
-from ferrite_runtime.host.extern_calls import find_operator, is_captured
 from ferrite_runtime.process.forking import renewed_in_children
 
 _LOG = logging.getLogger("ferrite_runtime")
 
 # A program whose inputs move about this often is not worth capturing again.
 MAX_CAPTURES = 4
+# Calls that hold what they were lent at a time, such as one for each layer of a model whose layers are one program.
+MAX_GENERATIONS = 32
 
 Build = Callable[[Program], HostFunction]
 """Returns the host function of a section."""
-
-
-def _owners(program: Program) -> dict[str, str]:
-    """Returns whose storage each value lies in."""
-    owners = {value.name: value.name for value in program.inputs}
-    for step in program.steps:
-        match step:
-            case View(name, base):
-                owners[name] = owners.get(base, base)
-            case Reuse(name, source):
-                owners[name] = owners.get(source, source)
-    return owners
-
-
-def written_inputs(program: Program) -> frozenset[int]:
-    """Returns the positions of the inputs that a program writes to, or whose operators do not say that they do not."""
-    owners = _owners(program)
-    kernels = {kernel.id: kernel for kernel in program.kernels}
-    written: set[str] = set()
-    for step in program.steps:
-        match step:
-            case Launch():
-                pairs = zip(kernels[step.kernel].params, step.args, strict=True)
-                written |= {str(arg) for param, arg in pairs if param.role == "tensor" and param.access != "read"}
-            case Copy(to):
-                written.add(to)
-            case Extern() if _writes(step.target):
-                written |= set(value_refs((*step.args, *step.kwargs.values())))
-    found = {owners.get(name, name) for name in written}
-    return frozenset(position for position, value in enumerate(program.inputs) if value.name in found)
-
-
-def _writes(target: str) -> bool:
-    if target.startswith("ferrite."):
-        return False
-    if is_captured(target):
-        return True  # a user's kernel writes to what it is given
-    try:
-        schema = getattr(find_operator(target), "_schema", None)
-    except ExternError:
-        return True
-    return schema is None or bool(schema.is_mutable)
 
 
 def graphed_host(
@@ -81,6 +40,7 @@ def graphed_host(
     device: Any,
     recorder: Recorder,
     least: int = LEAST_LAUNCHES,
+    lent: Collection[int] = (),
 ) -> HostFunction:
     """Returns a function that plays a program's parts; calls of new sizes go on with ``host`` until these recur.
 
@@ -91,85 +51,89 @@ def graphed_host(
         device: the ``torch.device`` of its kernels.
         recorder: what captures.
         least: launches that a part has at least.
+        lent: positions of results that only the program's backward sees.
     """
     roots = size_roots(program)
     if not roots:
-        return GraphedProgram(program, host, build, recorder, least)
+        return GraphedProgram(program, host, build, recorder, least, lent)
 
     def write(sizes: Sequence[int]) -> HostFunction:
         known = at_sizes(program, dict(zip(roots, map(int, sizes), strict=True)))
-        return GraphedProgram(known, host, build, recorder, least)
+        return GraphedProgram(known, host, build, recorder, least, lent)
 
     cache = ShapeCache(host, write)
     return build_host(write_entry(program, roots), {"_prepared": cache.prepared, "_specialise": cache}, device)
 
 
-class GraphedPart:
-    """One section of a program; captured and played if it is a part, run from the host if not.
+class Generation:
+    """A program captured for calls that are alike in whose memory is lent: its parts, and what they count on.
 
-    A value that lies in a part's memory is read there; one that moves is copied to a place of the graph's own before it
-    is played, and copied back behind it if the part writes to it.
+    An input that is where it was at the call before is read there. When one moves that did not before, all parts are
+    captured again, so that they agree on where their common values lie.
+
+    Attributes:
+        depth: how many calls before it hold what they were lent while it is played.
+        parts: the sections, once they have been captured.
+        moving: the inputs that lie elsewhere in the next call.
+        captured: how often its parts were captured.
+        memory: where the results of its parts lie.
     """
 
-    def __init__(self, section: Section, host: HostFunction) -> None:
-        self.section = section
-        self.failure = ""
-        self._host = host
-        self._written = written_inputs(section.program)
-        self._moving: tuple[int, ...] = ()
-        self._held: list[Any] = []
-        self.results: tuple[Any, ...] = ()
-        self._replay: Callable[[], None] | None = None
+    def __init__(self, watched: Sequence[str], depth: int, looks: int) -> None:
+        self.depth = depth
+        self.parts: tuple[GraphedPart, ...] = ()
+        self.moving: set[str] = set()
+        self.captured = 0
+        self.memory = GraphMemory()
+        self._watched = watched
+        self._addresses: Sequence[int] | None = None
+        self._looks, self._least_looks = 0, looks
+        self._resting: list[int] = []
+        self._rests: list[int] = []
+        self._seen: Callable[[], bool] = lambda: True
 
-    @property
-    def is_played(self) -> bool:
-        """Whether its results lie in memory of its own."""
-        return self._replay is not None
+    def is_ready(self, addresses: Sequence[int]) -> bool:
+        """Tells whether its parts may be played where inputs lie at these addresses."""
+        return bool(self.parts) and [addresses[each] for each in self._resting] == self._rests
 
-    def forget(self) -> None:
-        """Drops what is captured."""
-        self._replay, self.results, self._held = None, (), []
+    def look_at(self, addresses: Sequence[int], *, is_warm: bool) -> bool:
+        """Looks at where inputs lie; tells whether enough is known of them for its parts to be captured."""
+        before = self._addresses
+        if before is None or not is_warm:
+            if not self.parts:  # graphs go on reading where they did
+                self._addresses = addresses
+            return False
+        moved = {name for name, one, now in zip(self._watched, before, addresses, strict=True) if one != now}
+        self.moving = self.moving | moved if self.parts else moved
+        self._addresses = addresses
+        self._looks += 1
+        return self._looks >= self._least_looks
 
-    def capture(self, given: Sequence[Any], moving: Collection[str], recorder: Recorder, pool: Any) -> None:
-        """Captures the part, if it can be; ``moving`` are those of its inputs that lie elsewhere in the next call."""
-        import torch
+    def begin(self, parts: Iterable[GraphedPart], addresses: Sequence[int]) -> None:
+        """Forgets what is captured: all of it is captured anew in this call."""
+        self.captured += 1
+        self._resting = [place for place, name in enumerate(self._watched) if name not in self.moving]
+        self._rests = [addresses[each] for each in self._resting]
+        self.memory = GraphMemory()
+        self.parts = self.parts or tuple(parts)
+        for part in self.parts:
+            part.forget()
 
-        self.failure = _foreign(self.section.inputs, given, recorder.device)
-        if self.failure:
-            return
-        self._moving = tuple(position for position, name in enumerate(self.section.inputs) if name in moving)
-        try:
-            # Tensors of inference mode could not be written to in a later call that is in another mode.
-            with torch.inference_mode(mode=False), torch.no_grad():
-                held = list(given)
-                for position, copied in zip(self._moving, _copies([given[each] for each in self._moving]), strict=True):
-                    held[position] = copied
-                self.results, self._replay = recorder.capture(lambda: self._host(list(held)), pool)
-            self._held = held
-            self.failure = _foreign(self.section.outputs, self.results, recorder.device)
-        except (RuntimeError, FerriteRuntimeError) as error:
-            self.failure = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if self.failure:
-            self.forget()
+    def watch(self, result: Any) -> None:
+        """Has a call that ran from the host count as one that holds what it was lent, as long as it holds a result."""
+        self._seen = is_gone(result)
 
-    def __call__(self, given: list[Any]) -> tuple[Any, ...]:
-        """Runs or plays the section; clears ``given``."""
-        if self._replay is None:
-            return self._host(given)
-        _write([self._held[position] for position in self._moving], [given[position] for position in self._moving])
-        self._replay()
-        changed = [position for position in self._moving if position in self._written]
-        _write([given[position] for position in changed], [self._held[position] for position in changed])
-        given.clear()
-        return self.results
+    def is_held(self) -> bool:
+        """Tells whether somebody holds what its last call was lent."""
+        return not self._seen() or self.memory.is_held()
 
 
 class GraphedProgram:
     """A program in sections, whose parts are captured when enough is known of its inputs, and played from then on.
 
-    An input that is where it was at the last call is read there. When one moves that did not before, all parts are
-    captured again, so that they agree on where their common values lie. Results are the caller's own. What is in no
-    part runs as it did; a warning says why.
+    Results are the caller's own, but for those that only its backward sees: these stay where they are, and nothing is
+    played over them while somebody holds one. A call that comes meanwhile has a generation of its own. Who reads what
+    others lend has a generation for each place where that lies. What is in no part runs as it did; a warning says why.
     """
 
     def __init__(
@@ -179,6 +143,7 @@ class GraphedProgram:
         build: Build,
         recorder: Recorder,
         least: int = LEAST_LAUNCHES,
+        lent: Collection[int] = (),
     ) -> None:
         self._program = program
         self._host = host
@@ -188,18 +153,13 @@ class GraphedProgram:
         self._warm = threading.local()
         self._pool: Any = None
         self._partition = partition(program, least)
-        self._parts: tuple[GraphedPart, ...] = ()
         self._names = [value.name for value in program.inputs]
         self._given = frozenset(self._names)
         read = {name for section in self._partition.sections if section.is_part for name in section.inputs}
         self._watched = [position for position, name in enumerate(self._names) if name in read]
-        self._addresses: list[int] | None = None
-        self._moving: set[str] = set()
-        self._resting: list[int] = []
-        self._rests: list[int] = []
-        self._memory: set[int] = set()
-        self._stream: Any = None
-        self._captured = 0
+        self._lendable, self._lent = _lendable(self._partition.sections[-1].program, lent, self._given)
+        self.generations: dict[tuple[int, ...], Generation] = {}
+        self._streams: list[Any] = []
         self.played = 0
         self.from_host = 0
         self.reason = "" if self._partition.parts else self._reasons()
@@ -221,7 +181,7 @@ class GraphedProgram:
             )
 
     def _give_up(self, reason: str) -> None:
-        self.reason, self._parts = reason, ()
+        self.reason, self.generations = reason, {}
         self._warn()
 
     def __call__(self, args: list[Any]) -> tuple[Any, ...]:
@@ -233,40 +193,62 @@ class GraphedProgram:
 
         try:
             with torch.no_grad():
-                if not self._is_prepared(args):
+                addresses = [args[position].data_ptr() for position in self._watched]
+                generation = self._generation(addresses)
+                if generation is None:
                     return self._host(args)
-                self._stream = self._recorder.follow(self._stream)
-                return self._run(args)
+                if not self._is_prepared(generation, addresses):
+                    results = self._host(args)
+                    if self._lent:
+                        generation.watch(results[self._lent[0]])
+                    return results
+                self._follow()
+                return self._run(generation, args)
         finally:
             self._lock.release()
 
-    def _is_prepared(self, args: Sequence[Any]) -> bool:
+    def _generation(self, addresses: Sequence[int]) -> Generation | None:
+        """Returns what is played where inputs lie at these addresses, or will be; None if there are too many already.
+
+        Graphs of a later generation may have lent what lies in the temporary memory of an earlier one, as they have
+        one pool: so the earlier one is not played while they are held.
+        """
+        held = (each.depth for each in self.generations.values() if self._lent and each.is_held())
+        depth = 1 + max(held, default=-1)
+        key = (depth, *(() if self._lent else lent_among(addresses)))
+        if key not in self.generations:
+            self._forget_stale(key)
+            if len(self.generations) == MAX_GENERATIONS:
+                return None
+            # The first call may have been another's, as of another layer: that somebody held what it was lent was not
+            # seen where it ran before this looked.
+            watched, looks = [self._names[position] for position in self._watched], 2 if self._lent else 1
+            self.generations[key] = Generation(watched, depth, looks)
+        return self.generations[key]
+
+    def _forget_stale(self, key: tuple[int, ...]) -> None:
+        """Drops the generations that read what is lent no longer, and the one that copies it, if one is not to."""
+        for each in list(self.generations):
+            if not all(map(is_lent, each[1:])) or len(key) > len(each) == 1:
+                del self.generations[each]
+                self._pool = None  # torch takes no pool again that nobody used any more
+
+    def _is_prepared(self, generation: Generation, addresses: Sequence[int]) -> bool:
         """Tells whether parts may be played; begins anew with them where inputs have moved that did not before."""
-        if self._parts and [args[position].data_ptr() for position in self._resting] == self._rests:
+        if generation.is_ready(addresses):
             return True
-        addresses = [args[position].data_ptr() for position in self._watched]
-        names = (self._names[position] for position in self._watched)
-        known = addresses if self._addresses is None else self._addresses
-        moved = {name for name, a, b in zip(names, known, addresses, strict=True) if a != b} - self._moving
-        is_first = self._addresses is None
-        if not self._is_warm() or is_first:
-            if not self._parts:  # graphs go on reading where they did
-                self._addresses = addresses
+        if not generation.look_at(addresses, is_warm=self._is_warm()):
             return False
-        if self._captured == MAX_CAPTURES:
+        if generation.captured == MAX_CAPTURES:
             self._give_up(f"its inputs moved after each of {MAX_CAPTURES} captures")
             return False
-        self._addresses = addresses
-        self._captured += 1
-        self._moving |= moved
-        self._resting = [position for position in self._watched if self._names[position] not in self._moving]
-        self._rests = [args[position].data_ptr() for position in self._resting]
-        self._memory = set()
-        self._parts = self._parts or tuple(GraphedPart(s, self._build(s.program)) for s in self._partition.sections)
         self._recorder.wait()
-        for part in self._parts:
-            part.forget()
-        self._pool = self._recorder.make_pool()
+        # What an earlier generation lends must not lie in the temporary memory of a later one, which may be played.
+        later = (each for each in self.generations.values() if each.depth > generation.depth)
+        is_last = not generation.captured and not any(each.captured for each in later)
+        generation.begin((GraphedPart(s, self._build(s.program)) for s in self._partition.sections), addresses)
+        if self._pool is None or not is_last:
+            self._pool = self._recorder.make_pool()
         return True
 
     def _is_warm(self) -> bool:
@@ -277,28 +259,43 @@ class GraphedProgram:
         is_warm, self._warm.has_run = getattr(self._warm, "has_run", False), True
         return is_warm
 
-    def _run(self, args: list[Any]) -> tuple[Any, ...]:
+    def _follow(self) -> None:
+        """Has this call wait for those before it, and for who reads what they were lent, in other streams."""
+        *_, current = map(self._recorder.follow, self._streams or [None])
+        kept = self._streams if self._lent else []
+        self._streams = [*(each for each in kept if each != current), current]
+
+    def _run(self, generation: Generation, args: list[Any]) -> tuple[Any, ...]:
         values = dict(zip(self._names, args, strict=True))
         args.clear()
-        placed = {name for name in values if name not in self._moving}
+        placed = {name for name in values if name not in generation.moving}
         results: tuple[Any, ...] = ()
-        for part in self._parts:
+        for part in generation.parts:
             section = part.section
-            self._copy_out(section.escaping, values, placed)
+            if part is generation.parts[-1] and self._lent and not self._recorder.is_hooked():
+                lent = [name for name in section.escaping & self._lendable if values[name] in generation.memory]
+                values |= {name: generation.memory.lent(values[name]) for name in lent}
+                self._copy_out(section.escaping.difference(lent), values, placed, generation.memory)
+            else:
+                self._copy_out(section.escaping, values, placed, generation.memory)
             given = [values.pop(name) if name in section.dying else values[name] for name in section.inputs]
             if section.is_part and not part.is_played and not part.failure:
-                self._capture(part, given, placed)
+                self._capture(generation, part, given, placed)
             results = part(given)
             self._count(part)
             made = {name: value for name, value in zip(section.outputs, results, strict=True) if name is not None}
             values |= made
             placed |= set(made) if part.is_played else set()
+        generation.memory.tell(results[position] for position in self._lent)
         return results
 
-    def _capture(self, part: GraphedPart, given: Sequence[Any], placed: Collection[str]) -> None:
+    def _capture(
+        self, generation: Generation, part: GraphedPart, given: Sequence[Any], placed: Collection[str]
+    ) -> None:
         part.capture(given, set(part.section.inputs) - set(placed), self._recorder, self._pool)
-        self._memory |= {_memory_of(value) for value in part.results if _is_strided(value)}
-        failures = [each.failure for each in self._parts if each.failure]
+        generation.memory.add(part.results)
+        part.let_go()
+        failures = [each.failure for each in generation.parts if each.failure]
         if len(failures) == self._partition.parts:
             self._give_up("; ".join(dict.fromkeys(failures)))
         elif part.failure:
@@ -308,15 +305,11 @@ class GraphedProgram:
             )
             self._pool = self._recorder.make_pool()  # torch takes no pool again that nobody used any more
 
-    def _copy_out(self, names: Collection[str], values: dict[str, Any], placed: set[str]) -> None:
+    def _copy_out(self, names: Collection[str], values: dict[str, Any], placed: set[str], memory: GraphMemory) -> None:
         """Replaces values that lie in the memory of parts by copies, before somebody gets them who may keep them."""
-        lent = [name for name in names if name not in self._given and self._is_lent(values[name])]
-        values |= zip(lent, _copies([values[name] for name in lent]), strict=True)
-        placed.difference_update(lent)
-
-    def _is_lent(self, value: Any) -> bool:
-        """Tells whether a value lies in the memory of a part."""
-        return _is_strided(value) and _memory_of(value) in self._memory
+        theirs = [name for name in names if name not in self._given and values[name] in memory]
+        values |= zip(theirs, copies([values[name] for name in theirs]), strict=True)
+        placed.difference_update(theirs)
 
     def _count(self, part: GraphedPart) -> None:
         if part.is_played:
@@ -325,52 +318,13 @@ class GraphedProgram:
             self.from_host += part.section.launches
 
 
-def _foreign(names: Iterable[str | None], values: Iterable[Any], device: Any) -> str:
-    """Returns which value a graph of a device cannot read or make, as it lies elsewhere; nothing if there is none."""
-    import torch
+def _lendable(last: Program, lent: Collection[int], given: Collection[str]) -> tuple[frozenset[str], tuple[int, ...]]:
+    """Returns which inputs of a program's last section only its results at ``lent`` lie in, and which results do.
 
-    for name, value in zip(names, values, strict=True):
-        if device is not None and isinstance(value, torch.Tensor) and value.device != device:
-            return f"{name} lies on {value.device}"
-    return ""
-
-
-def _is_strided(value: Any) -> bool:
-    import torch
-
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided
-
-
-def _memory_of(tensor: Any) -> int:
-    """Returns the address at which the storage of a tensor begins."""
-    return int(tensor.untyped_storage().data_ptr())
-
-
-def _copies(tensors: Sequence[Any]) -> list[Any]:
-    """Returns copies with the same strides; elements in one place, as of an expanded tensor, are copied once."""
-    import torch
-
-    made = [
-        torch.empty_strided(tuple(each.shape), each.stride(), dtype=each.dtype, device=each.device) for each in tensors
-    ]
-    _write(made, tensors)
-    return made
-
-
-def _write(to: Sequence[Any], source: Sequence[Any]) -> None:
-    """Copies elements between tensors of one shape, pair by pair; where torch can, all by one kernel."""
-    import torch
-
-    plain: tuple[list[Any], list[Any]] = [], []
-    for one, other in zip(to, source, strict=True):
-        strides = one.stride()
-        if 0 in strides and one.numel() > 0:
-            shape = tuple(1 if stride == 0 else size for size, stride in zip(one.shape, strides, strict=True))
-            one.as_strided(shape, strides).copy_(other.as_strided(shape, other.stride()))
-        elif other.is_conj() or other.is_neg():
-            one.copy_(other)
-        else:
-            plain[0].append(one)
-            plain[1].append(other)
-    if plain[0]:
-        torch._foreach_copy_(*plain)
+    ``given`` are the inputs of the whole program, whose memory is the caller's.
+    """
+    owners = owners_of(last)
+    found = [None if output.value is None else owners[output.value] for output in last.outputs]
+    others = {name for position, name in enumerate(found) if position not in lent}
+    names = frozenset(name for name in found if name is not None) - others - set(given)
+    return names, tuple(position for position, name in enumerate(found) if name in names)

@@ -47,6 +47,7 @@ class Recorder:
             returns the current one.
         wait: returns when the device has nothing left to do.
         make_pool: gives back what memory nobody uses, and returns a new pool.
+        is_hooked: whether functions of the user's are given what autograd saves.
         device: the ``torch.device`` of what graphs read and make; None to take what comes.
     """
 
@@ -55,6 +56,7 @@ class Recorder:
     follow: Callable[[Any], Any] = lambda before: None
     wait: Callable[[], None] = lambda: None
     make_pool: Callable[[], Any] = lambda: None
+    is_hooked: Callable[[], bool] = lambda: False
     device: Any = None
 
 
@@ -89,6 +91,7 @@ def torch_recorder(device: Any) -> Recorder:
         _follow,
         torch.cuda.synchronize,
         _make_pool,
+        _is_hooked,
         device,
     )
 
@@ -129,6 +132,13 @@ def _make_pool() -> Any:
     with _one_capture, suppress(RuntimeError):  # it refuses while somebody captures; memory is all that is lost by that
         torch.cuda.empty_cache()
     return torch.cuda.graph_pool_handle()
+
+
+def _is_hooked() -> bool:
+    """Tells whether hooks for saved tensors are set around this call, which torch has no public name for."""
+    import torch
+
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # also while something is traced
 
 
 def capture_graph(port: CapturePort, run: Callable[[], Results], pool: Any) -> tuple[Results, Replay]:

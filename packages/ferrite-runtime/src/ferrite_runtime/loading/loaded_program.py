@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,8 +32,9 @@ class LoadedProgram:
     Instances are safe to call from several threads. ``host_source`` is the function that the host steps became.
     """
 
-    def __init__(self, program: Program, options: Options, engine: Engine) -> None:
+    def __init__(self, program: Program, options: Options, engine: Engine, saved: Collection[int] = ()) -> None:
         self.program = program
+        self.saved = tuple(saved)
         self.options = options
         self._engine = engine
         self._lock = renewed_in_children(threading.RLock())
@@ -101,7 +102,7 @@ class LoadedProgram:
             return self._engine.of_section(section).steady(device, self._dispatch)
 
         least = self.options.cuda_graph_launches
-        graphed = graphed_host(self.program, host, build, device, torch_recorder(device), least)
+        graphed = graphed_host(self.program, host, build, device, torch_recorder(device), least, self.saved)
         if torch.cuda.device_count() == 1:
             return graphed
 
@@ -131,6 +132,7 @@ def load_program(
     compiler: Compiler | None = None,
     origin: Origin = HERE,
     captured: Mapping[str, Callable[..., Any]] | None = None,
+    saved: Collection[int] = (),
 ) -> LoadedProgram:
     """Returns a program ready to run; its kernels compile in the background until they are needed.
 
@@ -141,6 +143,8 @@ def load_program(
         origin: who wrote it: of a program from elsewhere, every view is checked to lie in its buffer.
         captured: what its steps call of the captured graph that it was compiled from, by target (``captured.cond.7``):
             functions of tensors and numbers that return a flat tuple of tensors.
+        saved: positions of results that nobody sees but the backward of the program, through autograd. CUDA graphs do
+            not copy them: who keeps one past that keeps the graphs from being played.
 
     Raises:
         SpecError: (or a subclass) if the program is malformed, naming the field.
@@ -157,7 +161,7 @@ def load_program(
     check_externs(program)
     if origin.is_foreign:
         program = confined(program, origin)
-    return LoadedProgram(program, options, choose_engine(program, options, compiler, origin))
+    return LoadedProgram(program, options, choose_engine(program, options, compiler, origin), saved)
 
 
 MAX_CALLS = 1 << 16

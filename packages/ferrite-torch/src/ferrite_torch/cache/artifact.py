@@ -42,6 +42,7 @@ class Artifact:
         strides: of each result, None for those that are no tensors.
         changed: strides of the results that lie otherwise than they were traced, by position.
         donated: positions of the arguments that a backward may overwrite.
+        saved: positions of results of a forward that only its backward sees.
         names: what the user's program calls symbols of the program's sizes.
         locations: where each origin of a kernel or an extern call is in the graph, for messages (`origins.Location`).
         captured: the target of each step that calls a place in the captured graph, with the position of its node, and
@@ -60,6 +61,7 @@ class Artifact:
     strides: tuple[Strides, ...]
     changed: Layouts
     donated: tuple[int, ...] = ()
+    saved: tuple[int, ...] = ()
     lazy: tuple[LazyResult, ...] = ()
     bases: tuple[SharedBase, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
@@ -93,6 +95,7 @@ class Artifact:
             strides=tuple(None if strides is None else tuple(strides) for strides in record["strides"]),
             changed={int(position): tuple(strides) for position, strides in record["changed"]},
             donated=tuple(map(int, record["donated"])),
+            saved=tuple(map(int, record["saved"])),
             lazy=tuple(map(LazyResult.from_record, record["lazy"])),
             bases=tuple(map(SharedBase.from_record, record["bases"])),
             names={str(symbol): str(name) for symbol, name in record["names"].items()},

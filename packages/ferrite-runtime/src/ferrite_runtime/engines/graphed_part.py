@@ -1,0 +1,206 @@
+"""One section of a program that is played as CUDA graphs: what it holds, and what is copied into and out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ferrite_runtime.engines.engine import HostFunction
+from ferrite_runtime.engines.graph_parts import Section
+from ferrite_runtime.engines.graph_recorder import Recorder
+from ferrite_runtime.engines.lent_memory import is_lent, is_strided, memory_of
+from ferrite_runtime.errors import ExternError, FerriteRuntimeError
+from ferrite_runtime.formats.program import Program
+from ferrite_runtime.formats.steps import Copy, Extern, Launch, Reuse, View, value_refs
+from ferrite_runtime.host.extern_calls import find_operator, is_captured
+
+
+def owners_of(program: Program) -> dict[str, str]:
+    """Returns whose storage each value lies in."""
+    owners = {value.name: value.name for value in program.inputs}
+    for step in program.steps:
+        match step:
+            case View(name, base):
+                owners[name] = owners.get(base, base)
+            case Reuse(name, source):
+                owners[name] = owners.get(source, source)
+    return owners
+
+
+def written_inputs(program: Program) -> frozenset[int]:
+    """Returns the positions of the inputs that a program writes to, or whose operators do not say that they do not."""
+    owners = owners_of(program)
+    kernels = {kernel.id: kernel for kernel in program.kernels}
+    written: set[str] = set()
+    for step in program.steps:
+        match step:
+            case Launch():
+                pairs = zip(kernels[step.kernel].params, step.args, strict=True)
+                written |= {str(arg) for param, arg in pairs if param.role == "tensor" and param.access != "read"}
+            case Copy(to):
+                written.add(to)
+            case Extern() if _writes(step.target):
+                written |= set(value_refs((*step.args, *step.kwargs.values())))
+    found = {owners.get(name, name) for name in written}
+    return frozenset(position for position, value in enumerate(program.inputs) if value.name in found)
+
+
+def _writes(target: str) -> bool:
+    if target.startswith("ferrite."):
+        return False
+    if is_captured(target):
+        return True  # a user's kernel writes to what it is given
+    try:
+        schema = getattr(find_operator(target), "_schema", None)
+    except ExternError:
+        return True
+    return schema is None or bool(schema.is_mutable)
+
+
+@dataclass(frozen=True, slots=True)
+class _Borrowed:
+    """A result in the memory of an input that another program lends: which of both, and how it lies there."""
+
+    index: int
+    position: int
+    dtype: Any
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, result: Any, index: int, position: int) -> _Borrowed:
+        """Returns what is known of a result."""
+        return cls(index, position, result.dtype, result.storage_offset(), tuple(result.shape), result.stride())
+
+    def made(self, given: Any) -> Any:
+        """Returns the result over the memory of the input."""
+        import torch
+
+        empty = torch.empty(0, dtype=self.dtype, device=given.device)
+        return empty.set_(given.untyped_storage(), self.offset, self.shape, self.strides)
+
+
+class GraphedPart:
+    """One section of a program; captured and played if it is a part, run from the host if not.
+
+    A value that lies in a part's memory is read there; one that moves is copied to a place of the graph's own before it
+    is played, and copied back behind it if the part writes to it.
+    """
+
+    def __init__(self, section: Section, host: HostFunction) -> None:
+        self.section = section
+        self.failure = ""
+        self._host = host
+        self._written = written_inputs(section.program)
+        self._moving: tuple[int, ...] = ()
+        self._held: list[Any] = []
+        self._borrowed: tuple[_Borrowed, ...] = ()
+        self.results: tuple[Any, ...] = ()
+        self._replay: Callable[[], None] | None = None
+
+    @property
+    def is_played(self) -> bool:
+        """Whether its results lie in memory of its own."""
+        return self._replay is not None
+
+    def forget(self) -> None:
+        """Drops what is captured."""
+        self._replay, self.results, self._held, self._borrowed = None, (), [], ()
+
+    def capture(self, given: Sequence[Any], moving: Collection[str], recorder: Recorder, pool: Any) -> None:
+        """Captures the part, if it can be; ``moving`` are those of its inputs that lie elsewhere in the next call.
+
+        `let_go` has to follow when it has been asked where the results lie.
+        """
+        import torch
+
+        self.failure = _foreign(self.section.inputs, given, recorder.device)
+        if self.failure:
+            return
+        self._moving = tuple(position for position, name in enumerate(self.section.inputs) if name in moving)
+        try:
+            # Tensors of inference mode could not be written to in a later call that is in another mode.
+            with torch.inference_mode(mode=False), torch.no_grad():
+                held = list(given)
+                for position, copied in zip(self._moving, copies([given[each] for each in self._moving]), strict=True):
+                    held[position] = copied
+                self.results, self._replay = recorder.capture(lambda: self._host(list(held)), pool)
+            self._held = held
+            self.failure = _foreign(self.section.outputs, self.results, recorder.device)
+        except (RuntimeError, FerriteRuntimeError) as error:
+            self.failure = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if self.failure:
+            self.forget()
+
+    def let_go(self) -> None:
+        """Drops what would hold memory that another program lends: each call brings tensors that do."""
+        borrowed = {
+            memory_of(value): position
+            for position, value in enumerate(self._held)
+            if is_strided(value) and is_lent(memory_of(value))
+        }
+        results = list(self.results)
+        for index, value in enumerate(results):
+            if is_strided(value) and memory_of(value) in borrowed:
+                self._borrowed += (_Borrowed.of(value, index, borrowed[memory_of(value)]),)
+                results[index] = None
+        for position in borrowed.values():
+            self._held[position] = None
+        self.results = tuple(results)
+
+    def __call__(self, given: list[Any]) -> tuple[Any, ...]:
+        """Runs or plays the section; clears ``given``."""
+        if self._replay is None:
+            return self._host(given)
+        _write([self._held[position] for position in self._moving], [given[position] for position in self._moving])
+        self._replay()
+        changed = [position for position in self._moving if position in self._written]
+        _write([given[position] for position in changed], [self._held[position] for position in changed])
+        results = self.results
+        if self._borrowed:
+            made = {each.index: each.made(given[each.position]) for each in self._borrowed}
+            results = tuple(made.get(index, value) for index, value in enumerate(results))
+        given.clear()
+        return results
+
+
+def _foreign(names: Iterable[str | None], values: Iterable[Any], device: Any) -> str:
+    """Returns which value a graph of a device cannot read or make, as it lies elsewhere; nothing if there is none."""
+    import torch
+
+    for name, value in zip(names, values, strict=True):
+        if device is not None and isinstance(value, torch.Tensor) and value.device != device:
+            return f"{name} lies on {value.device}"
+    return ""
+
+
+def copies(tensors: Sequence[Any]) -> list[Any]:
+    """Returns copies with the same strides; elements in one place, as of an expanded tensor, are copied once."""
+    import torch
+
+    made = [
+        torch.empty_strided(tuple(each.shape), each.stride(), dtype=each.dtype, device=each.device) for each in tensors
+    ]
+    _write(made, tensors)
+    return made
+
+
+def _write(to: Sequence[Any], source: Sequence[Any]) -> None:
+    """Copies elements between tensors of one shape, pair by pair; where torch can, all by one kernel."""
+    import torch
+
+    plain: tuple[list[Any], list[Any]] = [], []
+    for one, other in zip(to, source, strict=True):
+        strides = one.stride()
+        if 0 in strides and one.numel() > 0:
+            shape = tuple(1 if stride == 0 else size for size, stride in zip(one.shape, strides, strict=True))
+            one.as_strided(shape, strides).copy_(other.as_strided(shape, other.stride()))
+        elif other.is_conj() or other.is_neg():
+            one.copy_(other)
+        else:
+            plain[0].append(one)
+            plain[1].append(other)
+    if plain[0]:
+        torch._foreach_copy_(*plain)

@@ -1,0 +1,455 @@
+"""Training with CUDA graphs whose forward lends what it saves: results as eager's, whatever holds it and how long.
+
+Graphs are played by running again, to and from the addresses of the capture, as a graph does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ferrite_runtime import LoadedProgram, Program
+from ferrite_runtime.engines import graph_recorder
+from ferrite_runtime.engines.cuda_graphs import GraphedProgram, graphed_host
+from ferrite_runtime.engines.lent_memory import is_lent, memory_of
+from ferrite_runtime.host.thresholds import SHAPES
+
+CPU = torch.device("cpu")
+
+
+def at_address(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor over the same memory that does not hold it."""
+    storage = tensor.untyped_storage()
+    memory = torch.frombuffer((ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr()), dtype=torch.uint8)
+    empty = torch.empty(0, dtype=tensor.dtype)
+    return empty.set_(memory.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def capture(run: Callable[[], tuple[Any, ...]], pool: Any) -> tuple[tuple[Any, ...], Callable[[], None]]:
+    """Plays by running again; what a program lends is read at its address, and everything that is made lost before."""
+    held = inspect.getclosurevars(run).nonlocals["held"]
+    fixed = [at_address(each) if is_lent(memory_of(each)) else each for each in held]
+
+    def again() -> tuple[Any, ...]:
+        held[:], kept = fixed, list(held)
+        try:
+            return run()
+        finally:
+            held[:] = kept
+
+    places = list(map(at_address, held))  # a graph writes there, and no version counts it
+    before = [each.clone() for each in places]
+    results = again()
+    for place, kept in zip(places, before, strict=True):
+        place.copy_(kept)
+    own = {memory_of(each) for each in results} - {memory_of(each) for each in fixed}
+
+    def replay() -> None:
+        for old in results:
+            if memory_of(old) in own:
+                at_address(old).fill_(float("nan") if old.is_floating_point() else 0)
+        for old, new in zip(results, again(), strict=True):
+            if old.data_ptr() != new.data_ptr():
+                at_address(old).copy_(new)
+
+    return results, replay
+
+
+def on_gpu(program: Program) -> Program:
+    """Returns a program as if its tensors lay on a GPU."""
+    mapping = program.to_mapping()
+    inputs = [{**each, **({"device": "cuda"} if "device" in each else {})} for each in mapping["inputs"]]
+    return Program.from_mapping({**mapping, "device": "cuda", "inputs": inputs})
+
+
+class Graphs(list[GraphedProgram]):
+    """The programs that were graphed; those of sizes are among them."""
+
+    @property
+    def played(self) -> int:
+        return sum(each.played for each in self)
+
+    @property
+    def from_host(self) -> int:
+        return sum(each.from_host for each in self)
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Graphs]:
+    """Has all programs played as graphs from the third call on."""
+    found, hooked = Graphs(), torch._C._autograd._top_saved_tensors_default_hooks
+    recorder = graph_recorder.Recorder(capture, is_hooked=lambda: hooked(True) is not None)
+    theirs = GraphedProgram.__init__
+
+    def note(self: GraphedProgram, *arguments: Any) -> None:
+        theirs(self, *arguments)
+        found.append(self)
+
+    def dispatch(self: LoadedProgram, args: list[Any]) -> tuple[Any, ...]:
+        host = self._engine.first(CPU)
+        made = on_gpu(self.program)
+
+        def build(section: Program) -> Any:
+            return self._engine.of_section(section).first(CPU)
+
+        self._run = graphed_host(made, host, build, CPU, recorder, 1, self.saved)
+        return host(args)
+
+    monkeypatch.setattr(GraphedProgram, "__init__", note)
+    monkeypatch.setattr(LoadedProgram, "_dispatch", dispatch)
+    torch._dynamo.reset()
+    yield found
+    torch._dynamo.reset()
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.tanh(self.up(self.norm(x))).sin())
+
+
+class Pair:
+    """A module and its copy, which is compiled: what one does the other does, and gradients are compared."""
+
+    def __init__(self, make: Callable[[], nn.Module] = Layer) -> None:
+        torch.manual_seed(0)
+        self.eager, self.ours = make(), make()
+        self.ours.load_state_dict(self.eager.state_dict())
+        self.compiled: Any = torch.compile(self.ours, backend="ferrite", options={"fallback": False})
+        self.optimizers = [torch.optim.AdamW(each.parameters(), 1e-2) for each in (self.eager, self.ours)]
+
+    def each(self, do: Callable[[Any], Any]) -> None:
+        """Does something with both, and compares what it returns and the gradients."""
+        expected, found = do(self.eager), do(self.compiled)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        for one, other in zip(self.eager.parameters(), self.ours.parameters(), strict=True):
+            torch.testing.assert_close(other.grad, one.grad, rtol=1e-5, atol=1e-5)
+
+    def step(self) -> None:
+        for each in self.optimizers:
+            each.step()
+            each.zero_grad(set_to_none=True)
+
+
+def train(pair: Pair, count: int, rows: int = 4, *, wants: bool = False) -> None:
+    for _ in range(count):
+        x = torch.randn(rows, 8, requires_grad=wants)
+        pair.each(lambda module, x=x: backward(module(x)))
+        pair.step()
+
+
+def backward(y: torch.Tensor, **given: Any) -> torch.Tensor:
+    y.square().sum().backward(**given)
+    return y.detach()
+
+
+def saved_memory(graphs: Graphs) -> int:
+    """Returns how many storages are lent and held."""
+    return sum(each.is_held() for program in graphs for each in program.generations.values())
+
+
+def test_what_is_saved_is_not_copied(graphs: Graphs, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair()
+    train(pair, 6)
+    copied: list[int] = []
+    from ferrite_runtime.engines import graphed_part
+
+    write = graphed_part._write
+
+    def counting(to: Any, source: Any) -> None:
+        copied.append(len(to))
+        write(to, source)
+
+    monkeypatch.setattr(graphed_part, "_write", counting)
+    played = graphs.played, graphs.from_host
+    train(pair, 1)
+    assert graphs.from_host == played[1]
+    forward, backwards = graphs
+    assert len(forward._lent) >= 3
+    (key,) = [key for key, each in backwards.generations.items() if each.captured]
+    assert len(key) > 3
+    # x, which moves, and y; gradients of y, and of six parameters
+    assert sum(copied) <= 1 + 1 + 2 + 6
+    assert saved_memory(graphs) == 0
+
+
+def test_two_forwards_before_their_backwards(graphs: Graphs) -> None:
+    pair = Pair()
+
+    def both(module: Any) -> torch.Tensor:
+        first, second = module(x), module(z)
+        (first.square().sum() + second.sin().sum()).backward()
+        return torch.stack([first, second]).detach()
+
+    for _ in range(8):
+        x, z = torch.randn(2, 4, 8)
+        pair.each(both)
+        pair.step()
+    forward, backwards = graphs
+    assert [each.captured for each in forward.generations.values()] == [1, 1]
+    assert [len(key) > 3 for key in backwards.generations] == [True, True]
+    host = graphs.from_host
+    train(pair, 2)
+    pair.each(both)
+    assert graphs.from_host == host
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_backwards_in_any_order(graphs: Graphs, order: tuple[int, ...]) -> None:
+    pair = Pair()
+
+    def three(module: Any) -> torch.Tensor:
+        results = [module(x) for x in xs]
+        for place in order:
+            backward(results[place])
+        return torch.stack(results).detach()
+
+    for _ in range(6):
+        xs = torch.randn(3, 4, 8)
+        pair.each(three)
+        pair.step()
+    host = graphs.from_host
+    pair.each(three)
+    assert graphs.from_host == host
+
+
+def test_a_backward_that_never_comes(graphs: Graphs) -> None:
+    pair, kept = Pair(), []
+
+    for turn in range(10):
+        x = torch.randn(4, 8)
+        pair.each(lambda module, x=x: backward(module(x)))
+        if turn == 5:
+            y = torch.randn(4, 8)
+            kept = [(pair.eager(y), pair.compiled(y))]
+        pair.step()
+    for expected, found in kept:
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_one_backward_twice(graphs: Graphs) -> None:
+    pair = Pair()
+
+    def twice(module: Any) -> torch.Tensor:
+        y = module(x)
+        backward(y, retain_graph=True)
+        return backward(y)
+
+    train(pair, 4)
+    for _ in range(4):
+        x = torch.randn(4, 8)
+        pair.each(twice)
+        pair.step()
+    host = graphs.from_host
+    train(pair, 2)
+    assert graphs.from_host == host
+
+
+def test_without_gradients_in_between(graphs: Graphs) -> None:
+    pair = Pair()
+
+    def between(module: Any) -> torch.Tensor:
+        y = module(x)
+        with torch.no_grad():
+            inner = [module(each) for each in torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(1))]
+        return torch.stack([backward(y), *inner])
+
+    for _ in range(7):
+        x = torch.randn(4, 8)
+        pair.each(between)
+        pair.step()
+    host = graphs.from_host
+    pair.each(between)
+    assert graphs.from_host == host
+
+
+def test_gradients_that_add_up_and_stay(graphs: Graphs) -> None:
+    pair, kept = Pair(), []
+    for turn in range(9):
+        x = torch.randn(4, 8)
+        pair.each(lambda module, x=x: backward(module(x)))
+        if turn % 3 == 2:
+            kept.append([(p.grad, p.grad.clone()) for p in pair.ours.parameters()])
+            pair.step()
+    for each in kept:
+        for grad, copy in each:
+            assert torch.equal(grad, copy)
+
+
+def test_gradients_that_are_dropped_between_forward_and_backward(graphs: Graphs) -> None:
+    pair = Pair()
+
+    def late(module: Any) -> torch.Tensor:
+        y = module(x)
+        module.zero_grad(set_to_none=True)
+        return backward(y)
+
+    for _ in range(6):
+        x = torch.randn(4, 8)
+        pair.each(late)
+
+
+@pytest.mark.parametrize("hooks", ["offload", "identity"])
+def test_hooks_get_tensors_that_stay(graphs: Graphs, hooks: str) -> None:
+    pair, kept = Pair(), []
+
+    def unpack(packed: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        assert torch.equal(*packed)
+        kept.append(packed)
+        return packed[0]
+
+    def hooked(module: Any) -> torch.Tensor:
+        offload = torch.autograd.graph.save_on_cpu()
+        identity = torch.autograd.graph.saved_tensors_hooks(lambda x: (x, x.clone()), unpack)
+        with offload if hooks == "offload" else identity:
+            first, second = module(x), module(x + 1)
+        return backward(first + second)
+
+    for turn in range(8):
+        x = torch.randn(4, 8)
+        pair.each(hooked if turn != 5 else lambda module, x=x: backward(module(x)))
+        pair.step()
+    assert bool(kept) == (hooks == "identity")
+    assert graphs.played > graphs.from_host
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_checkpoints(graphs: Graphs, inside: bool) -> None:  # noqa: FBT001 - pytest's way
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = Layer(), Layer()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if inside:
+                return self.second(checkpoint(self.first, x, use_reentrant=False))
+            return self.second(self.first(x))
+
+    pair = Pair(Model)
+    for _ in range(7):
+        x = torch.randn(4, 8)
+        pair.each(lambda module, x=x: backward(module(x) if inside else checkpoint(module, x, use_reentrant=False)))
+        pair.step()
+    assert graphs.played > graphs.from_host
+
+
+def test_one_program_for_all_layers(graphs: Graphs) -> None:
+    """Layers that are compiled one by one: each has its parameters read where they lie."""
+
+    def make() -> nn.Module:
+        return nn.Sequential(*(Layer() for _ in range(4)))
+
+    torch.manual_seed(0)
+    pair = Pair(make)
+    for layer in pair.ours:
+        layer.compile(backend="ferrite", options={"fallback": False})
+    pair.compiled = pair.ours
+    train(pair, 7, wants=True)
+    forward, _ = graphs
+    assert len(forward.generations) == 4
+    weight = next(
+        value.name for value in forward._program.inputs if value.layout and value.layout.numbers[0] == (16, 8)
+    )
+    assert not any(weight in each.moving for each in forward.generations.values())
+    host = graphs.from_host
+    train(pair, 2, wants=True)
+    assert graphs.from_host == host
+
+
+def test_sizes_that_come_again(graphs: Graphs) -> None:
+    pair = Pair()
+    pair.compiled = torch.compile(pair.ours, backend="ferrite", dynamic=True, options={"fallback": False})
+    for _ in range(SHAPES.calls + 4):
+        for rows in (3, 5):
+            train(pair, 1, rows)
+    assert len(graphs) == 4
+    host = graphs.from_host
+    for rows in (5, 3, 5):
+        train(pair, 1, rows)
+    assert graphs.from_host == host
+
+
+def test_an_error_between_forward_and_backward(graphs: Graphs) -> None:
+    pair: Pair = Pair()
+    caught: list[Any] = []
+
+    def fail(module: Any) -> None:
+        y = module(torch.ones(4, 8))
+        raise ValueError(f"{y.shape}")
+
+    for turn in range(9):
+        if turn % 2:
+            with pytest.raises(ValueError, match="4, 8") as error:
+                fail(pair.compiled)
+            caught = [error] if turn % 4 == 1 else []  # its traceback holds the result
+            del error
+        assert saved_memory(graphs) == len(caught)
+        train(pair, 1)
+
+
+def test_several_threads(graphs: Graphs) -> None:
+    pair = Pair()
+    train(pair, 5)
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        made = torch.Generator().manual_seed(seed)
+        try:
+            for _ in range(4):
+                x = torch.randn(4, 8, generator=made)
+                expected = torch.autograd.grad(pair.eager(x).square().sum(), list(pair.eager.parameters()))
+                found = torch.autograd.grad(pair.compiled(x).square().sum(), list(pair.ours.parameters()))
+                torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not failures
+
+
+def test_what_is_saved_outlives_the_program(graphs: Graphs) -> None:
+    pair = Pair()
+    train(pair, 5)
+    x = torch.randn(4, 8)
+    expected, found = pair.eager(x), pair.compiled(x)
+    for program in graphs:
+        program._give_up("it is over")
+    gc.collect()
+    filling = [torch.full((4, each), float("nan")) for each in (1, 8, 16) for _ in range(50)]
+    wanted = torch.autograd.grad(expected.sum(), list(pair.eager.parameters()))
+    torch.testing.assert_close(torch.autograd.grad(found.sum(), list(pair.ours.parameters())), wanted)
+    assert len(filling) == 150
+
+
+def test_more_calls_at_a_time_than_generations(graphs: Graphs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ferrite_runtime.engines.cuda_graphs.MAX_GENERATIONS", 2)
+    pair = Pair()
+
+    def many(module: Any) -> torch.Tensor:
+        results = [module(x) for x in xs]
+        torch.stack(results).square().sum().backward()
+        return torch.stack(results).detach()
+
+    for _ in range(6):
+        xs = torch.randn(4, 4, 8)
+        pair.each(many)
+        pair.step()
+    assert all(len(program.generations) <= 2 for program in graphs)
