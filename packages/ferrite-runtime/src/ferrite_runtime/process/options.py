@@ -41,7 +41,7 @@ class Options:
             GPUs of compute capability 9.0 and later); None means True unless FERRITE_PDL is 0.
         cuda_graph: play what a call does as CUDA graphs from the third call on: one, where all of it can be captured,
             else one for each row of steps that can; a warning says why the others cannot. Inputs that move between
-            calls are copied in, results copied out, but for what only a backward sees (decision 0060).
+            calls are copied in, results copied out, but for what only a backward sees (decision 0061).
         cuda_graph_launches: launches and extern calls that such a graph has at least; shorter rows run from the host.
         interpret: run kernels in Triton's interpreter, on CPU tensors, even those of a program compiled for a GPU;
             None means only programs for the CPU.
