@@ -5,21 +5,6 @@ have none.
 """
 
 STEPS: dict[str, tuple[int, ...]] = {
-    "cond of a loop": (0, 1),
-    "while": (0, 1),
-    "while without turns": (0, 1),
-    "while of one turn": (0, 1),
-    "while of two tensors": (0, 1),
-    "while of reductions": (0, 1),
-    "while of products": (0, 1),
-    "while with closures": (0, 1),
-    "while of softmax": (0, 1),
-    "while of halves": (0, 1),
-    "while of a cond": (0, 1),
-    "while of a while": (0, 2),
-    "strict mode": (1,),
-    "hints": (1,),
-    "wider products": (1,),
     "printed": (1,),
     "printed twice": (2,),
     "printed between scans": (1,),

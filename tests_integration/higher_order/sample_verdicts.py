@@ -1,8 +1,9 @@
 """PyTorch's own samples of higher-order ops (`torch.testing._internal.hop_db`), each compiled and compared with eager.
 
-    python tests_integration/higher_order/sample_verdicts.py [--device cuda] [--dynamic]
+    python tests_integration/higher_order/sample_verdicts.py [--device cuda] [--dynamic] [--jobs 8]
 
-writes a line for each op and dtype, and a summary. A sample that eager mode refuses says nothing.
+writes a line for each sample, a table of what became of them by op, and what share of those that eager mode runs, and
+that torch can capture, is native. A sample that eager mode refuses says nothing.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import sys
 import unittest
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,8 +74,8 @@ def database() -> list[Any]:
         # The database needs nothing of it but that it can be imported.
         sys.modules["expecttest"] = SimpleNamespace(TestCase=unittest.TestCase)  # type: ignore[assignment]
     with warnings.catch_warnings():
-        # Beside a GPU torch's testing modules import Numba, which warns of NumPy units of its own.
-        warnings.simplefilter("ignore", DeprecationWarning)
+        # Torch's testing modules import Numba where it is there, and others, which warn of what they import.
+        warnings.simplefilter("ignore")
         from torch.testing._internal.hop_db import hop_db
     return list(hop_db)
 
@@ -146,20 +150,57 @@ def first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
+def told(entry: int, dtype: torch.dtype, device: str, *, dynamic: bool) -> list[Verdict]:
+    """Returns what becomes of the samples of an entry of the database, by number, at one dtype."""
+    return list(verdicts(database()[entry], device, (dtype,), dynamic=dynamic))
+
+
+def all_verdicts(device: str, jobs: int, *, dynamic: bool) -> Iterator[Verdict]:
+    """Yields what becomes of all samples; several processes share them out."""
+    entered = [info.supported_dtypes(device) or info.supported_dtypes("cuda") for info in database()]
+    work = [(number, dtype) for number, dtypes in enumerate(entered) for dtype in sorted(dtypes, key=str)]
+    tell = partial(told, device=device, dynamic=dynamic)
+    if jobs < 2:
+        for each in work:
+            yield from tell(*each)
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        for found in pool.map(tell, *zip(*work, strict=True)):
+            yield from found
+
+
+def table(found: Sequence[Verdict]) -> str:
+    """Returns how many samples of each op became what, and the share that is native."""
+    counts: dict[str, Counter[str]] = {}
+    for verdict in found:
+        counts.setdefault(verdict.op, Counter())[verdict.status] += 1
+    kinds = [NATIVE, STEP, EAGER, REFUSED, WRONG, EAGER_REFUSES, TORCH_REFUSES]
+    lines = ["".join([f"{'op':42}", *(f"{kind:>15}" for kind in kinds)])]
+    lines += ["".join([f"{op:42}", *(f"{row[kind]:15}" for kind in kinds)]) for op, row in counts.items()]
+    total: Counter[str] = sum(counts.values(), Counter())
+    lines.append("".join([f"{'all':42}", *(f"{total[kind]:15}" for kind in kinds)]))
+    passed = sum(total[kind] for kind in (NATIVE, STEP, EAGER, REFUSED, WRONG))
+    right = total[NATIVE] + total[STEP]
+    share = 100 * total[NATIVE] / max(passed, 1)
+    lines.append(f"of {passed} samples that eager runs and torch captures {right} are right, {share:.1f} % native")
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Returns 0 if nothing is wrong, refused or eager, else 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--dynamic", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the samples out")
     chosen = parser.parse_args()
-    counts: Counter[str] = Counter()
-    for info in database():
-        for verdict in verdicts(info, chosen.device, dynamic=chosen.dynamic):
-            counts[verdict.status] += 1
-            told = (verdict.op, verdict.dtype, verdict.way, verdict.status, verdict.reason)
-            sys.stdout.write("  ".join(filter(None, told)) + "\n")
-    sys.stdout.write(", ".join(f"{count} {status}" for status, count in counts.items()) + "\n")
-    return 1 if counts[EAGER] + counts[REFUSED] + counts[WRONG] else 0
+    found: list[Verdict] = []
+    for verdict in all_verdicts(chosen.device, chosen.jobs, dynamic=chosen.dynamic):
+        found.append(verdict)
+        line = (verdict.op, verdict.dtype, verdict.way, verdict.status, verdict.reason)
+        sys.stdout.write("  ".join(filter(None, line)) + "\n")
+        sys.stdout.flush()
+    sys.stdout.write(table(found) + "\n")
+    return 1 if any(verdict.status in (EAGER, REFUSED, WRONG) for verdict in found) else 0
 
 
 if __name__ == "__main__":

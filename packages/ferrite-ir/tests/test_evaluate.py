@@ -185,6 +185,28 @@ def test_a_loop_carries_integers_and_binds_the_last_ones() -> None:
     assert run(COUNTING, [1.0, 2.0, 3.0], 0.5) == [[2.0, 3.0, 4.0], 4]
 
 
+STACKED = """
+graph @main(x: f32[2], limit: f32[]) -> (y, l, size(u)) where u: size >= 0 {
+  y: f32[u, 2], l: f32[u] = while @small do @step (x, limit) stacked
+}
+graph @small(x: f32[2], limit: f32[]) -> (c) {
+  c: bool[] = loop [] lt(x[0], limit[])
+}
+graph @step(x: f32[2], limit: f32[]) -> (y, l) {
+  y: f32[2] = loop [i < 2] add(x[i], f32(4.0))
+  l: f32[] = loop [] neg(neg(limit[]))
+}
+"""
+
+
+def test_a_loop_stacks_what_its_turns_make_and_binds_their_number() -> None:
+    assert run(STACKED, [0.0, 1.0], 9.0) == [[[4.0, 5.0], [8.0, 9.0], [12.0, 13.0]], [9.0, 9.0, 9.0], 3]
+
+
+def test_a_loop_that_never_turns_stacks_what_it_was_given() -> None:
+    assert run(STACKED, [9.0, 1.0], 2.0) == [[[9.0, 1.0]], [2.0], 1]
+
+
 ROWS = """
 graph @main(s: f32[], x: f32[n, 2], w: f32[2]) -> (t, y) where n: size {
   t: f32[], y: f32[n, 2] = for @turn(s, x, w) times (n) carries (1) rows (1) sizes (n)

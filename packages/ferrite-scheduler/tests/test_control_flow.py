@@ -43,6 +43,19 @@ graph @step(x: f32[n], y: f32[], i: size, m: size) -> (z, size(i + 2)) where i: 
   z: f32[n] = loop [a < n] add(x[a], mul(y[], index.f32(i)))
 }
 """
+STACKED = """
+graph @main(x: f32[4]) -> (w) where u: size >= 0 {
+  a: f32[4] = loop [i < 4] neg(x[i])
+  z: f32[u, 4] = while @more do @step (a) stacked
+  w: f32[u, 4] = loop [i < u, j < 4] add(z[i, j], index.f32(u))
+}
+graph @more(x: f32[4]) -> (c) {
+  c: bool[] = loop [] lt(x[0], f32(20.0))
+}
+graph @step(x: f32[4]) -> (z) {
+  z: f32[4] = loop [i < 4] add(x[i], f32(8.0))
+}
+"""
 ROWS = """
 graph @main(s: f32[2], x: f32[n, 2]) -> (w, t) where n: size >= 1 ~ 4 {
   a: f32[n, 2] = loop [i < n, j < 2] neg(x[i, j])
@@ -93,6 +106,13 @@ def test_a_loop_over_rows_has_its_own_schedule_and_storage_for_what_it_returns()
     assert [value.name for value in body.inputs] == ["s", "x", "t_to", "y_to"]
 
 
+@pytest.mark.parametrize("first", [-1.0, -30.0])
+def test_a_loop_that_stacks_is_given_no_storage_and_tells_its_turns(first: float) -> None:
+    found = check(STACKED, [first, 2.0, 3.0, 4.0])
+    _, body = found.callees
+    assert [value.name for value in body.inputs] == ["x"]
+
+
 def test_what_uses_the_last_integer_of_a_loop_comes_behind_it() -> None:
     found = check(LOOP.replace("add(z[i], x[i])", "mul(x[i], index.f32(u))"), [1.0, 2.0], 0.5)
     place = next(place for place, step in enumerate(found.steps) if isinstance(step, CallGraph))
@@ -100,7 +120,7 @@ def test_what_uses_the_last_integer_of_a_loop_comes_behind_it() -> None:
     assert place < last
 
 
-@pytest.mark.parametrize("text", [CHOICE, LOOP, ROWS])
+@pytest.mark.parametrize("text", [CHOICE, LOOP, STACKED, ROWS])
 def test_schedules_of_modules_parse_back(text: str) -> None:
     found = schedule_module(parse_module(text))
     again = parse_schedule(str(found))

@@ -144,6 +144,26 @@ def test_graphs_of_a_module_stand_before_the_steps_that_call_them() -> None:
     assert len(mapping["kernels"]) == 6, "one for each of the graphs double and negate, two texts of those over n"
 
 
+STACKED = """
+graph @main(x: f32[4]) -> (z, size(u)) where u: size >= 0 {
+  z: f32[u, 4] = while @more do @step (x) stacked
+}
+graph @more(x: f32[4]) -> (c) {
+  c: bool[] = loop [] lt(x[0], f32(20.0))
+}
+graph @step(x: f32[4]) -> (z) {
+  z: f32[4] = loop [i < 4] add(x[i], f32(8.0))
+}
+"""
+
+
+def test_a_loop_that_stacks_names_the_number_of_its_turns() -> None:
+    step = emit_program(schedule_module(parse_module(STACKED))).to_mapping()["steps"][0]
+    graphs = {"condition": "more", "body": "step"}
+    given = {"args": ["x"], "sizes": [], "results": ["z"]}
+    assert step == {"do": "while", **graphs, **given, "stacks": True, "turns": "u"}
+
+
 ROWS = """
 graph @main(s: f32[2], x: f32[n, 2]) -> (t, y) where n: size >= 1 {
   t: f32[2], y: f32[n, 2] = for @turn(s, x) times (n) carries (1) rows (1)

@@ -45,7 +45,7 @@ from ferrite_torch.graphs.unbacked_sizes import has_unbacked, tells_sizes_of_dat
 from ferrite_torch.measured_costs import oracle_for
 from ferrite_torch.options import Options
 from ferrite_torch.rewrites.convolution_layouts import assign_layouts
-from ferrite_torch.rewrites.functionalized import unwrap_functionalized
+from ferrite_torch.rewrites.wrapped_calls import unwrap_calls
 from ferrite_torch.sizes.symbolic_sizes import settled
 from ferrite_torch.torch_private.aot_metadata import report_strides
 from ferrite_torch.torch_private.fake_tensors import mode_of
@@ -70,7 +70,7 @@ def compile_graph(
     """
     watch = Phases()
     with _translating(watch):
-        unwrap_functionalized(module)
+        unwrap_calls(module)
         if kind == "inference" and options.layout == "auto":
             _choose_layouts(module)
         layouts, traced = changed_layouts(module, inputs if kind == "backward" else ())

@@ -144,7 +144,7 @@ def _write(schedule: Schedule, kernels: _Kernels, name: str, bodies: Collection[
     scratch = scratch_name(taken)
     for step in schedule.steps:
         if isinstance(step, CallGraph):
-            steps.append(encode_call(step, bodies))
+            steps.append(encode_call(step, bound, bodies))
             continue
         given = kernels.given.get(step.definition.target) if isinstance(step, CallExtern) else None
         if given is not None and isinstance(step, CallExtern):

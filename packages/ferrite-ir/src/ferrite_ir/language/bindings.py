@@ -6,7 +6,8 @@ Most symbols are told by the inputs. The others are *bound* by a definition, and
 - ``extern ferrite.size(size(u1), x, 0)`` binds one to an extent of a tensor whose type says something else;
 - ``extern ferrite.read(size(u2), x)`` binds one to the only element, an integer or bool, of a tensor;
 - ``extern ferrite.let(size(u3), size(min(u0, 8)))`` binds one to what is computed from others;
-- a ``while`` binds one to each of the integers that it carries, as they are in the end.
+- a ``while`` binds one to each of the integers that it carries, as they are in the end; one that stacks what it makes
+  binds one to the number of rows.
 
 ``extern ferrite.check(condition, "message", [["k", size(u0)], …])`` stops the program unless a condition on sizes
 holds: ``["le", a, b]`` with one of `COMPARISONS`, or ``["and", condition, …]``, ``["or", condition, …]``,
@@ -16,7 +17,7 @@ condition comes after it. All four have ``effects``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ from .graph import (
     Sort,
     TensorType,
     Update,
+    Value,
     View,
     While,
     bodies_of,
@@ -77,7 +79,7 @@ def bindings_of(graph: Graph) -> dict[int, tuple[Binding, ...]]:
 
 
 def results_that_bind(graph: Graph) -> dict[str, tuple[Binding, ...]]:
-    """Returns the symbols that extern calls bind by their results, by the name of the result."""
+    """Returns the symbols that extern calls and loops bind by their results, by the name of the result."""
     found: dict[str, tuple[Binding, ...]] = {}
     for position, made in bindings_of(graph).items():
         for binding in made:
@@ -100,6 +102,8 @@ def _new_bindings(definition: Extern | While, known: set[str]) -> Iterator[Bindi
             if symbol not in known:
                 known.add(symbol)
                 yield Binding(symbol)
+        if definition.stacked:
+            yield from _extents(definition.results, known)
         return
     if definition.target in STEPS - {CHECK}:
         name = str(definition.args[0])
@@ -107,7 +111,12 @@ def _new_bindings(definition: Extern | While, known: set[str]) -> Iterator[Bindi
             known.add(name)
             yield Binding(name)
         return
-    for position, result in enumerate(definition.results):
+    yield from _extents(definition.results, known)
+
+
+def _extents(results: Sequence[Value | None], known: set[str]) -> Iterator[Binding]:
+    """Yields what is bound to extents of results."""
+    for position, result in enumerate(results):
         for axis, extent in enumerate(() if result is None else result.type.shape):
             name = str(extent)
             if isinstance(extent, Symbolic) and symbols_of(extent) == {name} and name not in known:

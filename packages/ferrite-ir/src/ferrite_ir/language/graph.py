@@ -274,6 +274,9 @@ class While:
     are ``binds``, are carried: ``body`` returns them for the next iteration, tensors before integers. The results are
     the last tensors; ``binds`` are the symbols that the last integers bind. ``condition`` returns one bool, or an
     integer that is not 0.
+
+    With ``stacked`` the results have the tensors of every turn, as rows: their first extent, which the loop binds, is
+    the number of turns. Where nothing turns the operands are the only row.
     """
 
     results: tuple[Value, ...]
@@ -282,6 +285,7 @@ class While:
     args: tuple[str, ...]
     sizes: tuple[Size, ...] = ()
     binds: tuple[Size, ...] = ()
+    stacked: bool = False
     origins: Origins = field(default=(), compare=False)
 
 

@@ -360,15 +360,20 @@ class Evaluator:
         """Runs a graph again and again."""
         tensors, numbers = self._given(loop)
         count = len(loop.results)
+        rows: list[list[Any]] = []
         for _ in range(MAX_ITERATIONS):
             (verdict,) = self.called(loop.condition, tensors, numbers)
             if isinstance(verdict, Tensor):
                 verdict = verdict.read((0,) * len(verdict.shape))
             if not verdict:
-                self._store(loop.results, tensors[:count])
+                if loop.stacked:
+                    self._stack(loop.results, rows or [tensors[:count]])
+                else:
+                    self._store(loop.results, tensors[:count])
                 self.symbols.update(zip(map(str, loop.binds), numbers, strict=False))
                 return
             made: list[Any] = list(self.called(loop.body, tensors, numbers))
+            rows.append(made[:count])
             tensors, numbers = [*made[:count], *tensors[count:]], [*made[count:], *numbers[len(loop.binds) :]]
         raise EvaluationError(f"@{loop.condition} still holds after {MAX_ITERATIONS} iterations")
 
@@ -385,9 +390,14 @@ class Evaluator:
             state = cast("list[Tensor]", made[: loop.carried])
             rows.append(made[loop.carried :])
         self._store(loop.results[: loop.carried], state)
-        for position, value in enumerate(loop.results[loop.carried :]):
+        self._stack(loop.results[loop.carried :], rows)
+
+    def _stack(self, results: Sequence[Value], rows: Sequence[Sequence[Tensor | Number | None]]) -> None:
+        """Stores what a loop has made in all turns, as rows of one tensor each."""
+        for position, value in enumerate(results):
             column = [row[position] for row in rows]
             nested = [item.nested() if isinstance(item, Tensor) else item for item in column]
+            self._bind_symbols(value, (len(rows), *self.sizes(value.type.shape[1:])))
             self.memory[value.name] = self._filled(value, cast("Nested", nested))
 
     def _given(self, call: ControlFlow) -> tuple[list[Tensor], list[int]]:

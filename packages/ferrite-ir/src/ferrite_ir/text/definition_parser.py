@@ -259,7 +259,7 @@ class DefinitionReader(ValueReader):
         self.words.expect("do")
         body = self.read_callee()
         args, sizes, binds = self.read_names(), self.read_sizes("sizes"), self.read_sizes("binds")
-        return While(self._named(results), condition, body, args, sizes, binds)
+        return While(self._named(results), condition, body, args, sizes, binds, self.words.accept("stacked"))
 
     def read_for(self, results: Results) -> For:
         """Returns the rest of a loop over rows."""

@@ -367,7 +367,7 @@ def _if(branch: If, values: Mapping[str, Value]) -> str:
 
 
 def _while(loop: While, values: Mapping[str, Value]) -> str:
-    given = f"{_sizes_text('sizes', loop.sizes)}{_sizes_text('binds', loop.binds)}"
+    given = f"{_sizes_text('sizes', loop.sizes)}{_sizes_text('binds', loop.binds)}{' stacked' if loop.stacked else ''}"
     return f"while @{spelled(loop.condition)} do @{spelled(loop.body)} {_names(loop.args)}{given}"
 
 

@@ -114,6 +114,8 @@ def _signature_problem(graph: Graph, call: ControlFlow, callee: Graph, *, is_con
         rows = slice(call.carried, call.carried + call.sliced)
         args[rows] = map(row_type, args[rows])
         results[call.carried :] = map(row_type, results[call.carried :])
+    if isinstance(call, While) and call.stacked:
+        results = _rows(results)
     if problem := _difference("input", [value.type for value in callee.inputs], args):
         return problem
     if len(callee.sizes) != len(call.sizes):
@@ -141,14 +143,22 @@ def _is_condition(graph: Graph) -> bool:
     return isinstance(output, int | sizes.Symbolic)
 
 
+def _rows(stacked: Iterable[TensorType]) -> list[TensorType]:
+    """Returns the types of the rows of tensors; what has none stays what it is."""
+    return [row_type(kind) if kind.shape else kind for kind in stacked]
+
+
 def _carry_problem(graph: Graph, loop: While) -> str:
     """Returns what is wrong with what a loop carries: tensors that do not stay what they are, integers too many."""
     if len(loop.results) > len(loop.args) or len(loop.binds) > len(loop.sizes):
         return "it carries more than it is given"
     args = [graph.values[name].type for name in loop.args[: len(loop.results)] if name in graph.values]
-    if len(args) < len(loop.results):
+    results = [value.type for value in loop.results]
+    if loop.stacked and len({kind.shape[0] if kind.shape else None for kind in results} - {None}) != 1:
+        return "what is stacked has the number of turns as its first extent, one for all results"
+    if len(args) < len(results):
         return ""
-    problem = _difference("result", args, [value.type for value in loop.results])
+    problem = _difference("result", args, _rows(results) if loop.stacked else results)
     return f"what it carries must stay what it is: {problem}" if problem else ""
 
 

@@ -15,6 +15,7 @@ from ferrite_runtime.bundles.entries import Entry
 from ferrite_runtime.errors import FileUnwritable, PackageInvalid, SpecError, VersionUnsupported, naming_file
 from ferrite_runtime.formats.binary import Binary
 from ferrite_runtime.formats.buffer_bounds import check_bounds
+from ferrite_runtime.formats.call_steps import While
 from ferrite_runtime.formats.code_facts import check_code
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.json_fields import Fields, check_line
@@ -299,7 +300,12 @@ def _read_kernels(fields: Fields) -> dict[str, KernelSpec]:
 
 def _learns_sizes(program: Program) -> bool:
     """Tells whether a program has steps that bind sizes of results, or check sizes."""
-    return any(isinstance(step, Check) or (isinstance(step, Extern) and step.binds) for _, step in program.all_steps())
+    return any(
+        isinstance(step, Check)
+        or (isinstance(step, Extern) and step.binds)
+        or (isinstance(step, While) and step.turns is not None)
+        for _, step in program.all_steps()
+    )
 
 
 def _read_program(name: str, value: Any, kernels: Mapping[str, KernelSpec]) -> Program:

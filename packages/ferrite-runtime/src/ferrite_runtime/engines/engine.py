@@ -25,6 +25,7 @@ from ferrite_runtime.host.tensors import (
     make_reinterpret,
     make_retype,
     restride,
+    stack_rows,
     torch_dtype,
 )
 from ferrite_runtime.kernel_source.origin import HERE, Origin
@@ -133,6 +134,7 @@ def build_host(text: HostText, names: Mapping[str, Any], device: Any) -> HostFun
         "_retype": make_retype(),
         "_restride": restride,
         "_like": empty_like,
+        "_stack": stack_rows,
         "_flatten": flatten_results,
         "_fail": fail_check,
         "_within": check_within,

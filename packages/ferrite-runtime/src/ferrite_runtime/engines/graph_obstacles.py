@@ -117,7 +117,7 @@ def made_names(step: Step) -> tuple[str, ...]:
         case Extern(results=results, binds=binds):
             return (*(name for name in results if name is not None), *(name for name, _, _ in binds))
         case Call() | If() | While() | For():
-            numbers = step.binds if isinstance(step, While) else ()
+            numbers = step.numbers if isinstance(step, While) else ()
             return (*(name for name in step.results if name is not None), *numbers)
     return ()
 
@@ -227,7 +227,7 @@ class ProgramFacts:
     def read(self, step: Step, launched: set[str]) -> None:
         """Notes what a step makes; ``launched`` are the tensors that kernels are launched on."""
         self._read_kind(step, launched)
-        binds = isinstance(step, Extern) and step.binds
+        binds = (isinstance(step, Extern) and step.binds) or (isinstance(step, While) and step.stacks)
         if not isinstance(step, (Let, Item)) and (binds or used_names(step) & (self.numbers | self.varying)):
             self.varying |= {name for name in made_names(step) if name in self.layouts}
 
@@ -257,7 +257,7 @@ class ProgramFacts:
         for name in step.results:
             if name is not None:
                 self.add(name, None, None)
-        self.numbers |= set(step.binds) if isinstance(step, While) else set()
+        self.numbers |= set(step.numbers) if isinstance(step, While) else set()
 
     def _read_call(self, step: Call | For, callee: CalleeFacts) -> None:
         for result, device in zip(step.results, callee.devices, strict=True):

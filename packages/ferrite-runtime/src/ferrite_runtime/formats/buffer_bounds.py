@@ -329,6 +329,7 @@ def _walked(step: Step, known: _Extents, path: str) -> Iterator[Step]:
             for layout in step.stacked if isinstance(step, For) else ():
                 known.layout(layout, f"{path}.stacked")
             known.locations |= {name: _Location(name, 0, None) for name in step.results if name is not None}
+            known.counts |= {step.turns} if isinstance(step, While) and step.turns is not None else set()
         case _:
             for expr in _exprs_of(step):
                 known.settled(expr, path)

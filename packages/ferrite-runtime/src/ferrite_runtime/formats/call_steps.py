@@ -44,6 +44,9 @@ class While:
     As many of the first args as there are results, and of the first sizes as there are ``binds``, are carried: the
     body returns them for its next call. ``results`` and ``binds`` name the last ones. With ``buffers`` the body takes,
     behind the args, a buffer for each result, in which it may return it.
+
+    With ``stacks`` the results have what every turn has returned, as rows; the args, as one row, where nothing turns.
+    ``turns`` names the number of rows.
     """
 
     condition: str
@@ -53,6 +56,13 @@ class While:
     results: tuple[str | None, ...]
     binds: tuple[str, ...] = ()
     buffers: bool = False
+    stacks: bool = False
+    turns: str | None = None
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The integers that it names."""
+        return self.binds if self.turns is None else (*self.binds, self.turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +142,17 @@ def _read_if(fields: Fields) -> CallStep:
 def _read_while(fields: Fields) -> CallStep:
     graphs = (fields.identifier("condition"), fields.identifier("body"))
     binds, buffers = _names(fields, "binds", may_lack=True), fields.boolean("buffers", default=False)
-    return While(*graphs, **_given(fields), binds=binds, buffers=buffers)
+    stacks = fields.boolean("stacks", default=False)
+    turns = fields.take("turns", None)
+    turns = None if turns is None else _name(turns, fields.at("turns"))
+    if buffers and stacks:
+        raise SpecError(fields.at("buffers"), "a loop that keeps what each turn has made writes over none of it")
+    if turns is not None and not stacks:
+        raise SpecError(fields.at("turns"), "only a loop that stacks what it makes counts its turns")
+    loop = While(*graphs, **_given(fields), binds=binds, buffers=buffers, stacks=stacks, turns=turns)
+    if stacks and not loop.results:
+        raise SpecError(fields.at("stacks"), "a loop that carries no tensor has nothing to stack")
+    return loop
 
 
 def _read_for(fields: Fields) -> CallStep:

@@ -115,7 +115,7 @@ def _check_call_step(step: CallStep, names: _Names, graphs: Mapping[str, Signatu
     for index, result in enumerate(step.results):
         if result is not None:
             names.define(result, None, f"{path}.results[{index}]")
-    for name in step.binds if isinstance(step, While) else ():
+    for name in step.numbers if isinstance(step, While) else ():
         names.define(name, "scalar", f"{path}.binds")
 
 

@@ -354,7 +354,9 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-_LEFT_OUT = frozenset(("device", "strides", "alternatives", "expected", "binds", "buffers", "origin"))
+_LEFT_OUT = frozenset(
+    ("device", "strides", "alternatives", "expected", "binds", "buffers", "stacks", "turns", "origin")
+)
 """Fields that are not written where they have their default."""
 _KEYS = {"source": "from", "otherwise": "else"}
 """Fields whose names in JSON are words of Python."""

@@ -17,6 +17,16 @@ the present one:
         _buffer0 = _like(a) if _before0 is a else _before0
         _before0 = z
         z, = _graph2([z, y, _buffer0])
+
+One that stacks what it makes keeps it, and has what it was given as the only row where it never turns:
+
+    z, = a,
+    _rows0, = [],
+    while _graph1([z, y])[0]:
+        z, = _graph2([z, y])
+        _rows0.append(z)
+    u = max(len(_rows0), 1)
+    z = _stack(_rows0 or [a])
 """
 
 from __future__ import annotations
@@ -83,6 +93,9 @@ def _loop(
     condition, body = (graph_name(positions[name]) for name in (step.condition, step.body))
     if carried:
         yield f"{', '.join(carried)}, = {', '.join(first)},"
+    rows = [f"_rows{position}" for position in range(len(values))] if step.stacks else []
+    if rows:
+        yield f"{', '.join(rows)}, = {', '.join(['[]'] * len(rows))},"
     buffers = [f"_buffer{position}" for position in range(len(values))] if step.buffers else []
     for position, origin in enumerate(tensors[: len(buffers)]):
         yield f"_before{position} = {origin}"
@@ -96,8 +109,15 @@ def _loop(
     yield f"    {', '.join(carried)}{',' if carried else '_'} = {body}([{', '.join(given)}])"
     if buffers:
         yield f"{' = '.join([*buffers, *(f'_before{position}' for place in range(len(values)))])} = None"
-    for value, origin in zip(values, tensors, strict=False):
-        yield f"if {value} is {origin}: {value} = _restride({value}, {value}.stride())"
+    yield from (f"    {name}.append({value})" for name, value in zip(rows, values, strict=False))
+    if step.turns is not None:
+        yield f"{step.turns} = max(len({rows[0]}), 1)"
+    for position, (value, origin) in enumerate(zip(values, tensors, strict=False)):
+        if rows:
+            yield f"{value} = _stack({rows[position]} or [{origin}])"
+            yield f"{rows[position]} = None"
+        else:
+            yield f"if {value} is {origin}: {value} = _restride({value}, {value}.stride())"
     unused = [value for value, name in zip(values, step.results, strict=True) if name is None]
     if unused:
         yield f"del {', '.join(unused)}"

@@ -162,7 +162,7 @@ class _Writer(HostValues):
         self.lines += write_graph_call(step, self.program.graphs, condition or count, tensors, integers, buffers)
         for name in (name for name in step.results if name is not None):
             self.own(name, None, trusted=False)
-        for name in step.binds if isinstance(step, While) else ():
+        for name in step.numbers if isinstance(step, While) else ():
             self.values[name] = Value(name)
 
     def _let(self, step: Let) -> None:

@@ -127,6 +127,14 @@ def empty_like(tensor: Any) -> Any:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
+def stack_rows(rows: list[Any]) -> Any:
+    """Returns tensors of one type as the rows of a new one, which is contiguous."""
+    import torch
+
+    stacked = torch.empty((len(rows), *rows[0].shape), dtype=rows[0].dtype, device=rows[0].device)
+    return torch.stack(rows, out=stacked)
+
+
 def restride(tensor: Any, strides: tuple[int, ...]) -> Any:
     """Returns a copy of ``tensor`` with these strides."""
     import torch

@@ -14,11 +14,14 @@ from ferrite_ir.language.graph import For, Graph, Module, Value, View, While, wh
 
 
 def loop_bodies(module: Module) -> frozenset[str]:
-    """Returns the names of the graphs that are the bodies of loops, and called in no other way."""
+    """Returns the names of the graphs that are the bodies of loops, and called in no other way.
+
+    Those whose loops stack what they make are none: what each turn has made is kept.
+    """
     bodies: set[str] = set()
     others: set[str] = set()
     for definition in (definition for graph in module.graphs for definition in graph.definitions):
-        if isinstance(definition, While | For):
+        if isinstance(definition, For) or (isinstance(definition, While) and not definition.stacked):
             bodies.add(definition.body)
             others.update({definition.condition} if isinstance(definition, While) else ())
         else:

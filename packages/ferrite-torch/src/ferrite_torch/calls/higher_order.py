@@ -20,7 +20,7 @@ import torch
 
 USER_KERNELS = ("triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation")
 """Launches of a user's Triton kernel: as if on copies of what it writes, and in place."""
-CONTROL_FLOW = ("cond", "while_loop", "scan", "map_impl", "invoke_subgraph")
+CONTROL_FLOW = ("cond", "while_loop", "while_loop_stack_output", "scan", "map_impl", "invoke_subgraph")
 """Ops whose functions are compiled with the graph, where they have a form (`graphs.control_flow`)."""
 _EFFECTS = "with_effects"
 

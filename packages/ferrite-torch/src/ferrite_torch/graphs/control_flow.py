@@ -102,8 +102,47 @@ class ControlFlow:
             raise NoForm(f"a predicate that asks {need.reason}") from need
 
     def _lower_loop(self, node: torch.fx.Node) -> tuple[Any, ...]:
-        condition, function, carried, others = node.args
-        fakes, count = self._fakes(node), len(list(leaves_of(carried)))
+        test, body, kept = self._loop_regions(node)
+        fakes, types = self._fakes(node), [self._builder.type_of(fake) for fake in kept]
+        values = self._new_values(len(fakes), types)
+        binds = self._run_time.carried(node)
+        integers = [position for position, fake in enumerate(fakes) if isinstance(fake, torch.SymInt)]
+        if sorted(binds) != integers or len(integers) != len(fakes) - len(kept):
+            raise NoForm("a loop with results of a data-dependent size")
+        given = self._given(list(leaves_of(node.args[2:])), body)
+        bound = tuple(binds[position] for position in integers)
+        origins = origins_of(node)
+        loop = While(values, test.graph, body.graph, given.args, given.sizes, bound, origins=origins)
+        self._builder.definitions.append(loop)
+        tensors = iter(values)
+        return tuple(binds[p] if p in binds else whole_tensor(next(tensors)) for p in range(len(fakes)))
+
+    def _lower_stacking_loop(self, node: torch.fx.Node) -> tuple[Any, ...]:
+        """Lowers a loop whose results are what all turns have made, which torch's derivative of a loop needs."""
+        test, body, kept = self._loop_regions(node)
+        fakes = self._fakes(node)
+        if len(kept) != len(fakes):
+            raise NoForm("a loop that stacks integers")
+        types = [
+            TensorType(kind.dtype, (size_of(fake.shape[0]), *kind.shape), device=kind.device)
+            for fake, kind in zip(fakes, map(self._builder.type_of, kept), strict=True)
+        ]
+        values, given = self._new_values(len(fakes), types), self._given(list(leaves_of(node.args[2:])), body)
+        origins = origins_of(node)
+        loop = While(values, test.graph, body.graph, given.args, given.sizes, stacked=True, origins=origins)
+        self._builder.definitions.append(loop)
+        results = tuple(map(whole_tensor, values))
+        self._run_time.bind(self._builder, node, results, len(self._builder.definitions))
+        return results
+
+    def _loop_regions(self, node: torch.fx.Node) -> tuple[Region, Region, list[torch.Tensor]]:
+        """Returns the condition and the body of a loop, and the tensors that it carries.
+
+        Raises:
+            NoForm: one of the three has no form.
+        """
+        condition, function, carried, _ = node.args
+        count = len(list(leaves_of(carried)))
         parameters = [each.meta.get("val") for each in self._graph_module(function).graph.find_nodes(op="placeholder")]
         kept = [parameter for parameter in parameters[:count] if isinstance(parameter, torch.Tensor)]
         if not all(isinstance(each, (torch.Tensor, torch.SymInt)) for each in parameters[:count]):
@@ -114,20 +153,9 @@ class ControlFlow:
         body = self._region(function, Use(tuple(map(steps_of, kept))))
         _refuse_condition(test)
         _refuse_other_parameters(test, body)
-        types = [self._builder.type_of(fake) for fake in kept]
-        values = self._new_values(len(fakes), types)
-        if body.tensors != tuple(types) or len(fakes) != count:
+        if body.tensors != tuple(map(self._builder.type_of, kept)) or len(self._fakes(node)) != count:
             raise NoForm("a loop that does not carry what it is given")
-        binds = self._run_time.carried(node)
-        integers = [position for position, fake in enumerate(fakes) if isinstance(fake, torch.SymInt)]
-        if sorted(binds) != integers or len(integers) != count - len(kept):
-            raise NoForm("a loop with results of a data-dependent size")
-        given = self._given([*leaves_of(carried), *leaves_of(others)], body)
-        bound = tuple(binds[position] for position in integers)
-        origins = origins_of(node)
-        self._builder.definitions.append(While(values, test.graph, body.graph, given.args, given.sizes, bound, origins))
-        tensors = iter(values)
-        return tuple(binds[p] if p in binds else whole_tensor(next(tensors)) for p in range(count))
+        return test, body, kept
 
     def _lower_scan(self, node: torch.fx.Node) -> tuple[Any, ...]:
         function, carried, rows, others = node.args
@@ -186,6 +214,7 @@ class ControlFlow:
     OPS: Mapping[str, Callable[[ControlFlow, torch.fx.Node], tuple[Any, ...]]] = {
         "cond": _lower_cond,
         "while_loop": _lower_loop,
+        "while_loop_stack_output": _lower_stacking_loop,
         "scan": _lower_scan,
         "map_impl": _lower_map,
         "invoke_subgraph": _lower_call,

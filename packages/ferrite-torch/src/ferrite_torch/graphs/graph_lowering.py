@@ -57,8 +57,8 @@ from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.choices import DEFAULT_CHOICES, LoweringChoices
 from ferrite_torch.lowering.shapes.casts import converted_number
 from ferrite_torch.lowering.tensors import Tensor
-from ferrite_torch.rewrites.functionalized import unwrap_functionalized
 from ferrite_torch.rewrites.returned_half_types import RETURNED
+from ferrite_torch.rewrites.wrapped_calls import unwrap_calls
 from ferrite_torch.sizes.symbolic_sizes import (
     NeedsNumber,
     depends_on_data,
@@ -129,7 +129,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         CompileError: a lowering failed, and ``strict``.
         NeedsNumber: a lowering needs the value of a symbolic size; `symbolic_sizes.settled` fixes it.
     """
-    unwrap_functionalized(module)
+    unwrap_calls(module)
     builder = Builder(device or graph_device(module), choices)
     builder.returned = returned_nodes(module, saved)
     _describe_placeholders(module, inputs or ())
@@ -271,7 +271,7 @@ class _Walk:
             note_inputs(_fakes(self.module))
 
     def _lowered_region(self, module: torch.fx.GraphModule, name: str, use: Use) -> Region:
-        unwrap_functionalized(module)
+        unwrap_calls(module)
         builder = Builder(self.builder.device, self.builder.choices)
         builder.returned = returned_nodes(module, frozenset())
         walk = _Walk(module, builder, strict=self.strict, regions=self.regions)

@@ -33,15 +33,22 @@ def negated_view(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def unwrapped_function(node: torch.fx.Node) -> Callable[..., Any] | None:
-    """Returns what a call of ``auto_functionalized`` means, on the same arguments; None for any other node.
+    """Returns what a call of ``auto_functionalized`` or ``out_dtype`` means, on the same arguments; None for others.
 
-    The functions that take the wrapper apart live beside it, in a private module.
+    The functions that take the wrappers apart live beside them, in private modules.
     """
-    if not isinstance(node.target, HigherOrderOp) or not str(node.target).startswith("auto_functionalized"):
+    if not isinstance(node.target, HigherOrderOp):
+        return None
+    name = str(node.target)
+    if name == "out_dtype":
+        from torch._higher_order_ops.out_dtype import out_dtype_dense
+
+        return out_dtype_dense
+    if not name.startswith("auto_functionalized"):
         return None
     from torch._higher_order_ops import auto_functionalize
 
-    function: Callable[..., Any] = getattr(auto_functionalize, f"{node.target}_dense")
+    function: Callable[..., Any] = getattr(auto_functionalize, f"{name}_dense")
     return function
 
 

@@ -190,8 +190,16 @@ _STEP_ENCODERS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-def encode_call(step: CallGraph, with_destinations: Collection[str] = ()) -> dict[str, Any]:
-    """Returns a call of a graph; ``with_destinations`` are the bodies of loops that are given storage for results."""
+def encode_call(
+    step: CallGraph, bound: Mapping[str, tuple[Binding, ...]], with_destinations: Collection[str] = ()
+) -> dict[str, Any]:
+    """Returns a call of a graph.
+
+    Args:
+        step: the call.
+        bound: which symbols results bind, by name.
+        with_destinations: the bodies of loops that are given storage for results.
+    """
     definition = step.definition
     given: dict[str, Any] = {"args": list(definition.args), "sizes": list(map(host_expression, definition.sizes))}
     given["results"] = list(step.results)
@@ -205,7 +213,10 @@ def encode_call(step: CallGraph, with_destinations: Collection[str] = ()) -> dic
             graphs = {"condition": definition.condition, "body": definition.body}
             binds = {"binds": list(map(str, definition.binds))} if definition.binds else {}
             buffers = {"buffers": True} if definition.body in with_destinations else {}
-            return {"do": "while", **graphs, **given, **binds, **buffers}
+            stacks: dict[str, Any] = {"stacks": True} if definition.stacked else {}
+            for symbol in (found.symbol for value in definition.results for found in bound.get(value.name, ())):
+                stacks["turns"] = symbol
+            return {"do": "while", **graphs, **given, **binds, **buffers, **stacks}
         case For():
             buffers = {"buffers": True} if definition.body in with_destinations else {}
             stacked = [encode_layout(value.type) for value in definition.results[definition.carried :]]
