@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from ferrite_runtime.engines.engine import InterpretedEngine
 from ferrite_runtime.engines.graph_obstacles import obstacles
 from ferrite_runtime.errors import SpecError
+from ferrite_runtime.formats.call_steps import While
 from ferrite_runtime.formats.program import Program
+from ferrite_runtime.host.call_text import write_graph_call
 from runtime_kernels import layout, pointwise, program, tensor_input
 
 torch = pytest.importorskip("torch")
@@ -77,3 +80,14 @@ def test_it_is_read_back_and_keeps_graphs_from_being_captured() -> None:
 def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         Program.from_mapping(loop(**changes))
+
+
+@pytest.mark.parametrize("stacks", [True, False])
+def test_nothing_is_held_for_turns_behind_the_last_one(*, stacks: bool) -> None:
+    graphs = Program.from_mapping(loop()).graphs
+    step = While("more", "turn", ("a", "b"), (), ("y", "z"), buffers=not stacks, stacks=stacks)
+    lines = list(write_graph_call(step, graphs, "", ("a", "b"), ("n", "m")))
+    held = set(re.findall(r"\b_(?:before|buffer|rows)\d", "\n".join(lines)))
+    let_go = {name for line in lines if line.endswith("= None") for name in re.findall(r"_[a-z]+\d", line)}
+    assert held == let_go
+    assert held

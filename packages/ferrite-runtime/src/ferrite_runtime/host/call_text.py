@@ -108,7 +108,7 @@ def _loop(
     given = [*values, *tensors[len(values) :], *buffers, *step.binds, *integers[len(step.binds) :]]
     yield f"    {', '.join(carried)}{',' if carried else '_'} = {body}([{', '.join(given)}])"
     if buffers:
-        yield f"{' = '.join([*buffers, *(f'_before{position}' for place in range(len(values)))])} = None"
+        yield f"{' = '.join([*buffers, *(f'_before{place}' for place in range(len(values)))])} = None"
     yield from (f"    {name}.append({value})" for name, value in zip(rows, values, strict=False))
     if step.turns is not None:
         yield f"{step.turns} = max(len({rows[0]}), 1)"

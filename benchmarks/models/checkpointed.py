@@ -1,0 +1,199 @@
+"""A training step of a checkpointed model with dropout: eager, Inductor and Ferrite side by side.
+
+    python benchmarks/models/checkpointed.py
+    python benchmarks/models/checkpointed.py --layers 2 --rounds 3
+
+Each of the 12 layers of a GPT (`gpt.py`) is a checkpoint (``torch.utils.checkpoint``) with dropout behind both of its
+parts, so that a backward draws the masks of the forward again. What is asked is the memory that a checkpoint promises:
+the peak of a step beside eager mode's, and the time beside Inductor's.
+
+First every backend's gradient of a small model in float32 is compared with the slope of the loss along it, for one
+seed: other masks in the recomputation would give another gradient. Then backends take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.models.gpt import GPT, Block
+from benchmarks.models.user_kernels import Contender
+from benchmarks.tools.backends import UNCOMPILED, compile_with, count_work
+from benchmarks.tools.timing import machine_name
+from benchmarks.tools.tree import add_packages_to_path, caches_in, results_folder
+from benchmarks.tools.turns import Turn
+
+DROPPED = 0.1
+WIDTH, ROWS, LENGTH = 768, 8, 512
+SMALL = (2, 64, 2, 16)
+"""Layers, width, rows and length of the model whose gradient is checked."""
+STEP, TOLERANCE = 1e-2, 2e-2
+"""How far the loss is moved along the normalised gradient, and the relative error of the slope that is allowed."""
+PEAK, TIME = 1.02, 1.0
+"""Largest peak beside eager mode's, and largest time beside Inductor's."""
+
+
+class DroppedBlock(Block):
+    """A layer with dropout behind attention and behind the feed-forward part."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + nn.functional.dropout(self.attention(self.attention_norm(x)), DROPPED)
+        return x + nn.functional.dropout(self.inner(self.inner_norm(x)), DROPPED)
+
+
+class CheckpointedGPT(GPT):
+    """A GPT whose layers are computed again in the backward."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__(layers, width)
+        self.blocks = nn.ModuleList(DroppedBlock(width, width // 64) for _ in range(layers))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return self.head(self.norm(x)).float().square().mean()
+
+
+def made(layers: int, width: int, rows: int, length: int) -> tuple[CheckpointedGPT, Tensor]:
+    """Returns a model and a batch of token ids, the same for all backends."""
+    torch.manual_seed(0)
+    return CheckpointedGPT(layers, width).cuda(), torch.randint(0, 512, (rows, length), device="cuda")
+
+
+def slope_error(name: str) -> float:
+    """Returns how far the gradient of a backend is off the slope of its own loss along it, relatively."""
+    model, tokens = made(*SMALL)
+    torch._dynamo.reset()
+    compiled = compile_with(name, model, **({} if name == UNCOMPILED else {"fullgraph": True}))
+
+    def loss() -> Tensor:
+        torch.manual_seed(1)
+        found: Tensor = compiled(tokens)
+        return found
+
+    loss().backward()
+    parameters = list(model.parameters())
+    gradients = [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]
+    norm = float(sum((each.double() ** 2).sum() for each in gradients)) ** 0.5
+    ends = []
+    for sign in (1, -2):
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.add_(gradient, alpha=sign * STEP / norm)
+        ends.append(float(loss().detach()))
+    return abs((ends[0] - ends[1]) / (2 * STEP) / norm - 1)
+
+
+def contender(name: str, layers: int) -> Contender:
+    """Returns a backend with its first steps taken, and their peak."""
+    model, tokens = made(layers, WIDTH, ROWS, LENGTH)
+    model.bfloat16()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = compile_with(name, model, **({} if name == UNCOMPILED else {"fullgraph": True}))
+
+    def step() -> Tensor:
+        model.zero_grad(set_to_none=True)
+        loss: Tensor = compiled(tokens)
+        loss.backward()
+        return loss.detach()
+
+    began = time.perf_counter()
+    found = Contender(name, step, loss=float(step()))
+    found.first_seconds = time.perf_counter() - began
+    step()
+    found.peak = peak_of(model, step)
+    found.work = count_work(name)
+    return found
+
+
+def peak_of(model: nn.Module, step: Callable[[], Tensor]) -> int:
+    """Returns the most bytes that are allocated at once in a step, beyond the models that are there."""
+    model.zero_grad(set_to_none=True)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def measure(found: list[Contender], plan: argparse.Namespace) -> None:
+    """Times all backends in turns, the host's time included, when no other process that names the same lock does."""
+    Turn(plan.lock).take()
+    for _ in range(plan.rounds):
+        for each in found:
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            each.step()
+            begin.record()
+            for _ in range(plan.steps):
+                each.step()
+            end.record()
+            torch.cuda.synchronize()
+            each.times.append(begin.elapsed_time(end) / plan.steps)
+
+
+def report(found: list[Contender]) -> str:
+    """Returns a table of all backends, and the figures."""
+    times = {each.name: statistics.median(each.times) for each in found}
+    peaks = {each.name: each.peak for each in found}
+    lines = [f"{'backend':12}{'ms':>9}{'peak MiB':>10}{'slope off':>11}{'loss':>9}{'first s':>9}"]
+    for each in found:
+        row = f"{each.name:12}{times[each.name]:9.3f}{each.peak / 2**20:10.1f}{each.error:11.1e}"
+        lines.append(f"{row}{each.loss:9.4f}{each.first_seconds:9.1f}")
+    if "ferrite" in times:
+        peak = f"checkpointed: peak {peaks['ferrite'] / peaks[UNCOMPILED]:.3f} of eager's (at most {PEAK:.2f})"
+        beside = {name: f"{times['ferrite'] / other:.3f} of {name}'s" for name, other in times.items()}
+        beside.pop("ferrite")
+        lines.append(f"{peak}, time {', '.join(beside.values())} (of Inductor's at most {TIME:.1f})")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backends", nargs="+", default=["inductor", "ferrite"])
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--device", choices=("cuda",), default="cuda")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of all backends")
+    parser.add_argument("--steps", type=int, default=4, help="steps in a turn")
+    parser.add_argument("--lock", type=Path, help="a file; processes that name it time one after the other")
+    parser.add_argument("--out", type=Path, default=results_folder())
+    plan = parser.parse_args()
+    add_packages_to_path()
+    found = []
+    with tempfile.TemporaryDirectory() as fresh:
+        os.environ.update(caches_in(Path(fresh)))
+        for name in (UNCOMPILED, *(each for each in plan.backends if each != UNCOMPILED)):
+            error = slope_error(name)
+            if error > TOLERANCE:
+                raise SystemExit(f"{name}: the gradient is off the slope of the loss by {error:.1e}")
+            found.append(contender(name, plan.layers))
+            found[-1].error = error
+        measure(found, plan)
+    print(machine_name(plan.device))
+    print(report(found))
+    plan.out.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = [
+        {name: getattr(each, name) for name in Contender.__slots__ if name != "step"} for each in found
+    ]
+    (plan.out / "checkpointed.json").write_text(json.dumps(rows, indent=1, default=str))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
