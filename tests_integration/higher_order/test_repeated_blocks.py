@@ -92,6 +92,13 @@ class Caching(Layer):
         return super().forward(x + self.cache[:6])
 
 
+class Masking(Layer):
+    """A block that makes a mask of positions itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.where(torch.arange(WIDTH) > 2, x, torch.full((), 0.5)))
+
+
 class Halved(Layer):
     """A block that writes to one half of a tensor and reads the other."""
 
@@ -229,6 +236,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], list[int]]] = {
     "with averages": (lambda: Stack(layers(lambda number: Averaging())), [5]),
     "with a cache": (lambda: Stack(layers(lambda number: Caching())), [5]),
     "with a large cache": (lambda: Stack(layers(lambda number: Caching(2**15 + 1))), []),
+    "with a mask of positions": (lambda: Stack(layers(lambda number: Masking())), [5]),
     "with halves of a tensor": (lambda: Stack(layers(lambda number: Halved())), []),
     "with views": (lambda: Calling(layers(lambda number: Viewing()), both), []),
     "with a gate": (lambda: Stack(layers(lambda number: Frozen())), []),

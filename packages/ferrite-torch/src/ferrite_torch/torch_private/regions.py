@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ferrite_torch.torch_private.operators import HigherOrderOp
 
@@ -54,7 +55,9 @@ def written_operands(module: torch.fx.GraphModule, operands: Sequence[Any]) -> t
     from torch._functorch._aot_autograd.functional_utils import has_data_mutation, to_fun
     from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
-    with torch.no_grad(), FunctionalTensorMode():
+    # What the graph makes itself (a mask of positions) is to be as fake as what it is given.
+    modes = [each.fake_mode for each in operands if isinstance(each, FakeTensor)]
+    with torch.no_grad(), modes[0] if modes else nullcontext(), FunctionalTensorMode():
         given: list[Any] = [to_fun(each.detach()) if isinstance(each, torch.Tensor) else each for each in operands]
         torch.fx.Interpreter(module).run(*given)
         return tuple(
