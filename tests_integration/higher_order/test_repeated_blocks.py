@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ferrite_torch
 from against_eager import own_only
+from ferrite_torch.thresholds import REPEATED_BLOCKS
 
 pytestmark = own_only("it counts regions of our programs")
 
@@ -235,7 +237,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], list[int]]] = {
     "with statistics": (lambda: Stack(layers(lambda number: Normed())), [5]),
     "with averages": (lambda: Stack(layers(lambda number: Averaging())), [5]),
     "with a cache": (lambda: Stack(layers(lambda number: Caching())), [5]),
-    "with a large cache": (lambda: Stack(layers(lambda number: Caching(2**15 + 1))), []),
     "with a mask of positions": (lambda: Stack(layers(lambda number: Masking())), [5]),
     "with halves of a tensor": (lambda: Stack(layers(lambda number: Halved())), []),
     "with views": (lambda: Calling(layers(lambda number: Viewing()), both), []),
@@ -306,6 +307,17 @@ def test_training(name: str) -> None:
     assert ferrite_torch.statistics()["fallbacks"] == {}
     assert regions() == [expected, expected]
     assert list(model.state_dict()) == list(twin.state_dict())
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(6, [5]), (7, [])])
+def test_what_blocks_write_to_is_copied_up_to_a_limit(
+    rows: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(REPEATED_BLOCKS, most_written=6 * WIDTH * 4)
+    monkeypatch.setattr("ferrite_torch.rewrites.repeated_blocks.REPEATED_BLOCKS", small)
+    model, twin = twice(lambda: Stack(layers(lambda number: Caching(rows))))
+    check_training(compiled(model), model, twin)
+    assert regions() == [expected, expected]
 
 
 @pytest.mark.parametrize("name", WRITING)
