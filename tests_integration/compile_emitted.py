@@ -5,7 +5,7 @@ python tests_integration/compile_emitted.py FOLDER [--target sm_90] [--all] [--o
 The folder is what ``pytest --emitted FOLDER tests_integration`` filled: one JSON kernel spec per file. Each source must
 parse as Python, and compile with the first choice of the config policy. Templates, of which one takes as long as thirty
 others, are calls of device functions: of those that differ in numbers alone the first and the last are compiled, or all
-of them with ``--all``.
+of them with ``--all``. With ``--one-of`` a sample of each form is compiled: half of all kernels are pointwise ones.
 """
 
 import argparse
@@ -37,13 +37,26 @@ def without_likes(specs: Iterable[KernelSpec]) -> list[KernelSpec]:
     return found
 
 
+LEAST = 24
+"""Kernels of each form that a sample has, if there are so many."""
+
+
+def sample(specs: Iterable[KernelSpec], one_of: int) -> list[KernelSpec]:
+    """Returns one of so many kernels of each form, or a few of a form that has few; the same of the same kernels."""
+    forms: dict[str, list[KernelSpec]] = {}
+    for spec in specs:
+        forms.setdefault(spec.form, []).append(spec)
+    in_order = (sorted(alike, key=lambda spec: spec.id) for alike in forms.values())
+    return [spec for alike in in_order for spec in alike[: max(LEAST, -(-len(alike) // one_of))]]
+
+
 def main() -> int:
     """Returns 0 if all kernels parse and compile, else 1; prints those that do not."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--target", default="sm_90")
     parser.add_argument("--all", action="store_true", help="templates that differ in numbers alone, too")
-    parser.add_argument("--one-of", type=int, default=1, help="compile one of so many kernels")
+    parser.add_argument("--one-of", type=int, default=1, help="compile one of so many kernels of each form")
     chosen = parser.parse_args()
     paths = sorted(chosen.folder.glob("*.json"))
     if not paths:
@@ -54,7 +67,7 @@ def main() -> int:
         ast.parse(spec.source)
     target, wanted = Target.parse(chosen.target), specs if chosen.all else without_likes(specs)
     distinct = len(wanted)
-    wanted = [spec for spec in wanted if int(spec.id[:8], 16) % chosen.one_of == 0]
+    wanted = sample(wanted, chosen.one_of)
     report = cross_compile_kernels(wanted, target, Options(tune="none", use_cache=False), typical_device(target))
     for row in report.failures:
         print(f"{row.kernel} {row.config}: {row.error}")

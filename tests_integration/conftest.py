@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from unmeasured_guards import unmeasured_guards  # noqa: F401  # a fixture
+
 GPU_FOLDER = Path(__file__).parent / "gpu"
 GPU_NEEDED = "FERRITE_TESTS_NEED_GPU"
 """Where this variable is set, tests that need a GPU fail without one: what hides the GPU must not pass for a run."""

@@ -19,6 +19,7 @@ from expected_steps import NOT_EXPORTED, STEPS
 from ferrite_torch.errors import FerriteError
 from program import Program
 from program_table import PROGRAMS
+from sampling import as_slow, sampled
 
 pytestmark = [
     own_only("it counts graphs and steps of our programs"),
@@ -49,10 +50,13 @@ def kernels_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def listed(wanted: Callable[[Program], bool]) -> list[Any]:
     """Returns the names of programs as parameters; all but a sample of them are slow."""
-    names = [name for name, program in PROGRAMS.items() if wanted(program)]
-    return [
-        pytest.param(name, marks=[pytest.mark.slow] if number % SAMPLED else []) for number, name in enumerate(names)
-    ]
+    return sampled((name for name, program in PROGRAMS.items() if wanted(program)), SAMPLED)
+
+
+def inferred() -> list[Any]:
+    """Returns the names of programs as parameters; of those with a gradient, whose values training checks, a sample."""
+    names = [name for name, program in PROGRAMS.items() if not program.draws]
+    return [as_slow(name) if PROGRAMS[name].has_gradient and place % 3 else name for place, name in enumerate(names)]
 
 
 def expect(counts: checks.Counts, name: str, graphs: int) -> None:
@@ -65,7 +69,7 @@ def inference_steps(name: str) -> int:
     return STEPS.get(name, (0,))[0]
 
 
-@pytest.mark.parametrize("name", [name for name, program in PROGRAMS.items() if not program.draws])
+@pytest.mark.parametrize("name", inferred())
 def test_inference(name: str) -> None:
     expect(checks.inference(PROGRAMS[name]), name, 1)
 

@@ -23,6 +23,7 @@ from ferrite_runtime.host.product_library import find_products
 from ferrite_runtime.host.thresholds import MemoryThresholds, ShapeThresholds
 from ferrite_runtime.launching.native_launcher import find_launcher
 from ferrite_runtime.store.interface import MemoryStore
+from sampling import as_slow
 
 STORE = MemoryStore()
 NATIVE = find_launcher(STORE, may_build=True)
@@ -162,9 +163,17 @@ def trained(model: nn.Module, call: Callable[..., Any], x: Tensor) -> list[Tenso
     return [*(result.detach() for result in results), leaf.grad, *(p.grad.clone() for p in model.parameters())]
 
 
+MODELS = (layers, Apart, Batched, Cell, Shared)
+TYPED = [
+    *((make, torch.float32) for make in MODELS),
+    *((make, torch.bfloat16) for make in (layers, Shared)),
+    # The steps are the same in both types, but for the products.
+    *(as_slow(pytest.param(make, torch.bfloat16)) for make in (Apart, Batched, Cell)),
+]
+
+
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("make", [layers, Apart, Batched, Cell, Shared])
+@pytest.mark.parametrize(("make", "dtype"), TYPED)
 def test_values_and_gradients(make: Callable[[], nn.Module], dtype: torch.dtype, device: str, hosts: list[Any]) -> None:
     torch.manual_seed(0)
     model = make().to(device, dtype)
@@ -195,9 +204,16 @@ LIMITS = {
 these sizes have to come."""
 
 
+LIMITED = [
+    *((Layer, limits) for limits in LIMITS),
+    *((make, limits) for make in (Apart, Batched, Shared) for limits in ("small", "come again")),
+    # What has the arenas, and when it is freed, is decided step by step, whatever the model.
+    *(as_slow(pytest.param(make, each)) for make in (Apart, Batched, Shared) for each in ("no arenas", "free early")),
+]
+
+
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("make", [layers, Apart, Batched, Shared])
+@pytest.mark.parametrize(("make", "limits"), LIMITED)
 def test_values_and_gradients_at_sizes_of_the_call(
     make: Callable[[], nn.Module], limits: str, device: str, hosts: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ from against_eager import (
 )
 from op_cases import FAMILIES as EVERYDAY
 from op_cases import Case, Draw
+from sampling import as_slow
 
 FAMILIES = {**EVERYDAY, **resampling_cases.FAMILIES, **training_cases.FAMILIES}
 PLACES = [
@@ -38,6 +39,8 @@ PLACES = [
 ]
 CASES = [pytest.param(case, id=f"{family}-{case.name}") for family, cases in FAMILIES.items() for case in cases]
 DIFFERENTIABLE = [param for param in CASES if param.values[0].backward]
+SAMPLED = 5
+"""Of the cases with a gradient, every so many are also compiled without one where slow tests are left out."""
 
 pytestmark = pytest.mark.filterwarnings("ignore:index_reduce:UserWarning")
 each_place = pytest.mark.parametrize(("device", "dtype", "scale"), PLACES)
@@ -77,8 +80,15 @@ def draw_inputs(case: Case, device: str, dtype: torch.dtype, scale: int) -> tupl
     return case.inputs(Draw(device, dtype, scale))
 
 
+def inferred() -> list[Any]:
+    """Returns the cases as parameters; of those with a gradient, whose values `test_backward` checks, a sample."""
+    return [
+        as_slow(param) if param.values[0].backward and place % SAMPLED else param for place, param in enumerate(CASES)
+    ]
+
+
 @each_place
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", inferred())
 def test_forward(case: Case, device: str, dtype: torch.dtype, scale: int) -> None:
     inputs = draw_inputs(case, device, dtype, scale)
     eager = by_eager(case.function, *inputs)
@@ -94,9 +104,10 @@ def test_backward(case: Case, device: str, dtype: torch.dtype, scale: int) -> No
     for x in inputs:
         if isinstance(x, Tensor) and x.is_floating_point():
             x.requires_grad_()
-    eager = by_eager(differentiate, case.function, inputs)
-    exact = differentiate(exact_function(case, dtype), widened(inputs, "cpu"))
-    actual = differentiate(compiled(case.function, fullgraph=True), inputs)
+    values, eager = by_eager(differentiate, case.function, inputs)
+    right_values, exact = differentiate(exact_function(case, dtype), widened(inputs, "cpu"))
+    found, actual = differentiate(compiled(case.function, fullgraph=True), inputs)
+    assert_all_close(found, values, right_values)
     for number, (mine, theirs, right) in enumerate(zip(actual, eager, exact, strict=True)):
         assert (mine is None) == (theirs is None), f"gradient {number}"
         if mine is not None and theirs is not None and right is not None:
@@ -104,9 +115,11 @@ def test_backward(case: Case, device: str, dtype: torch.dtype, scale: int) -> No
             assert_close(mine, theirs, right, f"gradient {number}", scale_of_all, strides=False)
 
 
-def differentiate(function: Any, inputs: tuple[Any, ...]) -> list[Tensor | None]:
+def differentiate(function: Any, inputs: tuple[Any, ...]) -> tuple[Any, list[Tensor | None]]:
+    """Returns what a function gives, and the gradients of its inputs."""
     leaves = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
-    return gradients(function(*inputs), leaves)
+    values = function(*inputs)
+    return values, gradients(values, leaves)
 
 
 @own_only("asks ferrite how it did a case")
