@@ -21,7 +21,7 @@ from ferrite_runtime import LoadedProgram, Program
 from ferrite_runtime.engines import graph_recorder
 from ferrite_runtime.engines.cuda_graphs import GraphedProgram, graphed_host
 from ferrite_runtime.engines.lent_memory import is_lent, memory_of
-from ferrite_runtime.host.thresholds import SHAPES
+from ferrite_runtime.host.thresholds import SHAPES, GraphThresholds
 
 CPU = torch.device("cpu")
 
@@ -440,7 +440,7 @@ def test_what_is_saved_outlives_the_program(graphs: Graphs) -> None:
 
 
 def test_more_calls_at_a_time_than_generations(graphs: Graphs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ferrite_runtime.engines.cuda_graphs.MAX_GENERATIONS", 2)
+    monkeypatch.setattr("ferrite_runtime.engines.cuda_graphs.GRAPHS", GraphThresholds(generations=2))
     pair = Pair()
 
     def many(module: Any) -> torch.Tensor:

@@ -46,3 +46,16 @@ def test_what_is_divided_by_is_not_zero(name: str) -> None:
 def test_extents_of_tiles_are_powers_of_two(name: str) -> None:
     with pytest.raises(ValueError, match="a power of two"):
         Policy.from_mapping({name: 48})
+
+
+TILES = ((128, 128, 1.0), (64, 64, 0.5))
+
+
+def test_rates_of_tiles_are_read_from_a_mapping() -> None:
+    assert Target.from_mapping({"tile_rates": [list(tile) for tile in TILES]}).tile_rates == TILES
+
+
+@pytest.mark.parametrize("rates", [(), ((128, 128),), ((0, 128, 1.0),), ((128, 128, 0.0),), ((128, 128, 2),), 3])
+def test_what_is_no_table_of_rates_is_refused(rates: object) -> None:
+    with pytest.raises(ValueError, match=r"'tile_rates' is .*; it takes one or more triples"):
+        Target.from_mapping({"tile_rates": rates})

@@ -76,8 +76,12 @@ def test_parts_are_not_rounded() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "target"),
-    [(Policy(tile_products=True, product_parts=1), Target()), (TILES, Target(l2_bytes=64 << 10))],
-    ids=["a policy", "a small cache"],
+    [
+        (Policy(tile_products=True, product_parts=1), Target()),
+        (TILES, Target(l2_bytes=64 << 10)),
+        (TILES, Target(tile_rates=((8, 8, 1.0),))),
+    ],
+    ids=["a policy", "a small cache", "tiles enough"],
 )
 def test_sums_stay_whole_by(policy: Policy, target: Target) -> None:
     assert parts(linear(32, 8192, 512, policy, target)) == [1]

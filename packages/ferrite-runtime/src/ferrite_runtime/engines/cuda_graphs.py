@@ -13,21 +13,17 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from ferrite_runtime.engines.engine import HostFunction, build_host
-from ferrite_runtime.engines.graph_parts import LEAST_LAUNCHES, partition
+from ferrite_runtime.engines.graph_parts import partition
 from ferrite_runtime.engines.graph_recorder import Recorder
 from ferrite_runtime.engines.graphed_part import GraphedPart, copies, owners_of
 from ferrite_runtime.engines.lent_memory import GraphMemory, is_gone, is_lent, lent_among
 from ferrite_runtime.engines.shape_cache import ShapeCache, write_entry
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.sized_program import at_sizes, size_roots
+from ferrite_runtime.host.thresholds import GRAPHS
 from ferrite_runtime.process.forking import renewed_in_children
 
 _LOG = logging.getLogger("ferrite_runtime")
-
-# A program whose inputs move about this often is not worth capturing again.
-MAX_CAPTURES = 4
-# Calls that hold what they were lent at a time, such as one for each layer of a model whose layers are one program.
-MAX_GENERATIONS = 32
 
 Build = Callable[[Program], HostFunction]
 """Returns the host function of a section."""
@@ -39,7 +35,7 @@ def graphed_host(
     build: Build,
     device: Any,
     recorder: Recorder,
-    least: int = LEAST_LAUNCHES,
+    least: int = GRAPHS.launches,
     lent: Collection[int] = (),
 ) -> HostFunction:
     """Returns a function that plays a program's parts; calls of new sizes go on with ``host`` until these recur.
@@ -142,7 +138,7 @@ class GraphedProgram:
         host: HostFunction,
         build: Build,
         recorder: Recorder,
-        least: int = LEAST_LAUNCHES,
+        least: int = GRAPHS.launches,
         lent: Collection[int] = (),
     ) -> None:
         self._program = program
@@ -218,7 +214,7 @@ class GraphedProgram:
         key = (depth, *(() if self._lent else lent_among(addresses)))
         if key not in self.generations:
             self._forget_stale(key)
-            if len(self.generations) == MAX_GENERATIONS:
+            if len(self.generations) == GRAPHS.generations:
                 return None
             # The first call may have been another's, as of another layer: that somebody held what it was lent was not
             # seen where it ran before this looked.
@@ -239,8 +235,8 @@ class GraphedProgram:
             return True
         if not generation.look_at(addresses, is_warm=self._is_warm()):
             return False
-        if generation.captured == MAX_CAPTURES:
-            self._give_up(f"its inputs moved after each of {MAX_CAPTURES} captures")
+        if generation.captured == GRAPHS.captures:
+            self._give_up(f"its inputs moved after each of {GRAPHS.captures} captures")
             return False
         self._recorder.wait()
         # What an earlier generation lends must not lie in the temporary memory of a later one, which may be played.

@@ -34,13 +34,7 @@ from ferrite_runtime.formats.steps import (
     Reuse,
     Step,
 )
-
-LEAST_LAUNCHES = 4
-"""Launches and extern calls that a part has at least, by default.
-
-The driver's graphs of launches start from as many on (decision 0008), of which replaying a part does more: it looks at
-where its inputs lie. Not measured for parts yet.
-"""
+from ferrite_runtime.host.thresholds import GRAPHS
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +86,7 @@ class _Run:
     is_part: bool
 
 
-def partition(program: Program, least: int = LEAST_LAUNCHES) -> Partition:
+def partition(program: Program, least: int = GRAPHS.launches) -> Partition:
     """Returns a program in sections; a part has at least ``least`` launches."""
     facts = ProgramFacts.of(program)
     found = obstacles(program, facts)

@@ -1,4 +1,4 @@
-"""Thresholds of host functions: how much memory may live longer for faster calls, and what is written for sizes.
+"""Thresholds of host functions: memory that may live longer for faster calls, what is written for sizes, and graphs.
 
 All are set: by what a call of a small program takes, tens of microseconds, beside which a few MiB more do not matter.
 """
@@ -43,5 +43,23 @@ class ShapeThresholds:
     counted: int = 256
 
 
-MEMORY, SHAPES = MemoryThresholds(), ShapeThresholds()
-"""What host functions are written by."""
+@dataclass(frozen=True, slots=True)
+class GraphThresholds:
+    """CUDA graphs of parts of a program (decision 0056).
+
+    Attributes:
+        captures: captures of all parts after which a program whose inputs move again is left to the host: each takes
+            as long as many calls. Set.
+        generations: calls of a program that hold what they were lent at a time (decision 0061); more run from the host.
+            Set: one for each layer of a model whose layers are one program.
+        launches: launches and extern calls that a part has at least, by default. Set: the driver's graphs of launches
+            start from as many on (decision 0008); of a part more is replayed, and where its inputs lie is looked at.
+    """
+
+    captures: int = 4
+    generations: int = 32
+    launches: int = 4
+
+
+MEMORY, SHAPES, GRAPHS = MemoryThresholds(), ShapeThresholds(), GraphThresholds()
+"""What host functions are written by, and replayed."""

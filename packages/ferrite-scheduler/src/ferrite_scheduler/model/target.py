@@ -28,6 +28,11 @@ class Target:
         tensor_operations: multiplications and additions of 16-bit factors that the tensor cores of a multiprocessor
             complete in a second.
         launch_seconds: what one more kernel costs: from the end of one to the first access of the next, and its start.
+        cache_rate: times ``bandwidth`` with which what several programs read comes from the cache. Set, as the
+            runtime's ``ProductThresholds.cache_rate``.
+        tile_rates: tiles in which products of matrices may be computed: rows, columns, and the share of the fastest
+            one's rate that each reaches where there are enough of them. Set for 16-bit factors on Hopper: what the
+            runtime's table of configs (``policies.tiled_contractions``) has, in short.
     """
 
     name: str = "generic"
@@ -42,6 +47,15 @@ class Target:
     latency_seconds: float = 0.8e-6
     tensor_operations: float = 5.0e12
     launch_seconds: float = 3e-6
+    cache_rate: float = 2.0
+    tile_rates: tuple[tuple[int, int, float], ...] = (
+        (128, 256, 1.0),
+        (128, 128, 0.9),
+        (64, 128, 0.72),
+        (64, 64, 0.5),
+        (32, 64, 0.26),
+        (16, 64, 0.14),
+    )
 
     def __post_init__(self) -> None:
         check_values(self, "target fact")

@@ -27,7 +27,7 @@ _LEAST = dict.fromkeys(
         "ordered_exactly", "order_states", "order_beam", "order_chain", "order_choices", "unfused_share",
         "grid_reduction_share", "norm_points", "norm_least_points", "accumulated_products", "accumulated_share",
         "affine_operands", "last_use_share", "product_parts", "product_part_step", "product_parts_gain",
-        "tensor_operations", "recomputed_points", "combo_least_parts",
+        "tensor_operations", "cache_rate", "recomputed_points", "combo_least_parts",
         "combo_launches", "combo_refusals", "attention_keys", "attention_rows",
     ),
     1,
@@ -62,7 +62,12 @@ def from_mapping(cls: type[_Record], values: Mapping[str, Any], word: str) -> _R
             like = get_close_matches(str(name), known, n=1)
             hint = f"did you mean {like[0]!r}? " if like else ""
             raise ValueError(f"unknown {word} {name!r}; {hint}Known: {', '.join(sorted(known))}")
-    return cls(**values)
+    return cls(**{name: _frozen(value) for name, value in values.items()})
+
+
+def _frozen(value: Any) -> Any:
+    """Returns a value as a record has it: JSON has no tuples."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def check_values(record: Any, word: str) -> None:
@@ -76,6 +81,8 @@ def check_values(record: Any, word: str) -> None:
 
 def _problem(name: str, value: object, default: object) -> str:
     """Returns what a field would take instead of a value; nothing, if it takes this one."""
+    if name == "tile_rates":
+        return "" if _are_tiles(value) else "one or more triples: rows and columns from 1 on, and a share from 0 to 1"
     kind = type(default)
     is_kind = type(value) is kind or (kind is float and type(value) is int)
     if not isinstance(default, (int, float)) or isinstance(default, bool):
@@ -88,3 +95,16 @@ def _problem(name: str, value: object, default: object) -> str:
     if name in _POWERS_OF_TWO and value & (value - 1):  # type: ignore[operator]
         return "a power of two"
     return ""
+
+
+def _are_tiles(value: object) -> bool:
+    """Tells whether a value is a table of tiles, each with a share of a rate."""
+    if not isinstance(value, tuple) or not value:
+        return False
+    return all(
+        isinstance(tile, tuple)
+        and [type(item) for item in tile] in ([int, int, float], [int, int, int])
+        and min(tile[:2]) >= 1
+        and 0 < tile[2] <= 1
+        for tile in value
+    )

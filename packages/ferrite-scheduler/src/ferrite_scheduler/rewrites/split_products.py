@@ -24,11 +24,6 @@ from ferrite_scheduler.model.tiled_contractions import is_tiled, roles_of
 
 from .fused_columns import cuts_evenly
 
-TILES = ((128, 256, 1.0), (128, 128, 0.9), (64, 128, 0.72), (64, 64, 0.5), (32, 64, 0.26), (16, 64, 0.14))
-"""Rows and columns of tiles, and the share of the fastest one's rate that each reaches where there are enough of them:
-what the runtime's table of configs has, in short."""
-CACHE_RATE = 2.0
-"""Times the bandwidth of memory with which strips that several tiles read come from the cache. Set."""
 HALF = 2
 """Bytes of the factors that the rate of a device is of; tensor cores take as many bytes of others."""
 SUM_BYTES = 4
@@ -103,7 +98,7 @@ def _seconds(contract: Contract, parts: int, target: Target) -> float:
     left, right = (_bytes(side) for side in (contract.left, contract.right))
     factors = batch * points * (rows * left + columns * right)
     fastest = math.inf
-    for tile_rows, tile_columns, share in TILES:
+    for tile_rows, tile_columns, share in target.tile_rates:
         tiles = batch * -(-rows // tile_rows) * -(-columns // tile_columns)
         programs = tiles * parts
         rounds = -(-programs // target.processors)
@@ -111,7 +106,7 @@ def _seconds(contract: Contract, parts: int, target: Target) -> float:
         rate = target.tensor_operations * target.processors * share * HALF / contract.left.dtype.bytes
         multiplied = operations / rate
         strips = tiles * points * (tile_rows * left + tile_columns * right)
-        moved = max(factors, strips / CACHE_RATE) / target.bandwidth
+        moved = max(factors, strips / target.cache_rate) / target.bandwidth
         multiplied *= rounds * target.processors / programs
         moved *= max(1.0, target.processors / programs)
         fastest = min(fastest, max(multiplied, moved))

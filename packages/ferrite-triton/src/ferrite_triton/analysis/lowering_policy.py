@@ -30,6 +30,8 @@ class LoweringPolicy:
         largest_tile, largest_points: most of these that it may choose at all. Set.
         tile_group: rows of tiles of a product that programs take column by column, so that they share factors in the
             cache. Set (decision 0045).
+        few_digits: most products of 8-bit floats that tensor cores make one sum of, with the 14 bits that those of
+            Hopper keep, before it is added to one of f32 (decision 0057). Set.
         most_rounds: most tiles that a program takes one after the other. Set: more have long ended evenly.
         described_programs: most programs of a launch that may have descriptors, for which there is memory: a kernel of
             two factors is given 256 KiB. Set: more than a device runs at once, and more do not pay (decision 0060).
@@ -77,6 +79,7 @@ class LoweringPolicy:
     largest_tile: int = 256
     largest_points: int = 256
     tile_group: int = 8
+    few_digits: int = 128
     most_rounds: int = 64
     described_programs: int = 1024
     described_operations: int = 4_000_000_000

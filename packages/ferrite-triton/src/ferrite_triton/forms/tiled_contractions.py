@@ -151,7 +151,9 @@ class TiledContractions:
         self._right.set_positions(reduction, counter)
         rights = [self._right.tile(contraction.right) for contraction in contractions]
         for contraction, total, left, right in zip(contractions, totals, lefts, rights, strict=True):
-            builder.follow(total, Dot(left, right, total.expression, contraction.fast))
+            is_bounded = contraction.left.dtype.bytes == 1 and not contraction.fast
+            few_digits = LOWERING.few_digits if is_bounded else 0
+            builder.follow(total, Dot(left, right, total.expression, contraction.fast, few_digits))
         builder.close_loop(counter, bounds)
         return [Tile(total.expression, RESULT_AXES, F32) for total in totals]
 

@@ -48,10 +48,6 @@ SELECTIONS = frozenset(("where", "masked"))
 """Operations whose first operand is a condition, and the others what it chooses between."""
 REFLECTED = frozenset(("add", "sub", "mul", "div_fast"))
 """Operations whose left operand may be a bare number; comparisons and shifts of one are not everywhere."""
-
-
-SUMMED_POINTS = 128
-"""Products of 8-bit floats that tensor cores of Hopper add up with 14 bits, before their sum is added to one of f32."""
 OF_POSITIONS = frozenset(("lesser", "greater"))
 """Functions of positions, which have 32 bits at least: a bare number, which Triton makes as wide, changes nothing."""
 
@@ -230,8 +226,8 @@ def _dot(part: Dot, operands: Sequence[Printed], __: Hold) -> Made:
     left, precision = operands[0].type, ""
     if left.dtype is F32:
         precision = f', input_precision="{"tf32" if part.fast else "ieee"}"'
-    elif left.dtype.bytes == 1 and not part.fast:
-        precision = f", max_num_imprecise_acc=min({SUMMED_POINTS}, {left.shape[1]})"
+    elif part.few_digits:
+        precision = f", max_num_imprecise_acc=min({part.few_digits}, {left.shape[1]})"
     return f"tl.dot({', '.join(operand.text for operand in operands)}{precision})"
 
 

@@ -227,8 +227,8 @@ class Hint(Expression):
 class Dot(Expression):
     """The product of two matrices, added to a third.
 
-    A ``fast`` one may round factors of f32 to TF32, and carry sums of 8-bit floats with the digits that tensor cores
-    keep.
+    A ``fast`` one may round factors of f32 to TF32. Of at most ``few_digits`` products of 8-bit floats tensor cores
+    make one sum, with the digits that they keep, before it is added to one of f32; 0 sets no such bound.
     """
 
     WORD: ClassVar[str] = "dot"
@@ -236,6 +236,7 @@ class Dot(Expression):
     right: Expression
     accumulator: Expression
     fast: bool = False
+    few_digits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
