@@ -6,8 +6,9 @@ import pytest
 
 from checks import EAGER_TO_SPLIT, check, kernel_of
 from ferrite_ir import parse_graph
-from ferrite_ir.language.graph import Reduction, Scan
+from ferrite_ir.language.graph import Reduction, Scan, names_read
 from ferrite_scheduler import Policy, Target, schedule
+from ferrite_scheduler.model.annotations import LookBackScan
 from ferrite_scheduler.rewrites import long_scans
 
 POLICY = Policy(split_minimum=4, scan_part=2, scan_column_part=2, look_back=False, mixed_combos=False)
@@ -108,6 +109,19 @@ def test_few_long_lines_are_cut(shape: tuple[int, int], kernels: int, monkeypatc
     graph = parse_graph(f"graph @f(x: f32[{rows}, {length}]) -> (s) {{\n{text}\n}}")
     assert len(schedule(graph, policy=Policy(look_back=False)).kernels) == kernels
     assert len(schedule(graph).kernels) == 1, "in one pass, by programs that wait for those before them"
+
+
+def test_programs_that_look_back_read_their_workspace_beside_the_operand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    text = (
+        "graph @f(x: f32[1, 1048576]) -> (s) {\ns: f32[1, 1048576] = scan sum [i < 1, r < 1048576] along r x[i, r]\n}"
+    )
+    found = schedule(parse_graph(text))
+    for definition in (found.graph.definitions[-1], *found.kernels[0].body):
+        assert isinstance(definition, LookBackScan)
+        assert [load.source for load in definition.bodies[0].loads] == ["x"]
+        assert names_read(definition) == ("x", definition.workspace)
+    assert [param.name for param in found.kernels[0].params] == ["x", "s_workspace", "s"]
 
 
 def test_the_policy_says_how_long_a_line_in_one_tile_may_be() -> None:

@@ -146,6 +146,11 @@ class Scan:
         assert isinstance(self.combine, str), "a user's combine has no name"
         return self.combine
 
+    @property
+    def loads_beside(self) -> tuple[Scalar, ...]:
+        """Returns what is read besides the operands: nothing, but by a subclass that says how a scan is computed."""
+        return ()
+
 
 @dataclass(frozen=True, slots=True)
 class Sort:
@@ -458,9 +463,10 @@ def loads_of(definition: Definition) -> tuple[Scalar, ...]:
     Elements of what an attention makes inside are none.
     """
     bodies = bodies_of(definition)
-    if len(bodies) == 1 and not isinstance(definition, Update):
+    beside = definition.loads_beside if isinstance(definition, Scan) else ()
+    if len(bodies) == 1 and not beside and not isinstance(definition, Update):
         return bodies[0].loads
-    loads = [load for body in bodies for load in body.loads]
+    loads = [*(load for body in bodies for load in body.loads), *beside]
     if isinstance(definition, Update):
         loads += index_loads(definition.indices)
     if isinstance(definition, Attend):

@@ -255,6 +255,8 @@ def _scan_bodies(
     stack = list(bodies_of(definition.by_row if isinstance(definition, ColumnReduction) else definition))
     if isinstance(definition, Update):
         stack += indirects_of(definition.indices)
+    if isinstance(definition, Scan):
+        stack += definition.loads_beside
     seen = set(stack)
     ops = 0
     while stack:

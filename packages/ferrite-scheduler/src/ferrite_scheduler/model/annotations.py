@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ferrite_ir.language.dtypes import BOOL
+from ferrite_ir.language.dtypes import BOOL, I64
 from ferrite_ir.language.graph import Contract, Definition, Graph, Loop, Reduction, Scan, Update
-from ferrite_ir.language.scalar import Scalar, apply, cast, const
+from ferrite_ir.language.index import constant
+from ferrite_ir.language.scalar import Scalar, apply, cast, const, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,8 @@ class RowResult(Loop):
 class LookBackScan(Scan):
     """A scan by decoupled look-back: a program has one part of a line, and waits for those before it; see `look_back`.
 
-    In a graph it is the `Scan` that it looks like, of ``where(true, operand, workspace)``: that is how it reads the
-    workspace through which programs tell each other.
-
     Attributes:
-        workspace: the value, kept from launch to launch, through which they do.
+        workspace: the value (i64), kept from launch to launch, through which they tell each other; it reads that.
         points: length of a part, a power of two.
     """
 
@@ -67,8 +65,12 @@ class LookBackScan(Scan):
     @property
     def operand(self) -> Scalar:
         """Returns what is scanned."""
-        operand: Scalar = self.bodies[0].args[1]
-        return operand
+        return self.bodies[0]
+
+    @property
+    def loads_beside(self) -> tuple[Scalar, ...]:
+        """Returns the load of the workspace."""
+        return (load(self.workspace, [constant(0)], I64),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +139,11 @@ def as_reduction(reduction: ColumnReduction) -> Reduction:
 
 
 def unannotated(graph: Graph) -> Graph:
-    """Returns the graph without annotations, for all that is not about layout."""
-    annotated = (ColumnReduction, LookBackScan, PartialContract, RowResult)
+    """Returns the graph without annotations, for all that is not about layout; those that read something more stay."""
+    annotated = (ColumnReduction, PartialContract, RowResult)
     if not any(isinstance(definition, annotated) for definition in graph.definitions):
         return graph
-    return replace(graph, definitions=tuple(d if isinstance(d, SortedScatter) else plain(d) for d in graph.definitions))
+    return replace(graph, definitions=tuple(plain(d) if isinstance(d, annotated) else d for d in graph.definitions))
 
 
 def plain(definition: Definition) -> Definition:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 
-from ferrite_ir.language.dtypes import BOOL, F32, F64, I32, I64
+from ferrite_ir.language.dtypes import F32, F64, I32, I64
 from ferrite_ir.language.graph import Definition, Scan, TensorType
-from ferrite_ir.language.index import constant
-from ferrite_ir.language.scalar import apply, cast, const, load
 from ferrite_scheduler.analysis.nodes import make_node
 from ferrite_scheduler.model.annotations import LookBackScan, sums_16_bit
 from ferrite_scheduler.model.intermediates import workspace_of
@@ -45,7 +43,5 @@ def look_back_scan(scan: Scan, types: dict[str, TensorType], policy: Policy) -> 
     parts = -(-length // points)
     words = lines * (parts + -(-parts // LOOK_BACK_GROUP)) * (dtype.bits // 32)
     workspace, kept = workspace_of(result, 1 + words, types, is_kept=True)
-    body = apply("where", const(True, BOOL), scan.bodies[0], cast(load(workspace.name, [constant(0)], I64), dtype))
-    own = (scan.results, scan.combine, scan.dims, scan.along, (body,), scan.reverse, scan.origins)
-    marked = LookBackScan(*own, workspace.name, points)
-    return kept, marked
+    own = (scan.results, scan.combine, scan.dims, scan.along, scan.bodies, scan.reverse, scan.origins)
+    return kept, LookBackScan(*own, workspace.name, points)
