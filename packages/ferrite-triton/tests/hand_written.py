@@ -11,8 +11,9 @@ from dataclasses import replace
 from ferrite_ir import parse_graph
 from ferrite_ir.language.graph import Computed, Contract, Graph, Reduction, Update, View, names_read
 from ferrite_ir.language.index import Dim
+from ferrite_scheduler.model.axes import Axis
 from ferrite_scheduler.model.forms import Form, parse_form
-from ferrite_scheduler.model.schedule import Allocate, Axis, Item, Kernel, Launch, Param, Schedule, Step
+from ferrite_scheduler.model.schedule import Allocate, Item, Kernel, Launch, Param, Schedule, Step
 
 
 def kernel_dims(graph: Graph) -> tuple[Dim, ...]:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from ferrite_ir.language import index as ix
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.sizes import evaluate
+from ferrite_scheduler.model.axes import Axis
 from ferrite_scheduler.model.forms import LoopedReduction, Pointwise
-from ferrite_scheduler.model.schedule import Axis, Kernel
+from ferrite_scheduler.model.schedule import Kernel
 from ferrite_triton import KernelSpec, emit_program
 from ferrite_triton.analysis.space import build_space
 from ferrite_triton.kernels import Emitted, emit_alternatives

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from ferrite_scheduler.model.forms import MixedCombo
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_triton.analysis.accesses import Condition
 from ferrite_triton.analysis.size_params import SizeParams
@@ -41,7 +42,7 @@ def emit_alternatives(kernel: Kernel) -> Emitted:
 
 def _texts(kernel: Kernel) -> list[tuple[tuple[Condition, ...], Callable[[SizeParams], KernelSpec]]]:
     """Returns what writes each text of a kernel, with what must hold for it to be right."""
-    if kernel.combined:
+    if isinstance(kernel.form, MixedCombo):
         return [(way.conditions, partial(write_combo, kernel, way)) for way in combo_ways(kernel)]
     return [(way.conditions, partial(write, way)) for way in ways_of(kernel)]
 
@@ -53,6 +54,6 @@ def tile_programs(kernel: Kernel) -> tuple[TileProgram, ...]:
         EmitError: as `emit_alternatives`.
     """
     params = SizeParams()
-    if kernel.combined:
+    if isinstance(kernel.form, MixedCombo):
         return tuple(combo_program(kernel, way, params) for way in combo_ways(kernel))
     return tuple(tile_program(with_params(way.flat, params), way.width) for way in ways_of(kernel))

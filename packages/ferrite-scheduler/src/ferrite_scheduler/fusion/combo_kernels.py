@@ -16,8 +16,16 @@ from ferrite_scheduler.analysis.clusters import Cluster
 from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.analysis.nodes import count_elements
 from ferrite_scheduler.kernels.shared_launches import combined
-from ferrite_scheduler.model.forms import Combo, LoopedReduction, MixedCombo, PersistentReduction, Pointwise, Scan
-from ferrite_scheduler.model.schedule import ComboPart, Kernel
+from ferrite_scheduler.model.forms import (
+    Combo,
+    ComboPart,
+    LoopedReduction,
+    MixedCombo,
+    PersistentReduction,
+    Pointwise,
+    Scan,
+)
+from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.model.target import Policy
 
 SEPARATED = (PersistentReduction, LoopedReduction, Scan)
@@ -62,7 +70,7 @@ def separate_parts(kernel: Kernel, dependences: Dependences, policy: Policy) -> 
     if is_pointwise:
         return replace(kernel, body=body, form=Combo(tuple(map(len, groups))))
     parts = tuple(ComboPart(kernel.name, kernel.form, kernel.axes, len(group)) for group in groups)
-    whole = replace(kernel, body=body, form=MixedCombo(), axes=(), combined=parts)
+    whole = replace(kernel, body=body, form=MixedCombo(parts), axes=())
     return combined([whole], policy)
 
 

@@ -30,9 +30,10 @@ from ferrite_scheduler.analysis.generic_sizes import size_of
 from ferrite_scheduler.analysis.mixed_radix import Digits, compose, inverse, lifted
 from ferrite_scheduler.analysis.nodes import Node
 from ferrite_scheduler.model.annotations import ColumnReduction
+from ferrite_scheduler.model.axes import Axis
 from ferrite_scheduler.model.contractions import fits_axes, row_dims
 from ferrite_scheduler.model.forms import Form, RowColumnReduction
-from ferrite_scheduler.model.schedule import Axis, Kernel
+from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.model.target import Policy
 from ferrite_scheduler.model.tiled_contractions import roles_of
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from ferrite_ir.language.sizes import hint, is_static, product
 from ferrite_scheduler.model.forms import (
     Combo,
+    ComboPart,
     LoopedReduction,
     MixedCombo,
     PersistentReduction,
@@ -15,7 +16,7 @@ from ferrite_scheduler.model.forms import (
     RowColumnReduction,
     Scan,
 )
-from ferrite_scheduler.model.schedule import ComboPart, Kernel, Param
+from ferrite_scheduler.model.schedule import Kernel, Param
 from ferrite_scheduler.model.target import Policy
 
 JOINING = (Pointwise, Combo, PersistentReduction, RowColumnReduction, LoopedReduction, Scan)
@@ -33,18 +34,18 @@ def combined(kernels: Sequence[Kernel], policy: Policy) -> Kernel:
     params: dict[str, Param] = {}
     for param in (param for kernel in ordered for param in kernel.params):
         params.setdefault(param.name, param)
+    parts = tuple(ComboPart(kernel.name, kernel.form, kernel.axes, len(kernel.body)) for kernel in ordered)
     first = ordered[0]
     return replace(
         first,
         name=f"{first.name}_and_{len(ordered) - 1}_more",
-        form=MixedCombo(takes_turns(ordered, policy)),
+        form=MixedCombo(parts, takes_turns(ordered, policy)),
         axes=(),
         body=tuple(definition for kernel in ordered for definition in kernel.body),
         homes={name: home for kernel in ordered for name, home in kernel.homes.items()},
         stored=tuple(name for kernel in ordered for name in kernel.stored),
         params=tuple(params.values()),
         skip_guard=kernels[0].skip_guard,
-        combined=tuple(ComboPart(kernel.name, kernel.form, kernel.axes, len(kernel.body)) for kernel in ordered),
     )
 
 

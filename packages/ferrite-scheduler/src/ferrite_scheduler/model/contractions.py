@@ -16,7 +16,7 @@ from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import Scalar, apply, cast
 from ferrite_ir.language.sizes import is_static, product
 
-from .schedule import Axis
+from .axes import Axis
 from .target import Policy
 
 LEAST_EXTENT = 16

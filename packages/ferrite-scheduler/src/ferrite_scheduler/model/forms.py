@@ -7,10 +7,15 @@ configs to try (`ferrite_runtime`).
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import ClassVar, TypeAlias
 
 from ferrite_ir.language.sizes import Size, ceildiv
+
+from .axes import Axis
+
+WRITTEN_APART = {"text": "apart"}
+"""Marks a field that a schedule's text has in the body of the kernel, not behind the name of the form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +39,34 @@ class Combo:
 
 
 @dataclass(frozen=True, slots=True)
-class MixedCombo:
-    """Horizontal fusion of kernels of any forms and spaces: each has programs of its own (`schedule.ComboPart`).
+class ComboPart:
+    """A kernel that shares its launch with others, but for what stands in the whole: its definitions and params.
 
     Attributes:
+        name: as it would have alone.
+        form: how its own programs divide its points among them.
+        axes: its iteration space; the kernel of all parts has none.
+        count: of definitions of the body, in order, that are its own.
+    """
+
+    name: str
+    form: Form
+    axes: tuple[Axis, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class MixedCombo:
+    """Horizontal fusion of kernels of any forms and spaces: each has programs of its own.
+
+    Attributes:
+        parts: the kernels, in the order of the body.
         takes_turns: whether neighbouring programs belong to different parts (round-robin); otherwise the programs of a
             part follow each other.
     """
 
     name: ClassVar[str] = "mixed_combo"
+    parts: tuple[ComboPart, ...] = field(default=(), metadata=WRITTEN_APART)
     takes_turns: bool = False
 
 
@@ -226,8 +250,8 @@ Waiting: TypeAlias = GridReduction | RegisterNorm | LookBackScan
 
 def form_text(form: Form) -> str:
     """Returns a form with the fields that are not as by default: ``grid_reduction(block_length=1024)``."""
-    given = [(field, getattr(form, field.name)) for field in fields(form)]
-    shown = [f"{field.name}={_value_text(value)}" for field, value in given if value != field.default]
+    given = [(each, getattr(form, each.name)) for each in fields(form) if each.metadata != WRITTEN_APART]
+    shown = [f"{each.name}={_value_text(value)}" for each, value in given if value != each.default]
     return f"{form.name}({', '.join(shown)})" if shown else form.name
 
 
@@ -243,9 +267,9 @@ def parse_form(text: str) -> Form:
         raise ValueError(f"{name!r} is no kernel form; there are {', '.join(FORMS)}")
     given: dict[str, str | int | tuple[int, ...]] = {}
     for word in filter(None, (word.strip() for word in rest.rstrip(")").split(","))):
-        field, _, value = word.partition("=")
-        given[field] = _value(kind, field, value)
-    missing = [field.name for field in fields(kind) if field.default is MISSING and field.name not in given]
+        key, _, value = word.partition("=")
+        given[key] = _value(kind, key, value)
+    missing = [each.name for each in fields(kind) if each.default is MISSING and each.name not in given]
     if missing:
         raise ValueError(f"{name} needs {', '.join(missing)}")
     return kind(**given)  # type: ignore[arg-type]
@@ -255,16 +279,16 @@ def _value_text(value: str | int | tuple[int, ...]) -> str:
     return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _value(kind: type[Form], field: str, text: str) -> str | int | tuple[int, ...]:
-    types = {each.name: each.type for each in fields(kind)}
-    if field not in types:
-        raise ValueError(f"{kind.name} has no {field!r}; it has {', '.join(types) or 'no fields'}")
-    if types[field] == "str":
+def _value(kind: type[Form], key: str, text: str) -> str | int | tuple[int, ...]:
+    types = {each.name: each.type for each in fields(kind) if each.metadata != WRITTEN_APART}
+    if key not in types:
+        raise ValueError(f"{kind.name} has no {key!r}; it has {', '.join(types) or 'no fields'}")
+    if types[key] == "str":
         return text
-    if types[field] == "bool":
+    if types[key] == "bool":
         return text == "True"
     try:
         numbers = tuple(map(int, text.split("+")))
     except ValueError:
-        raise ValueError(f"{kind.name}: {field} is {text!r}, a number is needed") from None
-    return numbers if types[field] != "int" else numbers[0]
+        raise ValueError(f"{kind.name}: {key} is {text!r}, a number is needed") from None
+    return numbers if types[key] != "int" else numbers[0]

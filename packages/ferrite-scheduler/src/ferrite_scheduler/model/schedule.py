@@ -27,40 +27,17 @@ from ferrite_ir.language.graph import (
     View,
     names_read,
 )
-from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.index import Index
 from ferrite_ir.language.sizes import Size
 
+from .axes import Axis
 from .changes import Change
 from .choices import Choice
-from .forms import Combo, Form, GridReduction, RegisterNorm
+from .forms import Combo, ComboPart, Form, GridReduction, MixedCombo, RegisterNorm
 from .text_hooks import printed
 
 Conditions: TypeAlias = "tuple[tuple[Size, int], ...]"
 """Sizes, each with what it is at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """One axis of a kernel: ``x`` (innermost), ``y``, ``z`` of the grid, or ``r``, the reduction axis.
-
-    Its dims stand outermost first.
-    """
-
-    name: str
-    dims: tuple[Dim, ...]
-
-    @property
-    def size(self) -> Size:
-        """Returns the number of points along the axis."""
-        return sizes.product(dim.size for dim in self.dims)
-
-    @property
-    def is_reduction(self) -> bool:
-        """Returns whether this is the reduction axis."""
-        return self.name == "r"
-
-    def __str__(self) -> str:
-        return printed("axis", self)
 
 
 ACCESSES = ("read", "write", "readwrite", "atomic")
@@ -87,30 +64,13 @@ class Param:
 
 
 @dataclass(frozen=True, slots=True)
-class ComboPart:
-    """A kernel that shares its launch with others, but for what stands in the whole: its definitions and params.
-
-    Attributes:
-        name: as it would have alone.
-        form: how its own programs divide its points among them.
-        axes: its iteration space.
-        count: of definitions of the body, in order, that are its own.
-    """
-
-    name: str
-    form: Form
-    axes: tuple[Axis, ...]
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class Kernel:
     """One GPU kernel before it has text.
 
     Attributes:
         name: readable, from the ops inside; not unique.
         form: how its programs divide its points among them; see `forms`.
-        axes: grid axes from ``z``/``y`` to ``x``, then the reduction axis if there is one.
+        axes: grid axes from ``z``/``y`` to ``x``, then the reduction axis if there is one; none of a mixed combo.
         body: definitions over the dims of the axes, in dependence order.
         homes: for each value defined in the body, the index tuple at which it is defined, in kernel dims (its logical
             index).
@@ -120,7 +80,6 @@ class Kernel:
         backwards: whether the programs that begin first take the end of the grid.
         skip_guard: for what sizes the kernel is not launched, as others do its work: those for which all conditions of
             a row hold. Results that another kernel has stored then are ``readwrite`` params.
-        combined: the kernels that a mixed combo holds; it has no axes of its own.
     """
 
     name: str
@@ -132,17 +91,15 @@ class Kernel:
     params: tuple[Param, ...]
     skip_guard: tuple[Conditions, ...] = ()
     backwards: bool = False
-    combined: tuple[ComboPart, ...] = ()
 
     @property
     def members(self) -> tuple[Kernel, ...]:
         """Returns the kernels that share the launch, each as it would be alone: of most kernels, itself."""
-        if not self.combined:
+        if not isinstance(self.form, MixedCombo):
             return (self,)
-        ends = list(accumulate((part.count for part in self.combined), initial=0))
-        return tuple(
-            self._alone(part, self.body[b:e]) for part, (b, e) in zip(self.combined, pairwise(ends), strict=True)
-        )
+        parts = self.form.parts
+        ends = list(accumulate((part.count for part in parts), initial=0))
+        return tuple(self._alone(part, self.body[b:e]) for part, (b, e) in zip(parts, pairwise(ends), strict=True))
 
     def _alone(self, part: ComboPart, body: tuple[Computed, ...]) -> Kernel:
         made = {result.name for definition in body for result in definition.results}
@@ -155,7 +112,8 @@ class Kernel:
     @property
     def points(self) -> int:
         """Returns the number of points of all axes, by hints; of a mixed combo those of all parts."""
-        return sum(sizes.hint(sizes.product(axis.size for axis in each.axes)) for each in self.combined or (self,))
+        spaces = self.form.parts if isinstance(self.form, MixedCombo) else (self,)
+        return sum(sizes.hint(sizes.product(axis.size for axis in each.axes)) for each in spaces)
 
     @property
     def splits(self) -> int:

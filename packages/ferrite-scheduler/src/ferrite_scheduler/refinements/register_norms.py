@@ -33,10 +33,11 @@ from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.fusion.rules import refuse
 from ferrite_scheduler.kernels.kernel_names import kernel_name
 from ferrite_scheduler.memory.host_steps import Work
+from ferrite_scheduler.model.axes import Axis
 from ferrite_scheduler.model.forms import Form, LoopedReduction, PersistentReduction, Pointwise, RegisterNorm
 from ferrite_scheduler.model.group_blocks import COLUMNS, slots_of, spans_of
 from ferrite_scheduler.model.intermediates import fresh_dim
-from ferrite_scheduler.model.schedule import Axis, Decision, Kernel, Param
+from ferrite_scheduler.model.schedule import Decision, Kernel, Param
 from ferrite_scheduler.model.target import Policy, Target
 
 from .affine_factors import join_factors

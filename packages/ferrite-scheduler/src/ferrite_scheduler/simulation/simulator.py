@@ -36,7 +36,7 @@ from ferrite_ir.reference.tensors import Nested, Tensor, empty
 from ferrite_scheduler.analysis.neutral_elements import neutral_state
 from ferrite_scheduler.model.annotations import ColumnReduction
 from ferrite_scheduler.model.contractions import as_reduction
-from ferrite_scheduler.model.forms import Contraction, LoopedReduction, RegisterNorm
+from ferrite_scheduler.model.forms import Contraction, LoopedReduction, MixedCombo, RegisterNorm
 from ferrite_scheduler.model.schedule import (
     Allocate,
     CallExtern,
@@ -288,7 +288,7 @@ def _over_groups(kernel: Kernel) -> Kernel:
 
 
 def _launch(kernel: Kernel, arguments: Sequence[Tensor], host: Evaluator, *, backwards: bool) -> None:
-    if kernel.combined:
+    if isinstance(kernel.form, MixedCombo):
         tensors = {param.name: tensor for param, tensor in zip(kernel.params, arguments, strict=True)}
         for member in kernel.members:
             _launch(member, [tensors[param.name] for param in member.params], host, backwards=backwards)

@@ -28,14 +28,13 @@ from ferrite_ir.text.expression_parser import read_indices, read_integer, read_l
 from ferrite_ir.text.parser import GraphReader
 from ferrite_ir.text.tokens import ParseError, Words
 from ferrite_scheduler.model.annotations import ColumnReduction, LookBackScan, RowResult, SortedScatter
-from ferrite_scheduler.model.forms import Form, MixedCombo, parse_form
+from ferrite_scheduler.model.axes import Axis
+from ferrite_scheduler.model.forms import ComboPart, Form, MixedCombo, parse_form
 from ferrite_scheduler.model.schedule import (
     ACCESSES,
     Allocate,
-    Axis,
     CallExtern,
     CallGraph,
-    ComboPart,
     Conditions,
     Copy,
     Free,
@@ -163,7 +162,7 @@ class _ScheduleReader(RecordReader):
         if not isinstance(form, MixedCombo):
             body, homes, stored = self._read_body(axes)
             return Kernel(name, form, axes, body, homes, stored, params, skip_guard, backwards)
-        kernel = Kernel(name, form, axes, (), {}, (), params, skip_guard, backwards)
+        kernel, parts = Kernel(name, form, axes, (), {}, (), params, skip_guard, backwards), list[ComboPart]()
         while not words.accept("}"):
             words.expect("part")
             part = words.name("the name of the part")
@@ -175,9 +174,9 @@ class _ScheduleReader(RecordReader):
                 body=(*kernel.body, *body),
                 homes=kernel.homes | homes,
                 stored=(*kernel.stored, *stored),
-                combined=(*kernel.combined, ComboPart(part, part_form, part_axes, len(body))),
             )
-        return kernel
+            parts.append(ComboPart(part, part_form, part_axes, len(body)))
+        return replace(kernel, form=replace(form, parts=tuple(parts)))
 
     def _read_space(self) -> tuple[Form, tuple[Axis, ...]]:
         """Returns the form and the axes behind the name of a kernel, or of a part of one."""

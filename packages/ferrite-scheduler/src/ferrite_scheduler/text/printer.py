@@ -27,12 +27,12 @@ from ferrite_ir.language.graph import (
 from ferrite_ir.text.printer import definition_text, dims_text, graph_text, type_text
 from ferrite_ir.text.tokens import spelled
 from ferrite_scheduler.model.annotations import ColumnReduction, LookBackScan, RowResult, SortedScatter, plain
+from ferrite_scheduler.model.axes import Axis
 from ferrite_scheduler.model.changes import Change
 from ferrite_scheduler.model.choices import Choice, Cost
-from ferrite_scheduler.model.forms import Combo, form_text
+from ferrite_scheduler.model.forms import Combo, MixedCombo, form_text
 from ferrite_scheduler.model.schedule import (
     Allocate,
-    Axis,
     CallExtern,
     CallGraph,
     Copy,
@@ -82,9 +82,9 @@ def kernel_text(kernel: Kernel) -> str:
     marks = f"{unless} backwards" if kernel.backwards else unless
     axes, params = " ".join(map(axis_text, kernel.axes)), ", ".join(map(param_text, kernel.params))
     lines = [f"{kernel.name}: {form_text(kernel.form)} [{axes}]{marks} ({params}) {{"]
-    if not kernel.combined:
-        lines += _body_lines(kernel)
-    for part in kernel.members if kernel.combined else ():
+    is_mixed = isinstance(kernel.form, MixedCombo)
+    lines += () if is_mixed else _body_lines(kernel)
+    for part in kernel.members if is_mixed else ():
         axes = " ".join(map(axis_text, part.axes))
         lines += [f"  part {part.name}: {form_text(part.form)} [{axes}] {{", *_body_lines(part, "    "), "  }"]
     return "\n".join([*lines, "}"])

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ferrite_ir.language.graph import Update
+from ferrite_scheduler.model.axes import Axis
 from ferrite_scheduler.model.contractions import LEAST_EXTENT
-from ferrite_scheduler.model.schedule import Axis, Kernel
+from ferrite_scheduler.model.schedule import Kernel
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.space import DESCRIPTORS_AXIS, ROUNDS_AXIS, KernelAxis, Space, dim_mapping, free_axis
 

@@ -14,6 +14,7 @@ from ferrite_ir.language.dtypes import I32
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import Size, is_provably_at_most, is_static
+from ferrite_scheduler.model.axes import Axis
 from ferrite_scheduler.model.contractions import uses_tensor_cores
 from ferrite_scheduler.model.forms import (
     Combo,
@@ -27,7 +28,7 @@ from ferrite_scheduler.model.forms import (
     Scan,
     Sort,
 )
-from ferrite_scheduler.model.schedule import Axis, Kernel
+from ferrite_scheduler.model.schedule import Kernel
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.size_params import SizeParams
 from ferrite_triton.tile.build import add, mul, quotient, remainder

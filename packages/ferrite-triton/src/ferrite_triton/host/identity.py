@@ -7,7 +7,7 @@ from dataclasses import replace
 from ferrite_ir.language.graph import Attend, Computed, Update
 from ferrite_ir.passes.renaming import Renaming
 from ferrite_scheduler.model.annotations import LookBackScan
-from ferrite_scheduler.model.forms import Form, GridReduction, RegisterNorm
+from ferrite_scheduler.model.forms import Form, GridReduction, MixedCombo, RegisterNorm
 from ferrite_scheduler.model.schedule import Kernel
 
 
@@ -32,7 +32,6 @@ def without_names(kernel: Kernel) -> Kernel:
         stored=tuple(map(renaming.name, kernel.stored)),
         params=tuple(replace(param, name=renaming.name(param.name)) for param in kernel.params),
         form=_form(kernel.form, renaming),
-        combined=tuple(replace(part, name="") for part in kernel.combined),
     )
 
 
@@ -40,6 +39,8 @@ def _form(form: Form, renaming: Renaming) -> Form:
     match form:
         case GridReduction() | RegisterNorm():
             return replace(form, workspace=renaming.name(form.workspace))
+        case MixedCombo():
+            return replace(form, parts=tuple(replace(part, name="") for part in form.parts))
     return form
 
 
