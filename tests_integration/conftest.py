@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from unmeasured_guards import unmeasured_guards  # noqa: F401  # a fixture
+from quiet_dynamo import quiet_dynamo  # noqa: F401  # a fixture
 
 GPU_FOLDER = Path(__file__).parent / "gpu"
 GPU_NEEDED = "FERRITE_TESTS_NEED_GPU"

@@ -17,7 +17,7 @@ from ferrite_torch.lowering.recomputation import stays_whole
 from ferrite_torch.rewrites.decompositions import decomposition_table
 from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot
 from ferrite_torch.torch_private.graph_positions import positions_of
-from unmeasured_guards import unmeasured_guards  # noqa: F401  # a fixture
+from quiet_dynamo import quiet_dynamo  # noqa: F401  # a fixture
 
 Lower = Callable[..., dict[str, LoweredModule]]
 
