@@ -4,6 +4,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ferrite_torch.lowering import LOWERINGS
+from ferrite_torch.lowering.recomputation import stays_whole
 from ferrite_torch.rewrites.decompositions import EXTRA, KEPT, decomposition_table
 from ferrite_torch.rewrites.eager_layouts import broadcasting_ops, laid_out_ops
 from ferrite_torch.rewrites.integer_bounds import rules_for_integer_bounds
@@ -84,3 +85,11 @@ def test_images_are_unpooled_as_they_lie() -> None:
         pooled = torch.empty(2, 3, 2, 2).to(memory_format=torch.channels_last)
         found = unpool(pooled, torch.empty(2, 3, 2, 2, dtype=torch.int64), [6, 6])
     assert found.is_contiguous(), "elsewhere row by row"
+
+
+def test_many_results_of_an_unbind_stay_one_op() -> None:
+    table = dict(decomposition_table(stays_whole).items())
+    for count in (256, 257):
+        graph = make_fx(lambda x: x.unbind(1)[-1] * 2, decomposition_table=table)(torch.ones(2, count)).graph
+        found = {str(node.target) for node in graph.nodes if node.op == "call_function"}
+        assert ("aten.unbind.int" in found) == (count == 257)

@@ -17,6 +17,7 @@ from ferrite_torch.rewrites.convolutions import rules_for_convolutions
 from ferrite_torch.rewrites.eager_layouts import broadcasting_ops, is_sorted_otherwise, iterated, laid_out, laid_out_ops
 from ferrite_torch.rewrites.integer_bounds import rules_for_integer_bounds
 from ferrite_torch.rewrites.overlapping_targets import rules_for_overlapping_targets
+from ferrite_torch.thresholds import TRACING
 from ferrite_torch.torch_private.nodes import traced_graph
 from ferrite_torch.torch_private.operators import Overload, core_decompositions, decompositions_of, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import is_unbacked_number
@@ -92,10 +93,21 @@ def decomposition_table(has_lowering: Callable[[str], bool]) -> Mapping[Any, Any
     """
     apart = {op: rule for op, rule in _candidates().items() if not has_lowering(str(op))}
     table = {op: with_conversions_between(rule) for op, rule in apart.items()}
+    table |= {op: _unless_many(rule) for op, rule in table.items() if str(op) == "aten.unbind.int"}
     table |= {op: laid_out(op, rule, table.get(op)) for op, rule in laid_out_ops()}
     table |= {op: laid_out(op, iterated, table.get(op), is_sorted_otherwise) for op in broadcasting_ops()}
     rules = (rules_for_overlapping_targets(), rules_for_integer_bounds(), rules_for_convolutions())
     return table | dict(chain.from_iterable(rules))
+
+
+def _unless_many(unbind: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a decomposition that applies to few results: each is two ops more to trace, which take milliseconds."""
+
+    @wraps(unbind)
+    def decomposed(x: torch.Tensor, dim: int = 0) -> Any:
+        return NotImplemented if x.ndim and x.shape[dim] > TRACING.unbound else unbind(x, dim)
+
+    return decomposed
 
 
 def with_conversions_between(rule: Callable[..., Any]) -> Callable[..., Any]:
