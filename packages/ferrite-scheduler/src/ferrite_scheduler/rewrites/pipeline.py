@@ -15,6 +15,7 @@ from .accumulated_products import accumulate_products
 from .column_scales import scale_sums
 from .contiguous_inner import split_contiguous_inner
 from .hoisted_terms import separate_terms
+from .intermediate_layouts import lay_out_intermediates
 from .online_softmax import join_softmax
 from .prologues import recompute_statistics
 from .row_results import separate_row_results
@@ -105,6 +106,11 @@ REWRITES: tuple[Rewrite, ...] = (
         "contiguous_inner",
         "a short contiguous inner axis is reduced by neighbouring threads first",
         lambda graph, _, policy: split_contiguous_inner(graph, policy),
+    ),
+    Rewrite(
+        "intermediate_layouts",
+        "what only reductions read lies as what it is computed from",
+        lambda graph, _, __: lay_out_intermediates(graph),
     ),
     Rewrite(
         "hoisted_terms",

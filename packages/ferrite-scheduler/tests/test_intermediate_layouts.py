@@ -1,0 +1,63 @@
+"""What only reductions read lies as what it is computed from, and is part of their kernel then."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks import check
+from ferrite_ir import parse_graph
+from ferrite_scheduler import Schedule
+from ferrite_scheduler.rewrites.intermediate_layouts import lay_out_intermediates
+
+GRAPH = """graph @f(x: f32[2, 8, 5, 3]{layout}, w: f32[8]{more}) -> (s{results}) {{
+  m: f32[2, 5, 3] = reduce max [n < 2, p < 5, q < 3 | r < 8] x[n, r, p, q]
+  v: f32[2, 8, 5, 3] = loop [n < 2, c < 8, p < 5, q < 3] {body}
+  s: f32[2, 5, 3] = reduce sum [n < 2, p < 5, q < 3 | r < 8] exp(v[{place}])
+{readers}}}"""
+LAST = "{120, 1, 24, 8}"
+BODY = "mul(exp(sub(x[n, c, p, q], m[n, p, q])), w[c])"
+
+
+def written(layout: str = LAST, **parts: str) -> str:
+    given = {"body": BODY, "more": "", "results": "", "readers": "", "place": "n, r, p, q"}
+    return GRAPH.format(layout=layout, **given | parts)
+
+
+def kernels_of(text: str) -> list[list[str]]:
+    """Returns what each kernel of a schedule computes, after checking it."""
+    found: Schedule = check(text)
+    return [[value.name for d in kernel.body for value in d.results if value] for kernel in found.kernels]
+
+
+def test_an_intermediate_lies_as_its_operand_and_needs_no_memory() -> None:
+    graph = lay_out_intermediates(parse_graph(written()))
+    assert graph.values["v"].type.strides == (120, 1, 24, 8)
+    assert kernels_of(written()) == [["m", "v", "s"]]
+
+
+READER = "  z: f32[2, 8, 5, 3] = loop [n < 2, c < 8, p < 5, q < 3] add(v[n, c, p, q], f32(1.0))\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (written(layout=""), "it lies so already"),
+        (written(results=", v"), "users see it"),
+        (written(results=", z", readers=READER), "a loop reads it, too"),
+        (written(place="n, 7 - r, p, q"), "it is read at other points than those where it is made"),
+        (
+            written(more=", y: f32[2, 8, 5, 3]", body="mul(exp(sub(x[n, c, p, q], m[n, p, q])), y[n, c, p, q])"),
+            "its operands do not agree",
+        ),
+        (written(body="mul(m[n, p, q], w[c])"), "no operand is of its size"),
+    ],
+)
+def test_others_stay_row_major(text: str, why: str) -> None:
+    graph = parse_graph(text)
+    assert lay_out_intermediates(graph) is graph, why
+
+
+def test_dims_of_one_point_tell_no_order() -> None:
+    text = written().replace("8", "1").replace("{120, 1, 24, 1}", "{15, 1, 3, 1}")
+    graph = parse_graph(text)
+    assert lay_out_intermediates(graph) is graph
