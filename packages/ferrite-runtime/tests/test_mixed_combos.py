@@ -57,6 +57,12 @@ def rows_part(number: int, rows: Any, columns: int, hint: int | None = None) -> 
     }
 
 
+def columns_part(number: int, columns: int, points: int) -> dict[str, Any]:
+    part = rows_part(number, columns, points)
+    axes = [grid_axis("x", columns), reduction_axis(points)]
+    return {**part, "form": "looped", "axes": axes, "blocks": {}, "facts": {**part["facts"], "contiguous_axis": "x"}}
+
+
 def combo(*parts: dict[str, Any], sizes: tuple[str, ...] = ()) -> dict[str, Any]:
     """Returns the spec of a mixed combo of such parts; it has no text."""
     axes = [
@@ -159,6 +165,12 @@ def test_parts_do_not_fill_the_device_one_by_one() -> None:
     alone = KernelSpec.from_mapping(combo(*(loop_part(k, 1 << 16) for k in range(2)))).alone[0]
     kernel = KernelSpec.from_mapping(combo(*(loop_part(k, 1 << 16) for k in range(32))))
     assert configs(alone, H200, "none")[0].block("XBLOCK") < configs(kernel, H200, "none")[0].block("XBLOCK_0")
+
+
+def test_columns_of_small_launches_take_more_rows_at_once_if_nothing_else_is_computed_meanwhile() -> None:
+    kernel = KernelSpec.from_mapping(combo(columns_part(0, 6400, 186), columns_part(1, 6400, 185)))
+    assert configs(kernel.alone[0], H200, "none")[0].block("RBLOCK") == 128
+    assert configs(kernel, H200, "none")[0].block("RBLOCK_0") == 32
 
 
 def test_the_interpreter_gets_a_program_for_each_part() -> None:

@@ -371,7 +371,9 @@ def test_loops_over_rows_and_over_columns() -> None:
     assert first(row_sum(8, 1 << 20)).block("RBLOCK") == 4096, "few programs read more at a time"
     assert first(outer(1 << 16, 333)) == Config.of({"XBLOCK": 32, "RBLOCK": 32}, 4), "many programs are small"
     assert first(outer(1 << 16, 4096)) == Config.of({"XBLOCK": 64, "RBLOCK": 64}, 8), "but of tall columns"
-    assert first(outer(1024, 128)).block("RBLOCK") == 64, "few programs read more at a time"
+    assert first(outer(1024, 128)) == Config.of({"XBLOCK": 16, "RBLOCK": 128}, 8), "few programs read more at a time"
+    assert first(outer(6400, 186)) == Config.of({"XBLOCK": 16, "RBLOCK": 128}, 8), "as far as they have warps for it"
+    assert first(outer(1 << 16, 186)) == Config.of({"XBLOCK": 32, "RBLOCK": 32}, 4)
     assert first(outer(1024, 256)) == Config.of({"XBLOCK": 8, "RBLOCK": 256}, 8), "and all of what is not much"
     assert first(outer(1024, 4096)) == Config.of({"XBLOCK": 8, "RBLOCK": 512}, 16), "of long columns, much more"
 

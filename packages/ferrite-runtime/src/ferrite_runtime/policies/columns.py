@@ -7,7 +7,7 @@ from dataclasses import replace
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.policies.blocks import next_power_of_two, previous_power_of_two
 from ferrite_runtime.policies.shape import Shape
-from ferrite_runtime.policies.thresholds import COLUMNS, TILES
+from ferrite_runtime.policies.thresholds import COLUMNS, OCCUPANCY, TILES
 from ferrite_runtime.policies.tiles import keep_busy, loop_config, rows_config
 
 # Bytes that memory is read in at least.
@@ -105,9 +105,26 @@ def looped_columns(shape: Shape) -> tuple[Config, ...]:
         return _few_tall(shape)
     depth = 32 if shape.points // columns >= 2 * shape.device.multiprocessors else 64
     warps = max(1, columns * depth // (threads * COLUMNS.outer_per_thread))
+    deeper = _deepened(shape, columns, depth, warps)
+    depth, warps = depth * deeper, warps * deeper
     last = (2 * line, depth, warps) if shape.reads_narrow else (columns // 2 or 1, depth * 2, warps)
     more = ((columns, depth * 2, warps), (2 * line, depth // 2, warps), last)
     return tuple(loop_config(shape, x, r, w) for x, r, w in ((columns, depth, warps), *more))
+
+
+def _deepened(shape: Shape, columns: int, depth: int, warps: int) -> int:
+    """Returns how many times as many rows, and warps for them, programs too few to fill the device take at once.
+
+    A turn of the loop waits for memory as long for few rows as for many. What shares a launch with them fills the wait.
+    """
+    if shape.shares_launch:
+        return 1
+    threads = -(-shape.points // columns) * warps * shape.device.target.warp_size
+    filled = OCCUPANCY.filled_share * shape.device.threads_per_multiprocessor * shape.device.multiprocessors
+    most, times = min(filled / threads, COLUMNS.tall_warps / warps, shape.reduction / depth), 1
+    while times < most:
+        times *= 2
+    return times
 
 
 def _many_columns(shape: Shape) -> tuple[Config, ...]:

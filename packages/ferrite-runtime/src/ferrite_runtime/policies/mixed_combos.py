@@ -65,7 +65,7 @@ def mixed_combo_configs(shape: Shape, of_part: OfPart) -> tuple[Config, ...]:
     # A part need not fill the device: the others do that with it.
     everything = sum(own.points * own.reduction * own.parts * n for own, n in zip(sized, copies, strict=True))
     shares = (max(1, everything // max(1, own.points * own.reduction)) for own in sized)
-    sized = [replace(own, parts=share) for own, share in zip(sized, shares, strict=True)]
+    sized = [replace(own, parts=share, shares_launch=True) for own, share in zip(sized, shares, strict=True)]
     parts = [_Part(own, of_part(own)[0], n) for own, n in zip(sized, copies, strict=True)]
     total = sum(part.bytes for part in parts)
     counting = [part.first.num_warps for part in parts if part.bytes * MIXED_COMBOS.counting_share >= total]

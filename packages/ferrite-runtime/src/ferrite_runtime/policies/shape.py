@@ -23,7 +23,7 @@ class Shape:
     """A kernel as its policy sees it: ``sizes`` by axis name; element width in bytes.
 
     Programs of a combo kernel, of several ``parts``, touch their share of its buffers. A part of a mixed combo has as
-    many as there would be if the whole kernel were like it.
+    many as there would be if the whole kernel were like it, and ``shares_launch`` with the others.
     """
 
     spec: KernelSpec
@@ -34,6 +34,7 @@ class Shape:
     buffers: int
     live: int
     parts: int = 1
+    shares_launch: bool = False
 
     @classmethod
     def of(cls, spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> Shape:
