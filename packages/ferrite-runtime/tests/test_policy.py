@@ -593,10 +593,22 @@ def test_of_short_rows_one_warp_scans_a_thousand_elements(columns: int, block: i
     assert first(mapping) == Config.of({"XBLOCK": block, "RBLOCK": 1 << (columns - 1).bit_length()}, warps)
 
 
-def test_long_rows_are_scanned_in_large_blocks() -> None:
-    mapping = row_sum(1024, 65536)
+@pytest.mark.parametrize(
+    ("rows", "columns", "block", "warps"),
+    [
+        (1024, 65536, 8192, 8),
+        (1017, 9762, 8192, 8),
+        (1017, 9761, 2048, 4),
+        (1017, 100001, 2048, 4),
+        (80, 30679, 8192, 8),  # four turns of a loop, for which a multiprocessor has nothing else to do
+        (66, 9997, 4096, 8),  # three, but with fewer lanes than two of 8192
+    ],
+)
+def test_long_rows_are_scanned_in_large_blocks(rows: int, columns: int, block: int, warps: int) -> None:
+    """Odd ones, of which each element is an access by itself, by few warps, unless there are few of them."""
+    mapping = row_sum(rows, columns)
     mapping = spec("scan", "", mapping["params"], mapping["axes"], form="scan", facts=mapping["facts"])
-    assert first(mapping) == Config.of({"XBLOCK": 1, "RBLOCK": 8192}, 8)
+    assert first(mapping) == Config.of({"XBLOCK": 1, "RBLOCK": block}, warps)
 
 
 @pytest.mark.parametrize(

@@ -305,6 +305,8 @@ def scan_configs(shape: Shape) -> tuple[Config, ...]:
     if shape.contiguous in ("x", "y"):
         return scanned_columns(shape)
     row = next_power_of_two(shape.reduction)
+    if row > ROWS.scan_block and _is_odd(shape):
+        return _scanned_odd(shape)
     block = row if row <= ROWS.loop_block else ROWS.scan_block
     held = ROWS.scanned_per_thread * shape.device.target.warp_size
     rows = keep_busy(shape, held // block if row < ROWS.long_row else 1)
@@ -312,6 +314,22 @@ def scan_configs(shape: Shape) -> tuple[Config, ...]:
     warps = max(1, rows * block // (held if is_light or block > ROWS.loop_block else held // 4))
     shape = replace(shape, live=1) if is_light else shape
     return tuple(_loop_x(shape, x, r, w) for x, r, w in ((rows, block, warps), (rows, max(1, block // 2), warps)))
+
+
+def _scanned_odd(shape: Shape) -> tuple[Config, ...]:
+    """Returns the candidates of a scan of odd rows, block by block.
+
+    A thread reads an element at a time, so that each row of its elements is a scan across its warp and then across all
+    warps: many rows are scanned by few warps each. Few rows are scanned in large blocks, as the turns of a loop wait
+    for each other, but with few lanes past the end: these take as long as others, each with a mask of its own.
+    """
+    small = (ROWS.odd_scan_block, ROWS.odd_scan_warps)
+    if shape.points >= TILES.fill * shape.device.multiprocessors:
+        tiles = (small, (2 * ROWS.odd_scan_block, 2 * ROWS.odd_scan_warps))
+    else:
+        block = min((ROWS.scan_block, ROWS.scan_block // 2), key=lambda block: -(-shape.reduction // block) * block)
+        tiles = ((block, 2 * ROWS.odd_scan_warps), small)
+    return tuple(_loop_x(shape, 1, block, warps) for block, warps in tiles)
 
 
 def sort_configs(shape: Shape) -> tuple[Config, ...]:

@@ -81,6 +81,9 @@ class RowThresholds:
         chunk_live: values alive at once that count there.
         scan_block, scanned_per_thread: block of lines that are scanned block by block, and elements per thread of a
             scan.
+        odd_scan_block, odd_scan_warps: block and warps of many rows of odd length that are scanned block by block.
+            Measured on an H200: reversed sums of 1111 rows of 8471 16-bit elements take 71 us, 188 with blocks of 8192
+            and 8 warps.
         shared_columns: columns that programs share: a line of memory of 32-bit elements.
         product_columns, product_tile, product_stages, product_warps: columns and elements of a block of the matrix that
             few rows are multiplied with, blocks on their way at once (with the one that is multiplied), and warps of a
@@ -113,6 +116,8 @@ class RowThresholds:
     chunk_live: int = 4
     scan_block: int = 8192
     scanned_per_thread: int = 32
+    odd_scan_block: int = 2048
+    odd_scan_warps: int = 4
     shared_columns: int = 32
     product_columns: int = 32
     product_tile: int = 4096
