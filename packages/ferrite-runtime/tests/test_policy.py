@@ -329,7 +329,9 @@ def test_parts_share_the_buffers_and_fill_the_device_together() -> None:
     [
         (65536, 64, 32, 4),
         (1 << 18, 33, 16, 1),  # longer than what a warp reads at once, of which one holds 32 elements to a thread
-        (65536, 33, 16, 2),  # too few threads for the device otherwise
+        (65536, 33, 16, 1),
+        (48947, 47, 8, 1),  # too few programs for the device otherwise
+        (20879, 47, 16, 8),  # too few of half as many rows, too
         (65536, 100, 16, 4),
         (65536, 333, 2, 1),
         (1 << 16, 256, 4, 1),

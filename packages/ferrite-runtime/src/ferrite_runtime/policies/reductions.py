@@ -25,7 +25,23 @@ def persistent_configs(shape: Shape) -> tuple[Config, ...]:
         return _row_per_thread(shape, row)
     is_columns = shape.contiguous in ("x", "y")
     first, *more = persistent_columns(shape, row) if is_columns else _inner_persistent(shape, row)
-    return (spread(shape, first, _most_warps(shape, first)), first, *more)
+    narrow = () if is_columns else _narrow_programs(shape, row, first)
+    return (*narrow, spread(shape, first, _most_warps(shape, first)), first, *more)
+
+
+def _narrow_programs(shape: Shape, row: int, config: Config) -> tuple[Config, ...]:
+    """Returns the config of odd rows that a warp holds, of half as many to a program if only so they fill the device.
+
+    More warps would lie along each row (`_fills_warp`), and combine what they have reduced in shared memory: for each
+    element that a thread reads by itself, which takes more instructions than all else. There is none for fewer rows:
+    threads that hide each other's waiting are worth more.
+    """
+    if not (ROWS.tiny_row < row < ROWS.long_row and _is_odd(shape) and _fills_warp(shape, row)):
+        return ()
+    rows = config.block("XBLOCK")
+    programs = OCCUPANCY.filled_share * OCCUPANCY.programs / (config.num_warps * shape.parts)
+    fitting = (n for n in (rows, max(1, rows // 2)) if keep_busy(shape, n, programs=programs) == n)
+    return tuple(rows_config(replace(shape, live=1), n, row, config.num_warps) for n in fitting)[:1]
 
 
 def _most_warps(shape: Shape, config: Config) -> int:

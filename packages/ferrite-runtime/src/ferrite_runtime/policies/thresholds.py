@@ -232,6 +232,7 @@ class OccupancyThresholds:
         filled_share: share of a device's threads from which on a launch fills it.
         least_elements, least_of_heavy: elements of a tile that a thread keeps at least; of kernels with ``heavy_flops``
             operations for a point.
+        programs: programs of one warp that a multiprocessor holds. Of the hardware.
         heavy_flops: operations for a point, as a kernel's facts count them, of which a few for each thread take as long
             as its loads.
         busy_flops: the same from which on columns are reduced by more warps although these meet in shared memory, and
@@ -242,6 +243,7 @@ class OccupancyThresholds:
     filled_share: float = 0.75
     least_elements: int = 4
     least_of_heavy: int = 2
+    programs: int = 32
     heavy_flops: float = 128.0
     busy_flops: float = 32.0
 
