@@ -66,6 +66,7 @@ def _strides_of_operands(loop: Loop, types: dict[str, TensorType]) -> tuple[int,
         _in_memory_order(read, types[load.source])
         for load in _loads(loop.bodies)
         if load.source in types and (read := _plain_dims(load)) and set(dims) <= set(read)
+        if all(map(is_static, types[load.source].strides))
     }
     if len(orders) != 1 or orders == {_in_memory_order(loop.dims, loop.results[0].type)}:
         return None
