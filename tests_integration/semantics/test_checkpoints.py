@@ -138,6 +138,22 @@ def test_attention_inside(dropped: float) -> None:
     assert work.graphs == 2
 
 
+@own_only("torch's partitioner keeps the generator's state")
+def test_attention_without_dropout_is_computed_again() -> None:
+    def block(x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x).sin()
+
+    x, saved = torch.randn(2, 2, 8, 16, requires_grad=True), []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: (saved.append(tensor.nbytes), tensor)[1], lambda tensor: tensor
+    ):
+        result = compiled(lambda x: checkpoint(block, x, use_reentrant=False))(x)
+    expected = block(x)
+    torch.testing.assert_close(result, expected)
+    torch.testing.assert_close(gradient_of_sum(result, x), gradient_of_sum(expected, x))
+    assert sum(saved) <= x.nbytes + 64, saved
+
+
 @own_only("it makes our backend refuse")
 @pytest.mark.parametrize("refused", ["forward", "backward"])
 def test_a_direction_that_runs_eagerly_draws_the_same(refused: str, monkeypatch: pytest.MonkeyPatch) -> None:

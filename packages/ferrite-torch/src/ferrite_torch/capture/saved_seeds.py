@@ -5,8 +5,9 @@ A checkpoint says to compute its ops again in the backward. Where one of them is
     seed = ferrite_seeded.draw(0, device)            saved: 8 bytes
     kept = ferrite_seeded.bernoulli_p(seed, x, 0.5)  computed again, as the ops around it
 
-before it is split. What torch draws is computed once and saved: random ops without a lowering (attention with dropout,
-which a library draws inside), and all of them with ``fallback_random``.
+before it is split. What torch draws is computed once and saved: random ops without a lowering, attention with dropout,
+which a library draws inside, and all of them with ``fallback_random``. Attention without dropout gets a seed, as torch
+keeps the generator's state for any op that is marked as random; where it is lowered it is the plain op again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ferrite_torch.capture.seeded_calls import run_seeded
-from ferrite_torch.torch_private.seeded_ops import draw_op, is_random, seeded_op
+from ferrite_torch.torch_private.operators import Overload
+from ferrite_torch.torch_private.seeded_ops import draw_op, dropped_inside, is_random, seeded_op
 
 _AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
@@ -45,6 +47,8 @@ def _draws_by_itself(node: torch.fx.Node) -> bool:
 
     devices = {fake.device.type for fake in _tensors(node.meta.get("val"))}
     floats = all(not fake.dtype.is_complex for fake in _tensors(node.meta.get("val")))
+    if not isinstance(node.target, Overload) or dropped_inside(node.target, node.args, node.kwargs):
+        return False
     return str(node.target) in LOWERINGS and node.kwargs.get("generator") is None and len(devices) == 1 and floats
 
 

@@ -69,7 +69,7 @@ from ferrite_torch.sizes.symbolic_sizes import (
 )
 from ferrite_torch.torch_private.nodes import target_name
 from ferrite_torch.torch_private.operators import READS, HigherOrderOp, Overload
-from ferrite_torch.torch_private.seeded_ops import is_random, plain_op
+from ferrite_torch.torch_private.seeded_ops import dropped_inside, is_random, plain_op
 from ferrite_torch.torch_private.symbolic_shapes import (
     environment_of,
     environments,
@@ -354,6 +354,9 @@ class _Walk:
 
     def _call_op(self, node: torch.fx.Node, op: Overload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         plain = plain_op(op)
+        if plain is not None and dropped_inside(plain, args[1:], kwargs) == 0:
+            node.target, node.args = plain, node.args[1:]
+            return self._call_op(node, plain, args[1:], kwargs)
         if plain is not None:
             return self._call_seeded(node, plain, args, kwargs)
         self.builder.begin(node, origins_of(node), lambda name: self.lifetimes.may_reuse(name, node))

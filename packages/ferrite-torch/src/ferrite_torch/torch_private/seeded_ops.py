@@ -10,7 +10,7 @@ it again where memory is to be saved, and its numbers are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +42,18 @@ def draw_op() -> Overload:
 def is_random(op: Any) -> bool:
     """Returns whether an op draws from a generator."""
     return isinstance(op, Overload) and torch.Tag.nondeterministic_seeded in op.tags
+
+
+def dropped_inside(op: Overload, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """Returns the share that attention of a library drops, which draws inside; None for other ops.
+
+    Without dropout it draws nothing, though it is marked as random.
+    """
+    names = [argument.name for argument in op._schema.arguments]
+    if "dropout_p" not in names:
+        return None
+    position = names.index("dropout_p")
+    return named.get("dropout_p", args[position] if position < len(args) else 0.0)
 
 
 def seeded_op(op: Overload, run: Callable[..., Any]) -> Overload:
