@@ -8,7 +8,8 @@ parts, so that a backward draws the masks of the forward again. What is asked is
 the peak of a step beside eager mode's, and the time beside Inductor's.
 
 First every backend's gradient of a small model in float32 is compared with the slope of the loss along it, for one
-seed: other masks in the recomputation would give another gradient. Then backends take turns.
+seed: other masks in the recomputation would give another gradient. Backends have processes of their own, so that they
+compile side by side; then they take turns.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -31,8 +32,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.models.gpt import GPT, Block
-from benchmarks.models.user_kernels import Contender
+from benchmarks.models.user_kernels import Contender, make_step, whole_graph
 from benchmarks.tools.backends import UNCOMPILED, compile_with, count_work
+from benchmarks.tools.side_by_side import SideBySide
 from benchmarks.tools.timing import machine_name
 from benchmarks.tools.tree import add_packages_to_path, caches_in, results_folder
 from benchmarks.tools.turns import Turn
@@ -41,8 +43,12 @@ DROPPED = 0.1
 WIDTH, ROWS, LENGTH = 768, 8, 512
 SMALL = (2, 64, 2, 16)
 """Layers, width, rows and length of the model whose gradient is checked."""
-STEP, TOLERANCE = 1e-2, 2e-2
-"""How far the loss is moved along the normalised gradient, and the relative error of the slope that is allowed."""
+STEP, TOLERANCE = 1e-2, 1e-3
+"""How far the loss is moved along the normalised gradient, and the relative error of the slope that is allowed.
+
+In float32 eager mode and Ferrite are off by 3e-7 to 4e-7, and eager mode by 8e-3 where it draws other masks in the
+recomputation.
+"""
 PEAK, TIME = 1.02, 1.0
 """Largest peak beside eager mode's, and largest time beside Inductor's."""
 
@@ -79,7 +85,7 @@ def slope_error(name: str) -> float:
     """Returns how far the gradient of a backend is off the slope of its own loss along it, relatively."""
     model, tokens = made(*SMALL)
     torch._dynamo.reset()
-    compiled = compile_with(name, model, **({} if name == UNCOMPILED else {"fullgraph": True}))
+    compiled = compile_with(name, model, **whole_graph(name))
 
     def loss() -> Tensor:
         torch.manual_seed(1)
@@ -99,27 +105,22 @@ def slope_error(name: str) -> float:
     return abs((ends[0] - ends[1]) / (2 * STEP) / norm - 1)
 
 
-def contender(name: str, layers: int) -> Contender:
-    """Returns a backend with its first steps taken, and their peak."""
+def contender(name: str, layers: int) -> tuple[Contender, Callable[[], Tensor]]:
+    """Returns a backend with its gradient compared, its first steps taken, and their peak."""
+    add_packages_to_path()
+    error = slope_error(name)
     model, tokens = made(layers, WIDTH, ROWS, LENGTH)
     model.bfloat16()
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    compiled = compile_with(name, model, **({} if name == UNCOMPILED else {"fullgraph": True}))
-
-    def step() -> Tensor:
-        model.zero_grad(set_to_none=True)
-        loss: Tensor = compiled(tokens)
-        loss.backward()
-        return loss.detach()
-
+    step = make_step(model, compile_with(name, model, **whole_graph(name)), tokens)
     began = time.perf_counter()
-    found = Contender(name, step, loss=float(step()))
+    found = Contender(name, error=error, loss=float(step()))
     found.first_seconds = time.perf_counter() - began
     step()
     found.peak = peak_of(model, step)
     found.work = count_work(name)
-    return found
+    return found, step
 
 
 def peak_of(model: nn.Module, step: Callable[[], Tensor]) -> int:
@@ -133,19 +134,16 @@ def peak_of(model: nn.Module, step: Callable[[], Tensor]) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def measure(found: list[Contender], plan: argparse.Namespace) -> None:
-    """Times all backends in turns, the host's time included, when no other process that names the same lock does."""
-    Turn(plan.lock).take()
-    for _ in range(plan.rounds):
-        for each in found:
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            each.step()
-            begin.record()
-            for _ in range(plan.steps):
-                each.step()
-            end.record()
-            torch.cuda.synchronize()
-            each.times.append(begin.elapsed_time(end) / plan.steps)
+def step_milliseconds(step: Callable[[], Tensor], steps: int) -> float:
+    """Returns what a step takes, the host's time included, after one that is not counted."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    step()
+    begin.record()
+    for _ in range(steps):
+        step()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / steps
 
 
 def report(found: list[Contender]) -> str:
@@ -155,7 +153,8 @@ def report(found: list[Contender]) -> str:
     lines = [f"{'backend':12}{'ms':>9}{'peak MiB':>10}{'slope off':>11}{'loss':>9}{'first s':>9}"]
     for each in found:
         row = f"{each.name:12}{times[each.name]:9.3f}{each.peak / 2**20:10.1f}{each.error:11.1e}"
-        lines.append(f"{row}{each.loss:9.4f}{each.first_seconds:9.1f}")
+        remark = "  more than allowed" if not each.error <= TOLERANCE else ""
+        lines.append(f"{row}{each.loss:9.4f}{each.first_seconds:9.1f}{remark}")
     if "ferrite" in times:
         peak = f"checkpointed: peak {peaks['ferrite'] / peaks[UNCOMPILED]:.3f} of eager's (at most {PEAK:.2f})"
         beside = {name: f"{times['ferrite'] / other:.3f} of {name}'s" for name, other in times.items()}
@@ -174,24 +173,23 @@ def main() -> int:
     parser.add_argument("--lock", type=Path, help="a file; processes that name it time one after the other")
     parser.add_argument("--out", type=Path, default=results_folder())
     plan = parser.parse_args()
-    add_packages_to_path()
-    found = []
+    names = (UNCOMPILED, *(each for each in plan.backends if each != UNCOMPILED))
     with tempfile.TemporaryDirectory() as fresh:
         os.environ.update(caches_in(Path(fresh)))
-        for name in (UNCOMPILED, *(each for each in plan.backends if each != UNCOMPILED)):
-            error = slope_error(name)
-            if error > TOLERANCE:
-                raise SystemExit(f"{name}: the gradient is off the slope of the loss by {error:.1e}")
-            found.append(contender(name, plan.layers))
-            found[-1].error = error
-        measure(found, plan)
+        backends = SideBySide[Contender](names)
+        found = backends.prepare(contender, plan.layers)
+        for each in found:
+            if each.name.startswith("ferrite") and not each.error <= TOLERANCE:
+                raise SystemExit(f"{each.name}: the gradient is off the slope of the loss by {each.error:.1e}")
+        Turn(plan.lock).take()
+        times = backends.times(plan.rounds, step_milliseconds, plan.steps)
+        backends.end()
+    for each in found:
+        each.times = times[each.name]
     print(machine_name(plan.device))
     print(report(found))
     plan.out.mkdir(parents=True, exist_ok=True)
-    rows: list[dict[str, Any]] = [
-        {name: getattr(each, name) for name in Contender.__slots__ if name != "step"} for each in found
-    ]
-    (plan.out / "checkpointed.json").write_text(json.dumps(rows, indent=1, default=str))
+    (plan.out / "checkpointed.json").write_text(json.dumps(list(map(asdict, found)), indent=1, default=str))
     return 0
 
 

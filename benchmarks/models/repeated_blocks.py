@@ -3,7 +3,7 @@
     python benchmarks/models/repeated_blocks.py                       # a GPU that does nothing, on any machine
     python benchmarks/models/repeated_blocks.py --device cuda         # a GPU; times of steps, too
     python benchmarks/models/repeated_blocks.py --layers 12,48 --modes training --ways whole,blocks
-    python benchmarks/models/repeated_blocks.py --device cuda --ways blocks,whole --whole-layers 12 --jobs 4
+    python benchmarks/models/repeated_blocks.py --device cuda --ways blocks,whole --whole-layers 12 --jobs 8
 
 A GPT of plain torch is compiled as it is (``whole``), with ``options={"repeat_blocks": True}`` (``blocks``), and with
 layers that the user has marked by ``torch.compiler.nested_compile_region`` (``marked``). The first call is all from
@@ -179,7 +179,7 @@ def show(mode: str, way: str, records: dict[int, dict[str, Any]]) -> None:
 
 
 def figures(found: list[dict[str, Any]], mode: str) -> str:
-    """Returns what is asked of a mode, in a line."""
+    """Returns what is asked of a mode."""
     rows = {way: {each["layers"]: each for each in found if (each["mode"], each["way"]) == (mode, way)} for way in WAYS}
     blocks = rows["blocks"]
     least, most = min(blocks), max(blocks)
@@ -231,8 +231,8 @@ def main() -> int:
     for mode in plan.modes:
         for way in plan.ways:
             show(mode, way, {row["layers"]: row for row in found if (row["mode"], row["way"]) == (mode, way)})
-    for mode in plan.modes if "blocks" in plan.ways else ():
-        print(figures(found, mode))
+    if "blocks" in plan.ways:
+        print("repeated blocks:", "; ".join(figures(found, mode) for mode in plan.modes))
     plan.out.mkdir(parents=True, exist_ok=True)
     (plan.out / "repeated-blocks.json").write_text(json.dumps(found, indent=1))
     return 0

@@ -1,9 +1,9 @@
 """A training step with hand-written Triton kernels inside: eager, Inductor and Ferrite side by side.
 
 The kernels (`written_kernels.py`) are a fused norm, rotary embedding and a fused cross entropy, with derivatives. Every
-backend has to make one forward and one backward graph of the step; losses and gradients are compared with eager's,
-which launches the same kernels, before anything is timed. Backends take turns, so that the clock of the GPU is the same
-for all.
+backend has to make one forward and one backward graph of the step. Gradients in bfloat16 are compared with those of
+eager mode in float32, which launches the same kernels, before anything is timed. Backends have processes of their own,
+so that they compile side by side; then they take turns, so that the clock of the GPU is the same for all.
 
 python benchmarks/models/user_kernels.py
 python benchmarks/models/user_kernels.py --size tiny --rounds 3
@@ -12,13 +12,14 @@ python benchmarks/models/user_kernels.py --size tiny --rounds 3
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ import torch
 from benchmarks.models.architectures import DecoderConfig
 from benchmarks.models.written_kernels import KernelDecoder
 from benchmarks.tools.backends import UNCOMPILED, compile_with, count_work
+from benchmarks.tools.side_by_side import SideBySide
 from benchmarks.tools.timing import machine_name, time_launches
 from benchmarks.tools.tree import add_packages_to_path, caches_in, results_folder
 from benchmarks.tools.turns import Turn
@@ -40,16 +42,30 @@ SIZES = {
     "tiny": (DecoderConfig(vocabulary=500, hidden=128, inner=256, layers=2, heads=4, kv_heads=2, max_length=64), 2, 32),
 }
 """Sizes of the model, sequences of a batch, and tokens of a sequence."""
-TOLERANCE = {torch.bfloat16: 2e-2, torch.float32: 1e-4}
-"""Largest relative error (l2) of any gradient against eager's: the kernels are the same, sums between them are not."""
+MOST = 1.5
+"""How many times eager mode's own error (l2) against float32 the largest error of a gradient of ours may be.
+
+Each rounding to bfloat16 is off by up to 2e-3, and backends round at other places: of two layers of width 64 eager mode
+is off by 1.1e-2, ours by 1.0e-2; on an H200 Inductor's worst gradient differs by 2e-2 from eager mode's. A wrong kernel
+is off by about 1.
+"""
 
 
 @dataclass(slots=True)
 class Contender:
-    """One backend: its step, what it counted, and its times in milliseconds."""
+    """One backend: what it counted, and its times in milliseconds.
+
+    Attributes:
+        name: of the backend.
+        first_seconds: seconds of the first step, while others compile.
+        error: the largest relative error of a gradient.
+        loss: the loss.
+        work: what it made of the step: graphs, kernels, extern calls.
+        peak: bytes at the peak of a step.
+        times: milliseconds of a step, in each round.
+    """
 
     name: str
-    step: Callable[[], torch.Tensor]
     first_seconds: float = 0.0
     error: float = 0.0
     loss: float = 0.0
@@ -58,72 +74,74 @@ class Contender:
     times: list[float] = field(default_factory=list)
 
 
-def make_step(model: torch.nn.Module, compiled: Callable[..., Any], tokens: Any, targets: Any) -> Callable[[], Any]:
+def make_step(model: torch.nn.Module, compiled: Callable[..., Any], *given: Any) -> Callable[[], Any]:
     """Returns a forward and a backward pass; it leaves gradients in the model, and returns the loss."""
 
     def step() -> torch.Tensor:
         model.zero_grad(set_to_none=True)
-        loss = compiled(tokens, targets)
+        loss = compiled(*given)
         loss.backward()
         return loss.detach()
 
     return step
 
 
-def gradients_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Returns a copy of all gradients by name."""
-    return {name: parameter.grad.double().cpu() for name, parameter in model.named_parameters()}
+def gradients_of(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Returns a copy of all gradients in float32."""
+    return [parameter.grad.float().clone() for parameter in model.parameters()]
 
 
-def largest_error(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+def largest_error(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
     """Returns the largest relative l2 error of any gradient."""
-    return max(float((found[name] - value).norm() / value.norm().clamp_min(1e-12)) for name, value in expected.items())
+    pairs = zip(found, expected, strict=True)
+    return max(float((mine - value).norm() / value.norm().clamp_min(1e-12)) for mine, value in pairs)
 
 
-def contenders(plan: argparse.Namespace) -> list[Contender]:
-    """Returns all backends with their first step taken and checked.
+def contender(name: str, plan: argparse.Namespace) -> tuple[Contender, Callable[[], Any]]:
+    """Returns a backend with its first steps taken.
 
     Raises:
-        SystemExit: a backend broke the graph, or its gradients are not eager's.
+        SystemExit: it broke the graph.
     """
+    add_packages_to_path()
     config, batch, length = SIZES[plan.size]
-    dtype = getattr(torch, plan.dtype)
     torch.manual_seed(0)
-    model = KernelDecoder(config).to(plan.device, dtype)
+    model = KernelDecoder(config).to(plan.device, torch.bfloat16)
     tokens, targets = torch.randint(0, config.vocabulary, (2, batch, length), device=plan.device)
-    expected: dict[str, torch.Tensor] = {}
-    found: list[Contender] = []
-    for name in (UNCOMPILED, *(each for each in plan.backends if each != UNCOMPILED)):
-        torch._dynamo.reset()
-        torch._dynamo.utils.counters.clear()
-        options = {} if name == UNCOMPILED else {"fullgraph": True}
-        step = make_step(model, compile_with(name, model, **options), tokens, targets)
-        contender = Contender(name, step)
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        contender.loss = float(step())
-        contender.first_seconds = time.perf_counter() - started
-        step()
-        torch.cuda.reset_peak_memory_stats()
-        step()
-        contender.peak = torch.cuda.max_memory_allocated()
-        gradients = gradients_of(model)
-        expected = expected or gradients
-        contender.error, contender.work = largest_error(gradients, expected), count_work(name)
-        if contender.error > TOLERANCE[dtype]:
-            raise SystemExit(f"{name}: a gradient is off by {contender.error:.2e}, {TOLERANCE[dtype]:.0e} is allowed")
-        if contender.work.get("graphs", 1) != 1:
-            raise SystemExit(f"{name}: {contender.work['graphs']} graphs, one was asked for")
-        found.append(contender)
-    return found
+    exact = copy.deepcopy(model).float()
+    make_step(exact, exact, tokens, targets)()
+    expected = gradients_of(exact)
+    step = make_step(model, compile_with(name, model, **whole_graph(name)), tokens, targets)
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    found = Contender(name, loss=float(step()))
+    found.first_seconds = time.perf_counter() - started
+    found.error, found.work = largest_error(gradients_of(model), expected), count_work(name)
+    if found.work.get("graphs", 1) != 1:
+        raise SystemExit(f"{name}: {found.work['graphs']} graphs, one was asked for")
+    del exact, expected
+    step()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    found.peak = torch.cuda.max_memory_allocated()
+    return found, step
 
 
-def measure(found: list[Contender], plan: argparse.Namespace) -> None:
-    """Times all backends in turns, when no other process that names the same lock does."""
-    Turn(plan.lock).take()
-    for _ in range(plan.rounds):
-        for contender in found:
-            contender.times.append(time_launches(contender.step, plan.steps, plan.device))
+def whole_graph(name: str) -> dict[str, bool]:
+    """Returns the options by which a backend has to make one graph."""
+    return {} if name == UNCOMPILED else {"fullgraph": True}
+
+
+def check(found: list[Contender]) -> None:
+    """Fails where gradients of ours are off; those of others are shown beside their rows.
+
+    Raises:
+        SystemExit: they are.
+    """
+    allowed = MOST * found[0].error
+    for each in found:
+        if each.name.startswith("ferrite") and not each.error <= allowed:
+            raise SystemExit(f"{each.name}: a gradient is off by {each.error:.2e}, {allowed:.2e} is allowed")
 
 
 def report(found: list[Contender]) -> str:
@@ -133,10 +151,12 @@ def report(found: list[Contender]) -> str:
     for each in found:
         ms = statistics.median(each.times)
         row = f"{each.name:14}{ms:9.3f}{ms / base:10.3f}{each.peak / 2**20:10.0f}"
-        lines.append(f"{row}{each.error:10.1e}{each.loss:9.4f}{each.first_seconds:9.1f}")
+        remark = "  more than allowed" if not each.error <= MOST * found[0].error else ""
+        lines.append(f"{row}{each.error:10.1e}{each.loss:9.4f}{each.first_seconds:9.1f}{remark}")
     named = {each.name: statistics.median(each.times) for each in found}
     if "inductor" in named and "ferrite" in named:
-        lines.append(f"Inductor's time over Ferrite's: {named['inductor'] / named['ferrite']:.3f} (at least 1.0)")
+        ratio = named["inductor"] / named["ferrite"]
+        lines.append(f"user kernels: Inductor's time over Ferrite's {ratio:.3f} (at least 1.0), one graph each way")
     return "\n".join(lines)
 
 
@@ -145,22 +165,26 @@ def main() -> int:
     parser.add_argument("--backends", nargs="+", default=["inductor", "ferrite"])
     parser.add_argument("--size", choices=tuple(SIZES), default="full")
     parser.add_argument("--device", choices=("cuda",), default="cuda")
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--rounds", type=int, default=9, help="turns of all backends")
     parser.add_argument("--steps", type=int, default=8, help="steps in a turn")
     parser.add_argument("--lock", type=Path, help="a file; processes that name it time one after the other")
     parser.add_argument("--out", type=Path, default=results_folder())
     plan = parser.parse_args()
-    add_packages_to_path()
+    names = (UNCOMPILED, *(each for each in plan.backends if each != UNCOMPILED))
     with tempfile.TemporaryDirectory() as fresh:
         os.environ.update(caches_in(Path(fresh)))
-        found = contenders(plan)
-        measure(found, plan)
+        backends = SideBySide[Contender](names)
+        found = backends.prepare(contender, plan)
+        check(found)
+        Turn(plan.lock).take()
+        times = backends.times(plan.rounds, time_launches, plan.steps, plan.device)
+        backends.end()
+    for each in found:
+        each.times = times[each.name]
     print(machine_name(plan.device))
     print(report(found))
     plan.out.mkdir(parents=True, exist_ok=True)
-    rows = [{name: getattr(each, name) for name in Contender.__slots__ if name != "step"} for each in found]
-    record = {"machine": machine_name(plan.device), "size": plan.size, "dtype": plan.dtype, "rows": rows}
+    record = {"machine": machine_name(plan.device), "size": plan.size, "rows": list(map(asdict, found))}
     (plan.out / "user-kernels.json").write_text(json.dumps(record, indent=1, default=str))
     return 0
 
