@@ -64,7 +64,11 @@ def database() -> Sequence[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it imports whatever array libraries there are, and these warn of each other
         from torch.testing._internal import common_methods_invocations as entries
+        from torch.testing._internal import common_utils
+        from torch.testing._internal.opinfo import core
 
+    # For every list of samples it looks for one of torch's own tests that asks: 20 ms for the sources of all frames.
+    common_utils.extract_test_fn = core.extract_test_fn = lambda: None
     # Random operators are entered as functions that set a seed first, which a compiled graph must not.
     entries.wrapper_set_seed = lambda function, *args, **kwargs: function(*args, **kwargs)
     return entries.op_db
