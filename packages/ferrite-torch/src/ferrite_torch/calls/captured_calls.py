@@ -11,15 +11,14 @@ import torch
 from ferrite_torch.calls.higher_order import (
     HigherOrderCall,
     call_of_node,
-    is_object,
     is_returned,
     leaves_of,
-    made_object,
     operands_of,
 )
 from ferrite_torch.diagnostics.announcements import announce
 from ferrite_torch.diagnostics.origins import origins_of
 from ferrite_torch.torch_private import user_kernels
+from ferrite_torch.torch_private.nodes import is_object, made_object
 
 FlatCall = Callable[..., tuple[Any, ...]]
 

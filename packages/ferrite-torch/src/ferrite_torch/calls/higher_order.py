@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from ferrite_torch.torch_private.nodes import is_object
+
 USER_KERNELS = ("triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation")
 """Launches of a user's Triton kernel: as if on copies of what it writes, and in place."""
 CONTROL_FLOW = ("cond", "while_loop", "while_loop_stack_output", "scan", "map_impl", "invoke_subgraph")
@@ -67,17 +69,6 @@ def operands_of(call: HigherOrderCall) -> list[torch.fx.Node]:
 
 def _is_tensor(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor)
-
-
-def is_object(node: torch.fx.Node) -> bool:
-    """Returns whether a node makes an object of plain values (``InvokeQuant(codegen_low_precision=True)``)."""
-    return node.op == "call_function" and isinstance(node.target, type) and not node.all_input_nodes
-
-
-def made_object(node: torch.fx.Node) -> Any:
-    """Returns the object that such a node makes."""
-    assert isinstance(node.target, type), "only classes make objects in graphs"
-    return node.target(*node.args, **node.kwargs)
 
 
 def leaves_of(value: Any) -> Iterator[Any]:

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.calls.higher_order import is_object
 from ferrite_torch.rewrites.functionalized import replace_results, unwrap_functionalized
+from ferrite_torch.torch_private.nodes import is_object
 
 
 def unwrap_calls(module: torch.fx.GraphModule) -> None:

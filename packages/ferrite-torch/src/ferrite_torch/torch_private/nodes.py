@@ -34,6 +34,17 @@ def is_in_place_name(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__") and not iskeyword(name[:-1])
 
 
+def is_object(node: torch.fx.Node) -> bool:
+    """Returns whether a node makes an object of plain values (``InvokeQuant(codegen_low_precision=True)``)."""
+    return node.op == "call_function" and isinstance(node.target, type) and not node.all_input_nodes
+
+
+def made_object(node: torch.fx.Node) -> Any:
+    """Returns the object that such a node makes."""
+    assert isinstance(node.target, type), "only classes make objects in graphs"
+    return node.target(*node.args, **node.kwargs)
+
+
 _TRANSPOSES: dict[Any, str] = {
     each: attribute
     for packet, attribute in (("mT", "mT"), ("mH", "mH"), ("numpy_T", "T"), ("matrix_H", "H"))
