@@ -27,6 +27,7 @@ from ferrite_scheduler.model.forms import (
     RowColumnReduction,
     Scan,
     Sort,
+    Waiting,
 )
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_triton.analysis.lowering_policy import LOWERING
@@ -131,9 +132,8 @@ class Space:
         loops: whether the reduction axis is walked in blocks.
         serial: neighbours along the reduction axis that lie ``RBLOCK // serial`` apart in a tile, so that one thread
             holds them all; 0 where a tile holds positions in order.
-        splits: programs that share a line of the reduction axis, each with one block of it, and wait for each other; 0
-            where each has the whole.
-        register_tiles: how many tiles such a program takes, one after the other; see `Scans.register_tiles`.
+        register_tiles: how many tiles a program that has one block of a line takes, one after the other; see
+            `Scans.register_tiles`.
         least: what a symbolic reduction axis has at least, where the text is for some sizes only.
         multiple: what divides it there.
         misalignment: by how much blocks of the reduction axis begin before rows, None where they begin with them.
@@ -148,7 +148,6 @@ class Space:
     form: Form
     loops: bool
     serial: int = 0
-    splits: int = 0
     register_tiles: int = 1
     least: int = 0
     multiple: int = 1
@@ -165,6 +164,13 @@ class Space:
     def parts(self) -> int:
         """Returns how often the grid axes are gone through, each time by programs of another part of a combo kernel."""
         return len(self.form.parts) if isinstance(self.form, Combo) else 1
+
+    @property
+    def splits(self) -> int:
+        """Returns how many programs share a line of the reduction axis, each with one block of it; 0 of other forms."""
+        if self.reduction is None or not isinstance(self.form, Waiting):
+            return 0
+        return -(-int(self.reduction.size) // self.form.block_length)
 
     @property
     def chunk_length(self) -> Size:
@@ -286,10 +292,7 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
         tiled = tuple(name for name in order if name in tiled)
     reduction = kernel.reduction
     loops = reduction is not None and not is_held(kernel, reduction.size, is_across=is_across)
-    splits = 0
-    if reduction is not None and isinstance(kernel.form, GridReduction | RegisterNorm | LookBackScan):
-        splits = -(-int(reduction.size) // kernel.form.block_length)
-    return Space(tuple(texts), tiled, dim_mapping(axes), kernel.form, loops, splits=splits)
+    return Space(tuple(texts), tiled, dim_mapping(axes), kernel.form, loops)
 
 
 def is_held(kernel: Kernel, size: Size, *, is_across: bool) -> bool:
