@@ -296,7 +296,7 @@ def demo(session: nox.Session) -> None:
 def integration(session: nox.Session) -> None:
     """Runs the tests that need several packages at once (those for a GPU skip where there is none), but the slow ones.
 
-    Then it compiles for sm_90, of the kernels that any of them emitted, one of eight of each form, and two dozen at
+    Then it compiles for sm_90, of the kernels that any of them emitted, one of eight of each form, and a dozen at
     least; of templates that differ in numbers alone, two.
     """
     test_and_compile(session, "-m", "not slow", one_of=8)

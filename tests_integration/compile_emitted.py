@@ -37,7 +37,7 @@ def without_likes(specs: Iterable[KernelSpec]) -> list[KernelSpec]:
     return found
 
 
-LEAST = 24
+LEAST = 12
 """Kernels of each form that a sample has, if there are so many."""
 
 
