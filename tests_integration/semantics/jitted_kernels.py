@@ -123,6 +123,14 @@ def doubled_by_own_descriptors(x, out, rows, columns, ROWS: tl.constexpr, COLUMN
     target.store([row, column], source.load([row, column]) * 2)
 
 
+@triton.jit
+def doubled_by_descriptors_of_rows(x, out, rows, COLUMNS: tl.constexpr):
+    for row in range(rows):
+        source = tl.make_tensor_descriptor(x + row * COLUMNS, [1, COLUMNS], [COLUMNS, 1], [1, COLUMNS])
+        target = tl.make_tensor_descriptor(out + row * COLUMNS, [1, COLUMNS], [COLUMNS, 1], [1, COLUMNS])
+        target.store([0, 0], source.load([0, 0]) * 2)
+
+
 SCALE = tl.constexpr(2.5)
 
 

@@ -20,6 +20,11 @@ import ferrite_runtime
 import ferrite_torch
 import jitted_kernels as kernels
 from against_eager import compiled, devices, own_only, own_statistics
+from ferrite_runtime import KernelSpec, Options
+from ferrite_runtime.compilation.compiler import shared_compiler
+from ferrite_runtime.compilation.triton_adapter import Job
+from ferrite_runtime.devices.descriptors import known_devices
+from ferrite_runtime.policies.resources import scratch_problem
 from ferrite_torch.diagnostics.statistics import compiled_programs
 from ferrite_torch.errors import LaunchRefused, Unsupported
 
@@ -280,21 +285,82 @@ def describing(x: Tensor, out: Tensor) -> None:
     kernels.doubled_by_own_descriptors[grid](x, out, x.numel() // 16, 16, ROWS=8, COLUMNS=16)
 
 
+def describing_in_a_loop(x: Tensor, out: Tensor) -> None:
+    kernels.doubled_by_descriptors_of_rows[(1,)](x, out, x.numel() // 16, COLUMNS=16)
+
+
+@pytest.fixture
+def taking_descriptors(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets torch capture descriptors that the host makes; kernels that Triton launches get memory for theirs."""
+    monkeypatch.setattr("torch.utils._triton.has_triton_tensor_descriptor_host_tma", lambda: True)
+    if device != "cpu":
+        triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device=device))
+
+
+@pytest.mark.usefixtures("taking_descriptors")
+@pytest.mark.parametrize("launch", [described, describing])
+def test_tensor_descriptors_are_made_in_memory_of_the_program(launch: Callable[..., None], device: str) -> None:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        out = torch.zeros_like(x)
+        launch(x + y, out)
+        return out + 1
+
+    x, y = drawn(1008, device)
+    torch.testing.assert_close(compiled(program, fullgraph=True)(x, y), (x + y) * 2 + 1)
+    assert own_statistics()["externs"] == {}
+    mapping = next(each for each in compiled_programs()[-1]["kernels"] if each["form"] == "user")
+    (scratch,) = (each for each in mapping["params"] if each.get("access") == "scratch")
+    assert (scratch["elements"], scratch["each"]) == (8 * 32, 32), "eight programs, two descriptors of 128 bytes"
+    spec, compiler = KernelSpec.from_mapping(mapping), shared_compiler(Options(tune="none", workers=1))
+    for name, size in (("h200", 256), ("a100", 0)):
+        binary = compiler.submit(Job(spec, spec.configs[0], known_devices()[name].target)).result()
+        assert binary.scratch == size
+        assert scratch_problem(spec, binary, {}) is None
+
+
+@pytest.mark.usefixtures("taking_descriptors")
+def test_descriptors_need_a_known_number_of_programs(device: str, caplog: pytest.LogCaptureFixture) -> None:
+    def program(x: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        describing(x, out)
+        return out
+
+    caplog.set_level("WARNING", "ferrite_torch")
+    run = torch.compile(program, backend="ferrite", dynamic=True)
+    x = torch.randn(1024, device=device)
+    torch.testing.assert_close(run(x), x * 2)
+    assert "take memory for each program, on a grid of any size" in caplog.text
+
+
+@pytest.mark.usefixtures("taking_descriptors")
+def test_descriptors_of_parts_of_tensors(device: str) -> None:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    def program(x: Tensor) -> Tensor:
+        out = torch.zeros_like(x)
+        source, target = (TensorDescriptor.from_tensor(each, [8, 16]) for each in (x.sin()[3:20, 16:], out[1:18, 4:44]))
+        kernels.doubled_by_descriptors[(3, 3)](source, target, ROWS=8, COLUMNS=16)
+        return out + 1
+
+    x = torch.randn(20, 64, device=device)
+    expected = torch.ones_like(x)
+    expected[1:18, 4:44] += 2 * x.sin()[3:20, 16:56]
+    torch.testing.assert_close(compiled(program, fullgraph=True)(x), expected)
+    assert own_statistics()["externs"] == {}
+
+
+@pytest.mark.usefixtures("taking_descriptors")
 @pytest.mark.parametrize(
-    ("launch", "reason"), [(limited, "maxnreg"), (described, "takes a tensor desc"), (describing, "makes tensor desc")]
+    ("launch", "reason"), [(limited, "maxnreg"), (describing_in_a_loop, "makes tensor descriptors (TMA) in a loop")]
 )
 def test_what_a_program_has_no_form_for_is_a_step_and_named_once_with_its_line(
     launch: Callable[..., None],
     reason: str,
     device: str,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if device != "cpu":
-        if launch is limited:
-            pytest.skip("what runs is the compiled kernel, whose registers are limited")
-        triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device=device))
-    monkeypatch.setattr("torch.utils._triton.has_triton_tensor_descriptor_host_tma", lambda: True)
+    if device != "cpu" and launch is limited:
+        pytest.skip("what runs is the compiled kernel, whose registers are limited")
 
     def program(x: Tensor, y: Tensor) -> Tensor:
         out = torch.empty_like(x)

@@ -169,6 +169,14 @@ def test_scratch_memory_is_enough_for_all_programs(scratch: int, programs: int, 
         assert "has 0" in str(scratch_problem(tiles(), Binary(b"", "a", 8, 32, 0, scratch=scratch), blocks))
 
 
+@pytest.mark.parametrize(("scratch", "is_refused"), [(0, False), (256, True)])
+def test_descriptors_are_made_of_no_address_that_they_cannot_have(scratch: int, *, is_refused: bool) -> None:
+    blocks = {"LBLOCK": 2, "TBLOCK": 1, "YBLOCK": 128, "XBLOCK": 256, "RBLOCK": 64}
+    binary = Binary(b"", "a", 8, 32, 0, scratch=scratch)
+    problem = scratch_problem(described(programs=1792), binary, blocks, aligned=False)
+    assert ("no multiple of 16 bytes" in str(problem)) == is_refused
+
+
 def test_blocks_of_other_factors_have_as_many_bytes() -> None:
     def points(width: int) -> int:
         mapping = tiles(8192, 8192, 8192, width=width).to_mapping()

@@ -53,10 +53,12 @@ def test_scratch_memory_survives_a_round_trip() -> None:
     assert KernelSpec.from_mapping(row_softmax(8, 64)).scratch is None
 
 
-def test_scratch_memory_is_one_param_of_a_kernel_without_sizes() -> None:
+def test_scratch_memory_is_one_param_of_a_kernel_whose_grid_takes_no_sizes() -> None:
     size = {"name": "n", "role": "size", "dtype": "i32"}
-    for mapping in (described(size), described({**described()["params"][1], "name": "other"})):
-        with pytest.raises(SpecError, match=r"^params: scratch memory is one param, of a kernel that"):
+    assert KernelSpec.from_mapping(described(size)).scratch, "the text may take sizes"
+    sized = with_id(change(described(size), "axes.0.size", "n"))
+    for mapping in (sized, described({**described()["params"][1], "name": "other"})):
+        with pytest.raises(SpecError, match=r"^params: scratch memory is one param, of a kernel whose grid"):
             KernelSpec.from_mapping(mapping)
     with pytest.raises(SpecError, match=r"^params\[1\]\.each: 2048 is not between 1 and 1024"):
         KernelSpec.from_mapping(with_id(change(described(), "params.1.each", 2048)))

@@ -24,6 +24,11 @@ from ferrite_runtime import (  # noqa: E402
     user_kernel,
 )
 from ferrite_runtime.devices.descriptors import known_devices  # noqa: E402
+from ferrite_runtime.formats.config import Config  # noqa: E402
+from ferrite_runtime.formats.kernel_spec import Param  # noqa: E402
+from ferrite_runtime.kernel_source.user_kernels import Launched, launched_kernel  # noqa: E402
+from ferrite_runtime.kernel_source.user_text import DescribedTensor  # noqa: E402
+from ferrite_runtime.policies.blocks import scratch_used  # noqa: E402
 from ferrite_runtime.policies.candidates import configs  # noqa: E402
 from ferrite_runtime.tuning.kernel_tuning import neighbours  # noqa: E402
 
@@ -154,6 +159,27 @@ def test_names_of_several_modules_are_kept_apart() -> None:
     assert "``x`` is loaded first: é, tl.load." in spec.source
     for member in ("tl.program_id(0)", "tl.arange(0, BLOCK)", "tl.float32", "tl.exp2(", "tl.maximum("):
         assert member in spec.source
+
+
+def test_a_kernel_around_another_makes_its_descriptors() -> None:
+    tensors = {"x": DescribedTensor((64, 16), (16, 1), (8, 16))}
+    launched = Launched(
+        (Param("x", "tensor", "f32", "read", 16), Param("y", "tensor", "f32", "read", 16)),
+        {"out": None, "n": 1, "a": 2.0, "BLOCK": 64},
+        (Config.of({}, 4, 3),),
+        ((2, 3, 1),),
+        scratch=Param("scratch", "tensor", "i64", "scratch", 128, elements=96, each=16),
+        described=tensors,
+    )
+    spec = launched_kernel(user_functions.saxpy, launched)
+    assert spec.name == "saxpy_described"
+    assert spec.source.endswith(
+        "\n\n@triton.jit\ndef saxpy_described(scratch, x, y, out: tl.constexpr, n: tl.constexpr, a: tl.constexpr, "
+        "BLOCK: tl.constexpr):\n    saxpy(x=tl.make_tensor_descriptor(x, [64, 16], [16, 1], [8, 16]), y=y, out=out, "
+        "n=n, a=a, BLOCK=BLOCK)\n"
+    )
+    assert [param.name for param in spec.params] == ["scratch", "x", "y"]
+    assert scratch_used(spec, {}) == 6, "along all axes"
 
 
 def test_what_an_enclosing_function_binds_is_found() -> None:

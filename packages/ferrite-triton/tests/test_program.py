@@ -338,7 +338,8 @@ def test_a_kernel_that_is_given_is_launched_in_place_of_the_call_that_stands_for
       extern kernel.scaled.k1(1, a as f32[4] at 8, a, 4, inf, false, 16) mutates (a) effects
       c: f32[n] = loop [i < n] add(a[i], x[i])
     }""")
-    spec = {"id": "1" * 64, "name": "scaled", "source": "def scaled(): ...", "origin": ["scaled (mine.py:3)"]}
+    params = [{"name": name} for name in "pxanbce"]
+    spec = {"id": "1" * 64, "name": "scaled", "source": "def scaled(): ...", "origin": ["mine.py:3"], "params": params}
     program = emit_program(schedule(graph), given={"kernel.scaled.k1": spec})
     launched = [step["args"] for step in program.steps if step.get("kernel") == spec["id"]]
     assert launched == [
@@ -349,3 +350,27 @@ def test_a_kernel_that_is_given_is_launched_in_place_of_the_call_that_stands_for
     (kernel,) = (kernel for kernel in program.to_mapping()["kernels"] if kernel["name"] == "scaled")
     assert kernel == spec
     assert "def scaled" in program.source
+
+
+def test_given_kernels_of_a_graph_share_scratch_memory() -> None:
+    graph = parse_graph("""
+    graph @f(x: f32[4]) -> (c) {
+      scratch: f32[4] = loop [i < 4] neg(x[i])
+      extern kernel.one.k1(scratch, 3) mutates (scratch) effects
+      extern kernel.two.k2(scratch) mutates (scratch) effects
+      c: f32[4] = loop [i < 4] add(scratch[i], x[i])
+    }""")
+    memory = {"name": "m", "access": "scratch", "elements": 32}
+    one = {"id": "1" * 64, "name": "one", "source": "", "origin": [], "params": [{"name": "x"}, memory, {"name": "n"}]}
+    two = {
+        "id": "2" * 64,
+        "name": "two",
+        "source": "",
+        "origin": [],
+        "params": [{**memory, "elements": 48}, {"name": "x"}],
+    }
+    program = emit_program(schedule(graph), given={"kernel.one.k1": one, "kernel.two.k2": two})
+    steps = [step for step in program.steps if "scratch_" in str(step)]
+    assert [step["do"] for step in steps] == ["alloc", "launch", "launch", "free"]
+    assert steps[0] == {"do": "alloc", "name": "scratch_", "dtype": "i64", "shape": [48], "strides": [1]}
+    assert [step["args"] for step in steps[1:3]] == [["scratch", "scratch_", 3], ["scratch_", "scratch"]]

@@ -23,7 +23,7 @@ from ferrite_scheduler.model.segments import REDUCE_SEGMENTS
 from ferrite_scheduler.model.target import Target
 from ferrite_triton.errors import EmitError
 from ferrite_triton.host.identity import without_names
-from ferrite_triton.host.scratch import scratch_name, with_scratch
+from ferrite_triton.host.scratch import scratch_elements, scratch_name, with_scratch
 from ferrite_triton.host.segmented_reductions import write_segmented_reduction
 from ferrite_triton.host.spec import Emitted, GivenKernel, KernelSpec
 from ferrite_triton.host.steps import (
@@ -141,14 +141,15 @@ def _write(schedule: Schedule, kernels: _Kernels, name: str, bodies: Collection[
     device, bound = graph.device, results_that_bind(graph)
     steps = [*bind_symbols(graph)]
     taken = _host_names(schedule)
-    scratch = scratch_name(taken)
+    scratch, elements = scratch_name(taken), [form.scratch for form in launches]
     for step in schedule.steps:
         if isinstance(step, CallGraph):
             steps.append(encode_call(step, bound, bodies))
             continue
         given = kernels.given.get(step.definition.target) if isinstance(step, CallExtern) else None
         if given is not None and isinstance(step, CallExtern):
-            steps.append(encode_given_launch(given, step))
+            steps.append(encode_given_launch(given, step, scratch))
+            elements.append(scratch_elements(given.mapping["params"]))
             came_from = (str(origin) for origin in step.definition.origins if str(origin))
             kernels.add(given, (*given.origin, *came_from))
             continue
@@ -163,7 +164,7 @@ def _write(schedule: Schedule, kernels: _Kernels, name: str, bodies: Collection[
     return Subprogram(
         name,
         inputs=(*(encode_input(value, device) for value in schedule.inputs), *map(encode_size_input, graph.sizes)),
-        steps=tuple(with_scratch(steps, scratch, max((form.scratch for form in launches), default=0))),
+        steps=tuple(with_scratch(steps, scratch, max(elements, default=0))),
         outputs=tuple(encode_output(output) for output in schedule.outputs),
     )
 

@@ -200,7 +200,7 @@ class DeviceKernel:
         """
         binary = self._begun(config, aligned=aligned).result()
         check_usage(self.spec.name, binary, self.machine.facts)
-        problem = scratch_problem(self.spec, binary, dict(config.blocks))
+        problem = scratch_problem(self.spec, binary, dict(config.blocks), aligned=aligned)
         if binary.clusters != 1:
             problem = "it needs clusters"
         if problem is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, TypeAlias
 
 from ferrite_runtime.errors import IdentityMismatch, SpecError, UnknownFormat
@@ -461,8 +462,10 @@ def _check_names(spec: KernelSpec, fields: Fields) -> None:
     if len(set(names)) != len(names):
         raise SpecError(fields.at("params"), "two params have one name")
     scratch = [param for param in spec.params if param.access == SCRATCH]
-    if len(scratch) > 1 or (scratch and spec.size_names()):
-        raise SpecError(fields.at("params"), "scratch memory is one param, of a kernel that takes no sizes")
+    counted = (*(axis.size for axis in spec.axes), spec.grid, spec.grid_y, spec.grid_z, *chain(*spec.grids))
+    is_sized = any(name in spec.size_names() for expr in counted for name in expr_names(expr))
+    if len(scratch) > 1 or (scratch and is_sized):
+        raise SpecError(fields.at("params"), "scratch memory is one param, of a kernel whose grid takes no sizes")
     if len({axis.name for axis in spec.axes}) != len(spec.axes):
         raise SpecError(fields.at("axes"), "two axes have one name")
     tensors = {param.name for param in spec.params if param.role == "tensor"}

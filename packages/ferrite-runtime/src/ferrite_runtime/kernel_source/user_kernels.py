@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ferrite_runtime.errors import UserKernelSpecError
@@ -13,7 +13,7 @@ from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.expressions import write_expr
 from ferrite_runtime.formats.kernel_spec import ACCESSES, FORMAT, USER, Grid, KernelSpec, Param
 from ferrite_runtime.kernel_source.user_names import jitted_function
-from ferrite_runtime.kernel_source.user_text import named_module_text
+from ferrite_runtime.kernel_source.user_text import DescribedTensor, describing_module_text, named_module_text
 
 _OWN = ("num_warps", "num_stages")
 _DEFAULTS = {"num_warps": 4, "num_stages": 3}
@@ -84,6 +84,8 @@ class Launched:
             config chooses constants they are right for these configs alone, which become part of the kernel's identity.
         programs: parameters in front of the function's own that only say how many programs there are.
         origin: where the kernel and its launches come from, for people.
+        scratch: the memory that its programs have their tensor descriptors in; None of a kernel that makes none.
+        described: the tensors that it is to take descriptors of, by parameter.
     """
 
     params: tuple[Param, ...]
@@ -92,6 +94,8 @@ class Launched:
     grids: tuple[Grid, ...]
     programs: tuple[Param, ...] = ()
     origin: tuple[str, ...] = ()
+    scratch: Param | None = None
+    described: Mapping[str, DescribedTensor] = field(default_factory=dict)
 
 
 def launched_kernel(function: Any, launched: Launched) -> KernelSpec:
@@ -105,8 +109,14 @@ def launched_kernel(function: Any, launched: Launched) -> KernelSpec:
         UserKernelSpecError: the function, or something that it uses, cannot be written down; or a grid is not one of
             size params.
     """
-    params, mutated = (*launched.programs, *launched.params), ("write", "readwrite", "atomic")
-    name, text = named_module_text(function, [param.name for param in launched.programs])
+    scratch = () if launched.scratch is None else (launched.scratch,)
+    leading, mutated = (*launched.programs, *scratch), ("write", "readwrite", "atomic")
+    params, front = (*leading, *launched.params), [param.name for param in leading]
+    if scratch:
+        given = {param.name for param in launched.params}
+        name, text = describing_module_text(function, front, given, launched.described)
+    else:
+        name, text = named_module_text(function, front)
     grid, grid_y, grid_z = launched.grids[0]
     choose = any(config.blocks for config in launched.configs)
     grids = launched.grids * len(launched.configs) if len(launched.grids) == 1 else launched.grids

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import math
 import sys
-from collections.abc import Container, Hashable, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -54,6 +55,38 @@ def named_module_text(function: Any, leading: Sequence[str] = ()) -> tuple[str, 
         raise UserKernelSpecError("source", f"{function!r} is no @triton.jit function")
     module = _Module(_read(root), leading)
     return module.name, module.text()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTensor:
+    """A tensor of which a kernel takes a descriptor: extents and steps in elements, and the blocks that are copied."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    block: tuple[int, ...]
+
+
+def describing_module_text(
+    function: Any, leading: Sequence[str], given: Container[str], described: Mapping[str, DescribedTensor]
+) -> tuple[str, str]:
+    """Returns the name of a kernel that gives a jitted function descriptors of tensors, and its module's text.
+
+        @triton.jit
+        def copy_described(scratch, x, y, ROWS: tl.constexpr):
+            copy(x=tl.make_tensor_descriptor(x, [64, 16], [16, 1], [8, 16]), y=y, ROWS=ROWS)
+
+    Args:
+        function: the ``@triton.jit`` function.
+        leading: parameters that the kernel has in front of the function's own.
+        given: those parameters of the function that a launch passes; the others are constants.
+        described: the tensors that it takes descriptors of, by parameter.
+
+    Raises:
+        UserKernelSpecError: see `module_text`.
+    """
+    root = jitted_function(function)
+    assert root is not None, "it has a text"
+    return _Module(_read(root), ()).describing(leading, given, described)
 
 
 def location_of_line(function: Any, line: int, leading: Sequence[str] = ()) -> str:
@@ -140,6 +173,22 @@ class _Module:
         # Functions that others call stand first; the kernel itself is the last.
         bodies = ["\n" + body for body in reversed(bodies)]
         return "\n".join([*imports, "", *sorted(constants), "", *bodies]).lstrip("\n")
+
+    def describing(
+        self, leading: Sequence[str], given: Container[str], described: Mapping[str, DescribedTensor]
+    ) -> tuple[str, str]:
+        """Returns what `describing_module_text` does."""
+        arguments = self._root.definition.args
+        names = [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        name = self._claim(f"{self.name}_described", ("kernel", self.name), names)
+        language = self._imported(_LANGUAGE, _USUAL_NAMES[_LANGUAGE], names)
+        taken = [each if each in given else f"{each}: {language}.constexpr" for each in names]
+        passed = dict(zip(names, names, strict=True))
+        for each, tensor in described.items():
+            lists = ", ".join(str(list(numbers)) for numbers in (tensor.shape, tensor.strides, tensor.block))
+            passed[each] = f"{language}.make_tensor_descriptor({each}, {lists})"
+        call = f"{self.name}({', '.join(f'{each}={value}' for each, value in passed.items())})"
+        return name, f"{self.text()}\n\n@triton.jit\ndef {name}({', '.join((*leading, *taken))}):\n    {call}\n"
 
     def location_of_line(self, line: int) -> str | None:
         """Returns where a line of the text was written, None where it is in no function."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.expressions import evaluate
 from ferrite_runtime.formats.kernel_spec import HOLD_ROWS, Axis, KernelSpec
 
 LEAST_EXTENT = 16
@@ -95,6 +97,12 @@ def scratch_programs(spec: KernelSpec) -> int:
     """Returns for how many programs a launch of a kernel gives scratch memory."""
     scratch = spec.scratch
     return 0 if scratch is None else (scratch.elements or 0) // (scratch.each or 1)
+
+
+def scratch_used(spec: KernelSpec, blocks: Mapping[str, int]) -> int:
+    """Returns the number of programs, along all axes, of a kernel with scratch memory: its grid takes no sizes."""
+    values = {**spec.hint_sizes(), **spec.blocks, **blocks}
+    return math.prod(evaluate(axis, values) for axis in spec.grid_at(blocks))
 
 
 def fixed_tile(spec: KernelSpec, sizes: Mapping[str, int]) -> int:

@@ -12,7 +12,7 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import ContractionFacts
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.attention import attention_problem
-from ferrite_runtime.policies.blocks import block_limit, scratch_programs
+from ferrite_runtime.policies.blocks import block_limit, scratch_programs, scratch_used
 from ferrite_runtime.policies.mixed_combos import parts_of
 from ferrite_runtime.policies.shape import MAX_TILE, param_bytes
 from ferrite_runtime.policies.tiled_contractions import tile_problem
@@ -93,18 +93,20 @@ def check_usage(name: str, binary: Binary, device: DeviceFacts) -> None:
             raise OutOfResources(name, kind, need, have)
 
 
-def scratch_problem(spec: KernelSpec, binary: Binary, blocks: Mapping[str, int]) -> str | None:
+def scratch_problem(spec: KernelSpec, binary: Binary, blocks: Mapping[str, int], *, aligned: bool = True) -> str | None:
     """Returns why launches with these block constants do not give a binary the scratch memory that it asks for.
 
-    None if they do, or if it asks for none.
+    None if they do, or if it asks for none. Descriptors are made there, of addresses that are ``aligned``.
     """
     if not binary.scratch:
         return None
+    if not aligned:
+        return "an address that it is given is no multiple of 16 bytes, and it makes tensor descriptors"
     param = spec.scratch
     given = 0 if param is None else (param.each or 0) * param_bytes(param.dtype)
     if binary.scratch > given:
         return f"a program needs {binary.scratch} bytes of scratch memory, and has {given}"
-    programs, most = spec.expected_programs(blocks), scratch_programs(spec)
+    programs, most = scratch_used(spec, blocks), scratch_programs(spec)
     return f"there is scratch memory for {most} programs, not for {programs}" if programs > most else None
 
 

@@ -10,7 +10,7 @@ import ast
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ferrite_runtime.errors import UserKernelSpecError
@@ -33,10 +33,14 @@ class FixedLaunch:
     Attributes:
         kernel: the kernel.
         given: arguments that are part of no graph, by name, as the user gave them.
+        blocks: of tensors that the host has made descriptors of, the blocks that are copied, by parameter.
+        makes: how many descriptors the kernel makes itself.
     """
 
     kernel: UserKernel
     given: Mapping[str, Any]
+    blocks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    makes: int = 0
 
     def described(self) -> tuple[object, ...]:
         """Returns what prints the same for launches that are the same.
@@ -53,7 +57,8 @@ class FixedLaunch:
             (p.name, p.is_constexpr, p.do_not_specialize, p.do_not_specialize_on_alignment, _default(p))
             for p in self.kernel.function.params
         ]
-        return text_of(self.kernel.function), configs, list(self.kernel.keys), given, params
+        text, keys, blocks = text_of(self.kernel.function), list(self.kernel.keys), sorted(self.blocks.items())
+        return text, configs, keys, given, params, blocks
 
 
 def fixed_launch(call: HigherOrderCall) -> FixedLaunch:
@@ -67,22 +72,35 @@ def fixed_launch(call: HigherOrderCall) -> FixedLaunch:
     except TypeError as error:
         raise NotWritten(str(error)) from error
     given = user_kernels.find_constants(call.kwargs["constant_args_idx"])
-    if call.kwargs["tma_descriptor_metadata"]:
-        raise NotWritten("it takes a tensor descriptor (TMA), which is made anew for each call")
-    if _makes_descriptors(text_of(kernel.function)):
-        raise NotWritten("it makes tensor descriptors (TMA), for which Triton's launcher gives it memory")
+    described = call.kwargs["tma_descriptor_metadata"]
+    blocks = {name: user_kernels.described_block(value) for name, value in described.items()}
+    makes = made_descriptors(text_of(kernel.function))
     for name, compute in kernel.heuristics:
         try:
             given[name] = compute(dict(given))
         except KeyError as error:
             raise NotWritten(f"its heuristics for {name} look at {error}, which only a run knows") from error
-    return FixedLaunch(kernel, given)
+    return FixedLaunch(kernel, given, blocks, makes)
 
 
 @functools.lru_cache(maxsize=256)
-def _makes_descriptors(text: str) -> bool:
-    names = (node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute))
-    return any(name.endswith("make_tensor_descriptor") for name in names)
+def made_descriptors(text: str) -> int:
+    """Returns how many tensor descriptors (TMA) a kernel makes, whose function is the last one of a module's text.
+
+    Raises:
+        NotWritten: their number, and with it the memory that they take, is not to be seen.
+    """
+    module = ast.parse(text)
+    repeated = [node for node in ast.walk(module) if isinstance(node, (ast.For, ast.While))]
+    elsewhere = [node for node in module.body[:-1] if isinstance(node, ast.FunctionDef)]
+    if any(_descriptors_in(node) for node in (*repeated, *elsewhere)):
+        raise NotWritten("it makes tensor descriptors (TMA) in a loop, or in a function that it calls")
+    return _descriptors_in(module)
+
+
+def _descriptors_in(tree: ast.AST) -> int:
+    names = (node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return sum(name.endswith("make_tensor_descriptor") for name in names)
 
 
 def text_of(function: Any) -> str:

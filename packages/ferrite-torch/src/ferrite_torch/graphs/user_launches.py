@@ -24,11 +24,12 @@ from ferrite_runtime.formats.divisors import divisor_of
 from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.kernel_spec import Grid, KernelSpec, Param
 from ferrite_runtime.kernel_source.user_kernels import Launched, launched_kernel
-from ferrite_runtime.kernel_source.user_text import location_of
+from ferrite_runtime.kernel_source.user_text import DescribedTensor, location_of
 from ferrite_torch.calls.higher_order import HigherOrderCall
 from ferrite_torch.calls.user_constants import FixedLaunch, NotWritten, fixed_launch, written
 from ferrite_torch.diagnostics.origins import origins_of
 from ferrite_torch.errors import LaunchRefused, located
+from ferrite_torch.graphs.user_descriptors import described_tensor, scratch_of
 from ferrite_torch.lowering.tensors import Tensor
 
 _LARGEST_I32 = 2**31 - 1
@@ -107,6 +108,8 @@ def prepare_launch(
         tuple(written_grids),
         programs,
         (_described(function),),
+        scratch_of(fixed, grids),
+        builder.described,
     )
     try:
         spec = launched_kernel(function, launched)
@@ -141,6 +144,7 @@ class _Arguments:
     fixed: FixedLaunch
     given: Mapping[str, Any]
     device: str
+    described: dict[str, DescribedTensor] = field(default_factory=dict)
     params: list[Param] = field(default_factory=list)
     arguments: list[Any] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
@@ -177,6 +181,8 @@ class _Arguments:
             return
         match value:
             case Tensor():
+                if param.name in self.fixed.blocks:
+                    self.described[param.name] = described_tensor(param.name, value, self.fixed.blocks[param.name])
                 self._pass(self._tensor(param, value), value)
             case bool():
                 self._pass(Param(param.name, "scalar", _annotated(param) or "bool"), value)
@@ -209,6 +215,7 @@ class _Arguments:
         itemsize = DTYPES[name].itemsize
         is_aligned = isinstance(offset, int) and offset * itemsize % _ALIGN == 0
         promises = is_aligned and not param.do_not_specialize and not param.do_not_specialize_on_alignment
+        promises = promises or param.name in self.described
         access = "readwrite" if param.name in _written(self.call) else "read"
         return Param(param.name, "tensor", name, access, _ALIGN if promises else itemsize)
 

@@ -167,12 +167,17 @@ def _configs(kernel: Any) -> Sequence[Any]:
     return kernel.configs  # type: ignore[no-any-return]
 
 
-def _described(tensor: torch.Tensor, description: Any) -> Any:
-    """Returns the descriptor of a tensor that a kernel copies blocks of."""
+def described_block(description: Any) -> tuple[int, ...]:
+    """Returns the blocks that are copied by a descriptor, from how torch writes it down."""
     from torch._higher_order_ops.triton_kernel_wrap import maybe_unpack_tma_stable_metadata
-
-    from ferrite_runtime.interpreter.user_launches import describe_blocks
 
     # The other kind that torch knows is one of Tritons before those that are supported.
     (block,) = maybe_unpack_tma_stable_metadata(description)  # type: ignore[misc]
-    return describe_blocks(tensor, list(map(int, block)))
+    return tuple(map(int, block))
+
+
+def _described(tensor: torch.Tensor, description: Any) -> Any:
+    """Returns the descriptor of a tensor that a kernel copies blocks of."""
+    from ferrite_runtime.interpreter.user_launches import describe_blocks
+
+    return describe_blocks(tensor, described_block(description))

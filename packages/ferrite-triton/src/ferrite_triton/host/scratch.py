@@ -7,16 +7,15 @@ plans, CUDA graphs and several streams need no word about it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ferrite_ir.language.dtypes import I64
-from ferrite_triton.host.spec import KernelSpec
 
 
-def scratch_elements(spec: KernelSpec) -> int:
-    """Returns the elements (i64) of scratch memory that a kernel is launched with, 0 of one without."""
-    return next((param["elements"] for param in spec.params if param.get("access") == "scratch"), 0)
+def scratch_elements(params: Sequence[Mapping[str, Any]]) -> int:
+    """Returns the elements (i64) of scratch memory that a kernel with these params is launched with, 0 without."""
+    return next((param["elements"] for param in params if param.get("access") == "scratch"), 0)
 
 
 def scratch_name(taken: Collection[str]) -> str:

@@ -78,7 +78,7 @@ def launch_form(emitted: Emitted, skip_guard: Sequence[Conditions] = ()) -> Laun
     fits = [all(hint(size) <= limit for size, limit in conditions) for conditions, _ in choices]
     expected = fits.index(True) if True in fits else len(fits)
     sizes = tuple(map(host_expression, emitted.spec.sizes))
-    return LaunchForm(emitted.spec.id, sizes, alternatives, expected, scratch_elements(emitted.spec))
+    return LaunchForm(emitted.spec.id, sizes, alternatives, expected, scratch_elements(emitted.spec.params))
 
 
 def encode_launch(form: LaunchForm, tensors: Sequence[str]) -> dict[str, Any]:
@@ -89,9 +89,14 @@ def encode_launch(form: LaunchForm, tensors: Sequence[str]) -> dict[str, Any]:
     return launch | {"alternatives": list(form.alternatives), "expected": form.expected}
 
 
-def encode_given_launch(kernel: GivenKernel, step: CallExtern) -> dict[str, Any]:
-    """Returns the launch of a kernel that is not ours, on the arguments of a call: one for each of its params."""
-    return {"do": "launch", "kernel": kernel.id, "args": [_launched(each) for each in step.definition.args]}
+def encode_given_launch(kernel: GivenKernel, step: CallExtern, scratch: str) -> dict[str, Any]:
+    """Returns the launch of a kernel that is not ours, on the arguments of a call: one for each of its params.
+
+    ``scratch`` is what the host calls the scratch memory, which a call does not know of.
+    """
+    given = map(_launched, step.definition.args)
+    arguments = [scratch if param.get("access") == "scratch" else next(given) for param in kernel.mapping["params"]]
+    return {"do": "launch", "kernel": kernel.id, "args": arguments}
 
 
 def _launched(argument: Any) -> Any:

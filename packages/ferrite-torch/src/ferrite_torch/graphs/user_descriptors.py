@@ -1,0 +1,61 @@
+"""Tensor descriptors (TMA) of users' Triton kernels: those that the host makes, too, are made in the kernel.
+
+A descriptor says where a matrix lies, so that a unit of the multiprocessor can copy blocks of it. Where the host has
+made one, a launch passes the tensor, and the text of the kernel gets its extents, steps and block. Kernels have 128
+bytes for each descriptor of each program in scratch memory, which is a param (decision 0060).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ferrite_ir.language.sizes import Size
+from ferrite_runtime.formats.dtypes import DTYPES
+from ferrite_runtime.formats.kernel_spec import SCRATCH, Param
+from ferrite_runtime.kernel_source.user_text import DescribedTensor
+from ferrite_torch.calls.user_constants import FixedLaunch, NotWritten
+from ferrite_torch.lowering.tensors import Tensor
+
+_ALIGN = 16
+"""Bytes that steps and addresses of described tensors are multiples of."""
+_BYTES, _ELEMENT = 128, 8
+"""Bytes of a descriptor, whose address is a multiple of as many, and of an element (i64) of scratch memory."""
+
+
+def described_tensor(name: str, tensor: Tensor, block: tuple[int, ...]) -> DescribedTensor:
+    """Returns the tensor of a descriptor that the host has made.
+
+    Raises:
+        NotWritten: where it lies is known only to a run, or is nowhere that a descriptor can be of: elements are to
+            lie next to each other, steps and the address to be multiples of 16 bytes.
+    """
+    view = tensor.strided()
+    shape, strides = ((), ()) if view is None else (view.shape, view.strides)
+    numbers = [each for each in (*shape, *strides) if isinstance(each, int)]
+    if view is None or len(numbers) != 2 * len(shape):
+        raise NotWritten(f"it takes a tensor descriptor (TMA), {name}, of sizes that only a run knows")
+    steps = (*strides[:-1], view.offset)
+    units = [each * DTYPES[tensor.dtype.name].itemsize % _ALIGN if isinstance(each, int) else 1 for each in steps]
+    if strides[-1:] != (1,) or any(units):
+        raise NotWritten(f"it takes a tensor descriptor (TMA), {name}, of elements that lie otherwise than it can say")
+    return DescribedTensor(tuple(numbers[: len(shape)]), tuple(numbers[len(shape) :]), block)
+
+
+def scratch_of(fixed: FixedLaunch, grids: Sequence[Sequence[Size]]) -> Param | None:
+    """Returns the memory for the descriptors of a launch with one of these grids; None where it has none.
+
+    Raises:
+        NotWritten: how many programs there are is known only to a run.
+    """
+    count = len(fixed.blocks) + fixed.makes
+    if not count:
+        return None
+    known = [[axis for axis in grid if isinstance(axis, int)] for grid in grids]
+    if any(len(axes) < len(grid) for axes, grid in zip(known, grids, strict=True)):
+        raise NotWritten("it has tensor descriptors (TMA), which take memory for each program, on a grid of any size")
+    name, each = "scratch", count * _BYTES // _ELEMENT
+    while name in fixed.kernel.function.arg_names:
+        name += "_"
+    elements = each * max(1, *map(math.prod, known))
+    return Param(name, "tensor", "i64", SCRATCH, _BYTES, elements=elements, each=each)
