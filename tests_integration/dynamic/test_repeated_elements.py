@@ -59,3 +59,15 @@ def test_half_elements_that_are_repeated() -> None:
             torch.testing.assert_close(
                 actual.double(), each, rtol=8e-3, atol=8e-3
             )  # half an epsilon of bfloat16, twice
+
+
+def test_positions_among_elements_that_are_repeated() -> None:
+    """A mask that is one element is loaded once; the positions that are counted by it go on past the end of the row."""
+
+    def function(x: Tensor) -> Tensor:
+        return x.float().masked_scatter(x, x.float().flip(0))
+
+    called = compiled(function, dynamic=True)
+    for length in (5, 8):
+        x = torch.ones(1, dtype=torch.bool).expand(length)
+        torch.testing.assert_close(called(x), function(x))

@@ -47,6 +47,8 @@ OF_POSITIONS: dict[str, Function] = {
     "powers": lambda z: (torch.arange(5) ** 20, (z + 7) ** 22, torch.arange(70000) ** 2),
     "clamped": lambda z: (torch.arange(5) * BIG).clamp(-10, 2**33),
     "filled": lambda z: (torch.full((5,), 2**40) + z, torch.full_like(z, -(2**62)) * 2),
+    "products past 64 bits": lambda z: ((torch.arange(5) * BIG + 1)[-2:] * 3037000500 + 1, z),
+    "signs of products past 64 bits": lambda z: (torch.arange(5) * BIG * 3037000500 < 0, z),
     "scattered": lambda z: z.scatter_add(0, torch.zeros(5, dtype=torch.int64), torch.arange(5) * BIG),
 }
 

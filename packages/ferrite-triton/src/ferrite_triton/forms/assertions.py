@@ -57,7 +57,20 @@ def assert_in_bounds(
         test = both(apply("ge", given, low), apply("lt", given, size))
         shown = flat.space.params.text(atom.size)
         shown = f"({shown})" if " " in shown else shown
-        _write(builder, test, f"index out of bounds of {shown} elements", mask, axes | tile.axes)
+        inside = _inside(builder, mask, tile.axes - axes)
+        _write(builder, test, f"index out of bounds of {shown} elements", inside, axes | tile.axes)
+
+
+def _inside(builder: Builder, mask: Expression | None, axes: Axes) -> Expression | None:
+    """Returns a mask without lanes past the end of axes that an index varies along and the access does not.
+
+    A vector that is one element, again and again, is loaded once, whatever its index says past the end.
+    """
+    for axis in sorted(axes & builder.positions.keys()):
+        own = builder.mask(axis)
+        if own is not None:
+            mask = own if mask is None else both(mask, own)
+    return mask
 
 
 def assert_required(builder: Builder, op: str, condition: Expression, access: tuple[Expression | None, Axes]) -> None:

@@ -17,10 +17,18 @@ from .rule import Book
 BOOK = Book()
 
 
+LARGEST_FACTOR = 2**32
+"""Factors of symbolic extents in an index that i64 is taken to hold: no tensor has as many elements along an axis."""
+
+
 def fits(index: Index, dtype: DType) -> bool:
-    """Returns whether every value of an index provably is one of the type; i64 is taken to hold every index."""
-    if dtype is I64:
-        return True
+    """Returns whether every value of an index provably is one of the type.
+
+    Where bounds are not known, i64 is taken to hold what has no large numbers in it: positions in tensors.
+    """
+    if dtype is I64 and not (isinstance(index.lo, int) and isinstance(index.hi, int)):
+        numbers = (index.const, *(factor for _, factor in index.terms))
+        return all(not isinstance(number, int) or abs(number) <= LARGEST_FACTOR for number in numbers)
     if not dtype.is_integer or index.lo is None or index.hi is None:
         return False
     low, high = int(dtype.lowest), int(dtype.highest)
