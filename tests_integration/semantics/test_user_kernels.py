@@ -548,6 +548,22 @@ def test_a_bundle_is_trained_with_kernels(device: str, tmp_path: Path) -> None:
     torch.testing.assert_close(gradients, wanted)
 
 
+@pytest.mark.usefixtures("taking_descriptors")
+def test_a_bundle_has_descriptors_that_a_kernel_makes(device: str, tmp_path: Path) -> None:
+    def program(x: Tensor, launch: Callable[..., None]) -> Tensor:
+        out = torch.empty_like(x)
+        launch(x.sin(), out)
+        return out + 1
+
+    x = torch.randn(1024)
+    ferrite_torch.export(lambda x: program(x, describing), (x,), targets=("cpu",)).save(tmp_path / "own.ferrite")
+    torch.testing.assert_close(ferrite_runtime.load(tmp_path / "own.ferrite")(x), 2 * x.sin() + 1)
+    with pytest.raises(
+        Unsupported, match=r"doubled_by_descriptors \(.*jitted_kernels\.py:\d+\) with a tensor descriptor"
+    ):
+        ferrite_torch.export(lambda x: program(x, described), (x,), targets=("cpu",))
+
+
 def test_a_kernel_beyond_the_language_of_kernels_is_in_no_bundle(device: str) -> None:
     def program(x: Tensor) -> Tensor:
         out = torch.empty_like(x)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from ferrite_runtime.kernel_source.user_names import jitted_function
+from ferrite_runtime.kernel_source.user_text import location_of
+from ferrite_torch.errors import Unsupported
 
 Grids = Sequence[Sequence[Any]]
 
@@ -59,6 +61,10 @@ def tracing_launches() -> Iterator[None]:
 
     Outside of a graph that dynamo has captured a launch would read the memory of tensors that have none. Values of
     ``@triton.heuristics`` are computed as in every launch, and what these are around is launched.
+
+    Raises:
+        Unsupported: by a launch with a tensor descriptor that the host has made. torch would take it for a constant,
+            and leave the launch out of the graph, as no tensor is seen to be written.
     """
     jit, autotuner = sys.modules.get("triton.runtime.jit"), sys.modules.get("triton.runtime.autotuner")
     if jit is None or autotuner is None:
@@ -66,6 +72,12 @@ def tracing_launches() -> Iterator[None]:
         return
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
+        if any(type(value).__name__ == "TensorDescriptor" for value in (*args, *kwargs.values())):
+            function = take_apart(self).function
+            raise Unsupported(
+                f"a launch of {function.__name__} ({location_of(function)}) with a tensor descriptor of the host: "
+                "where models are exported kernels have to make them (tl.make_tensor_descriptor)"
+            )
         return torch.library.wrap_triton(self)[grid](*args, **kwargs)
 
     theirs = {each: each.run for each in (jit.JITFunction, autotuner.Autotuner)}
