@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -22,6 +23,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+_RAISED = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b|File ")
+"""The lines of a traceback that say what was raised, and where."""
 WORKER = Path(__file__).with_name("op_worker.py")
 START_SECONDS = 180.0
 
@@ -119,8 +122,8 @@ class Worker:
         begun = max(self.begun, self.log_size() - 20_000)
         written = os.pread(self.log.fileno(), 20_000, begun).decode(errors="replace")
         lines = [line.strip() for line in written.splitlines() if line.strip()]
-        telling = [line for line in lines if line.startswith("Fatal") or "rror" in line or "ssertion" in line]
-        return (telling or lines or [""])[-1][:300]
+        telling = [line for line in lines if line.startswith("Fatal") or _RAISED.match(line) or "ssertion" in line]
+        return " | ".join((telling or lines or [""])[-2:])[:600]
 
     def log_size(self) -> int:
         return os.fstat(self.log.fileno()).st_size
