@@ -66,6 +66,27 @@ def test_numbers_of_places_and_rows_may_lie_anyhow() -> None:
     assert_all_close([mine], [added(target, index, x)], [added(target, index, x)])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("count", [PLACES, 80])
+def test_rows_of_fewer_bits_are_summed_in_64_where_the_program_says_so(count: int, dtype: torch.dtype) -> None:
+    def widely_added(target: Tensor, index: Tensor, x: Tensor) -> Tensor:
+        return target.index_add(0, index, x.double())
+
+    torch.manual_seed(0)
+    index, target, x = places("skewed", 40), torch.randn(count, 24).double() + 1e-9, torch.randn(40, 24).to(dtype)
+    mine = ran(widely_added, index, target, x)
+    torch.testing.assert_close(mine, widely_added(target, index, x), rtol=1e-14, atol=1e-14)
+
+
+def test_sums_of_64_bits_that_are_rounded_afterwards_have_64() -> None:
+    def rounded(target: Tensor, index: Tensor, x: Tensor) -> Tensor:
+        return torch.zeros_like(target).index_add(0, index, x.double()).float()
+
+    torch.manual_seed(0)
+    index, target, x = places("skewed", 40), torch.zeros(PLACES, 24, dtype=torch.float64), torch.randn(40, 24)
+    assert torch.equal(ran(rounded, index, target, x), rounded(target, index, x))
+
+
 def test_few_rows_may_be_computed() -> None:
     torch.manual_seed(0)
     index, x, target = torch.tensor([5, 0, 5]), torch.randn(3, 24).bfloat16(), torch.randn(PLACES, 24).bfloat16()

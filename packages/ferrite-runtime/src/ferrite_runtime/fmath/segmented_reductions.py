@@ -62,7 +62,7 @@ def _reduce_apart(value, mode: tl.constexpr, compute: tl.constexpr):
     depth: tl.constexpr = value.shape[1]
     block: tl.constexpr = value.shape[2]
     apart: tl.constexpr = _rows_apart(depth, block, value.dtype.primitive_bitwidth)
-    wide = opaque_floats(value) if value.dtype == tl.bfloat16 else value.to(compute)
+    wide = opaque_floats(value).to(compute) if value.dtype == tl.bfloat16 else value.to(compute)
     return reduced(tl.reshape(wide, [lines, depth // apart, apart, block]), mode, 1)
 
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 from math import prod
 from typing import TypeAlias
 
-from ferrite_ir.language.dtypes import F32, I32, I64, DType
+from ferrite_ir.language.dtypes import F32, F64, I32, I64, DType
 from ferrite_ir.language.graph import (
     Definition,
     Extern,
@@ -268,9 +268,12 @@ def _prefetched_bytes(base: View | Number, policy: Policy) -> int:
 
 
 def _rounding(graph: Graph, result: Value, readers: dict[str, list[Definition]]) -> Loop | None:
-    """Returns the only definition that reads a value, if it rounds it and does nothing else."""
+    """Returns the only definition that reads a value, if it rounds it and does nothing else.
+
+    None for one of 64 bits: its type is what says that sums have as many.
+    """
     own = readers.get(result.name, [])
-    if len(own) != 1 or result.name in graph.output_names:
+    if len(own) != 1 or result.name in graph.output_names or result.type.dtype is F64:
         return None
     (reader,) = own
     if not isinstance(reader, Loop) or len(reader.results) != 1:

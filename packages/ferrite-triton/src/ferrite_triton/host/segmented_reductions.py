@@ -121,7 +121,7 @@ def write_segmented_reduction(step: CallExtern, taken: Collection[str]) -> Expan
     value, given = definition.results[0], dict(definition.kwargs)
     if value is None or result is None:
         return Expansion((), ())
-    compute = F64 if source.dtype is F64 else F32
+    compute = F64 if F64 in (source.dtype, value.type.dtype) else F32
     count, width = source.shape
     batch, block, prefetched = given.pop("batch"), given.pop("block"), given.pop("prefetched")
     call = _Call(
