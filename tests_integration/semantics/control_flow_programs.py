@@ -217,7 +217,6 @@ class Program:
         calls: steps that call graphs, those of graphs included, in inference.
         graphs: distinct graphs that are called, in inference.
         has_gradient: whether torch differentiates it.
-        steps: ops that training leaves to steps of their own.
         sizes: the rows that the dynamic form is called with.
     """
 
@@ -225,15 +224,12 @@ class Program:
     calls: int = 1
     graphs: int = 2
     has_gradient: bool = True
-    steps: tuple[str, ...] = ()
     sizes: tuple[int, ...] = (6, 4, 7)
 
     @property
     def name(self) -> str:
         return self.run.__name__
 
-
-STACKED = ("higher_order.while_loop_stack_output",)
 
 PROGRAMS = (
     Program(choice),
@@ -251,8 +247,8 @@ PROGRAMS = (
     Program(choice_of_types, has_gradient=False),
     Program(two_choices, 2, 2),
     Program(choice_of_reductions),
-    Program(loop, steps=STACKED),
-    Program(loop_without_turns, steps=STACKED),
+    Program(loop),
+    Program(loop_without_turns),
     Program(counting_loop, has_gradient=False),
     Program(counting_loop_over_rows, has_gradient=False),
     Program(loop_with_two_ends, has_gradient=False),

@@ -91,9 +91,9 @@ def test_training(name: str, *, dynamic: bool) -> None:
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     statistics = own_statistics()
     assert not statistics["fallbacks"]
-    assert {op for op in statistics["externs"] if op.startswith("higher_order.")} == set(program.steps)  # type: ignore[attr-defined]
+    assert not [op for op in statistics["externs"] if op.startswith("higher_order.")]  # type: ignore[attr-defined]
     if program.graphs:
-        assert all(mapping.get("graphs") or program.steps for mapping in compiled_programs()[:2])
+        assert all(mapping.get("graphs") for mapping in compiled_programs()[:2])
 
 
 # How a program is written and read does not depend on what its graphs compute: a sample.
