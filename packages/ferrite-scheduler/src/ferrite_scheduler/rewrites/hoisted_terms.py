@@ -11,7 +11,7 @@ through a divided index, the moments of a channel's group, cuts that dim in two,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -20,7 +20,8 @@ from ferrite_ir.language.graph import Definition, Graph, Loop, TensorType, Value
 from ferrite_ir.language.index import Dim, FloorDiv, Index, Mod, constant
 from ferrite_ir.language.ops import OPS, RANDOM, REQUIREMENTS
 from ferrite_ir.language.scalar import Scalar, load, postorder, rewrite, substitute_dims
-from ferrite_ir.language.sizes import hint, is_static
+from ferrite_ir.language.sizes import is_static
+from ferrite_scheduler.analysis.memory_orders import in_memory_order, operand_orders
 from ferrite_scheduler.model.target import Policy
 
 OPAQUE = ("masked", *RANDOM, *REQUIREMENTS)
@@ -65,20 +66,8 @@ def _memory_orders(loop: Loop, types: dict[str, TensorType]) -> tuple[tuple[Dim,
 
     These are its result, the first one, and the operands that it reads point by point.
     """
-    order = _in_memory_order(loop.dims, loop.results[0].type)
-    orders = [order]
-    for node in postorder(loop.bodies):
-        if node.op != "load" or node.source not in types:
-            continue
-        read = [dim for index in node.indices for dim in loop.dims if index is dim.index]
-        if len(read) == len(node.indices) and set(order) <= set(read):
-            orders.append(_in_memory_order(read, types[node.source]))
-    return tuple(dict.fromkeys(orders))
-
-
-def _in_memory_order(dims: Sequence[Dim], tensor: TensorType) -> tuple[Dim, ...]:
-    ordered = sorted(zip(dims, tensor.strides, strict=True), key=lambda pair: -hint(pair[1]))
-    return tuple(dim for dim, _ in ordered if dim.size != 1)
+    order = in_memory_order(loop.dims, loop.results[0].type)
+    return tuple(dict.fromkeys((order, *operand_orders(loop, types))))
 
 
 def _terms(

@@ -7,18 +7,17 @@ out of the kernel that reduces it: along the rows of the one the elements of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ferrite_ir.language.graph import Computed, Definition, Graph, Loop, Reduction, TensorType, bodies_of, names_read
-from ferrite_ir.language.index import Dim
-from ferrite_ir.language.scalar import Scalar, postorder
+from ferrite_ir.language.graph import Computed, Definition, Graph, Loop, Reduction, TensorType, loads_of, names_read
 from ferrite_ir.language.sizes import is_static
+from ferrite_scheduler.analysis.memory_orders import in_memory_order, operand_orders, plain_dims
 
 
 def lay_out_intermediates(graph: Graph) -> Graph:
     """Returns the graph with such layouts chosen; the same object where all lie as they should."""
-    types = {name: value.type for name, value in graph.values.items()}
+    known = {name: value.type for name, value in graph.values.items()}
+    types = {name: kind for name, kind in known.items() if all(map(is_static, kind.strides))}
     readers: dict[str, list[Definition]] = {}
     for definition in graph.definitions:
         for name in names_read(definition):
@@ -52,43 +51,16 @@ def _is_free(loop: Loop, graph: Graph, readers: dict[str, list[Definition]]) -> 
 
 
 def _reads_by_point(reader: Computed, name: str) -> bool:
-    return all(_plain_dims(load) for load in _loads(bodies_of(reader)) if load.source == name)
+    return all(plain_dims(load) for load in loads_of(reader) if load.source == name)
 
 
 def _strides_of_operands(loop: Loop, types: dict[str, TensorType]) -> tuple[int, ...] | None:
-    """Returns dense strides in the one order in which all operands of a loop's size lie; None if it has that already.
-
-    Operands of fewer dims, such as a scale of each channel, have no say.
-    """
-    sizes = {dim: int(dim.size) for dim in loop.dims}
-    dims = tuple(dim for dim in loop.dims if sizes[dim] > 1)
-    orders = {
-        _in_memory_order(read, types[load.source])
-        for load in _loads(loop.bodies)
-        if load.source in types and (read := _plain_dims(load)) and set(dims) <= set(read)
-        if all(map(is_static, types[load.source].strides))
-    }
-    if len(orders) != 1 or orders == {_in_memory_order(loop.dims, loop.results[0].type)}:
+    """Returns dense strides in the order in which all operands of a loop's size lie; None if it has that already."""
+    orders = operand_orders(loop, types)
+    if len(orders) != 1 or orders[0] == in_memory_order(loop.dims, loop.results[0].type):
         return None
-    (order,) = orders
     steps, step = dict.fromkeys(loop.dims, 1), 1
-    for dim in reversed(order):
+    for dim in reversed(orders[0]):
         steps[dim] = step
-        step *= sizes[dim]
+        step *= int(dim.size)
     return tuple(steps[dim] for dim in loop.dims)
-
-
-def _loads(bodies: Sequence[Scalar]) -> Iterator[Scalar]:
-    return (node for node in postorder(bodies) if node.op == "load")
-
-
-def _plain_dims(load: Scalar) -> tuple[Dim, ...]:
-    """Returns the dims by which a load goes through its tensor, none if an index is anything else, or one repeats."""
-    found = tuple(dim for index in load.indices for dim in index.dims if index is dim.index)
-    return found if len(found) == len(load.indices) == len(set(found)) else ()
-
-
-def _in_memory_order(dims: Sequence[Dim], tensor: TensorType) -> tuple[Dim, ...]:
-    """Returns dims from the outermost to the innermost in memory, those of one point left out."""
-    steps = zip(dims, tensor.strides, strict=True)
-    return tuple(dim for dim, _ in sorted(steps, key=lambda pair: -int(pair[1])) if int(dim.size) > 1)
