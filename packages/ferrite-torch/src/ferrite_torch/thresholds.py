@@ -24,8 +24,8 @@ class ProductThresholds:
             that are made of fewer bits in the kernel gain in any case: with four rows of int8, 23 us against 90.
         small_flops: most operations of a product of half types that is a kernel of ours, unless users say otherwise.
             Measured (H200, ``benchmarks/models/run.py --set wide``, ``ferrite`` beside ``ferrite-library``): the device
-            takes as long as with the library (0.98 to 1.10 of its time), while the host is spared a call of 5
-            microseconds, and starts all kernels in a row as one graph.
+            takes 0.94 to 1.10 of its time with the library, while the host is spared the call, and starts all kernels
+            in a row as one graph.
         extended_flops: fewest operations of a product whose operands are extended with zeros. Set.
         flops_per_byte: operations per byte copied (read and written) with which a product repays these copies. Set.
         odd_flops_per_byte: the same where an extent is odd, for which the library is slower still. Measured
@@ -58,8 +58,8 @@ class AttentionThresholds:
     """Attention.
 
     Attributes:
-        small_flops: most operations of attention that is a kernel of ours though it is torch's op. Measured as that of
-            products; such a call costs the host 15 microseconds.
+        small_flops: most operations of attention that is a kernel of ours though it is torch's op. Measured with
+            that of products, in the same models.
         longest_head: most elements of a head of which there is a kernel. Set: a program holds all of them, for a block
             of queries and one of keys.
         mask_bytes: most bytes of all tensors that are computed, while compiling, to see what a mask hides. Set: some
