@@ -71,7 +71,7 @@ def test_functions_inside_are_found_where_they_are() -> None:
     assert isinstance(operator.attrgetter(branch.target)(module), torch.fx.GraphModule)
 
 
-def test_what_is_returned_as_it_came_keeps_what_is_known_of_it() -> None:
+def test_what_is_returned_unchanged_keeps_what_is_known_of_it() -> None:
     inner = torch.fx.symbolic_trace(lambda x, y: (x, x + y))
     graph = torch.fx.Graph()
     x, y = graph.placeholder("x"), graph.placeholder("y")
