@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,14 +17,22 @@ READS = "aten._local_scalar_dense.default"
 """What ``item`` is in a graph: it makes a number of a tensor of one element."""
 
 HigherOrderOp = torch._ops.HigherOrderOperator
+"""An op that takes functions, such as ``cond``; no public name either."""
+
 TAKEN_APART = frozenset(("associative_scan", "flex_attention", "flex_attention_backward"))
 """Higher-order ops whose functions become part of the graphs that they stand in, where these are compiled."""
-"""An op that takes functions, such as ``cond``; no public name either."""
 
 
 def schema_of(op: Overload) -> Any:
     """Returns an op's schema: which arguments it writes, which results alias them; only a private attribute has it."""
     return op._schema
+
+
+def arguments_by_name(op: Overload, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns all arguments of a call of an op by their names; those that are left out have their default values."""
+    declared = schema_of(op).arguments
+    given = {**dict(zip((argument.name for argument in declared), args, strict=False)), **named}
+    return {argument.name: given.get(argument.name, argument.default_value) for argument in declared}
 
 
 def negated_view(tensor: torch.Tensor) -> torch.Tensor:

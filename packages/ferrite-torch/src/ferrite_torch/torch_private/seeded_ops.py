@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.torch_private.operators import Overload
+from ferrite_torch.torch_private.operators import Overload, arguments_by_name
 
 NAMESPACE = "ferrite_seeded"
 DRAW = f"{NAMESPACE}.draw.default"
@@ -49,11 +49,7 @@ def dropped_inside(op: Overload, args: Sequence[Any], named: Mapping[str, Any]) 
 
     Without dropout it draws nothing, though it is marked as random.
     """
-    names = [argument.name for argument in op._schema.arguments]
-    if "dropout_p" not in names:
-        return None
-    position = names.index("dropout_p")
-    return named.get("dropout_p", args[position] if position < len(args) else 0.0)
+    return arguments_by_name(op, args, named).get("dropout_p")
 
 
 def seeded_op(op: Overload, run: Callable[..., Any]) -> Overload:

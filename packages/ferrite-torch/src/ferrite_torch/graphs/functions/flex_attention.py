@@ -23,8 +23,7 @@ from ferrite_ir.language.sizes import Size
 from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_torch.graphs.functions.scalar_graphs import ScalarGraph
 from ferrite_torch.lowering.builder import Builder, Unlowered
-from ferrite_torch.lowering.elementwise import packed_strides
-from ferrite_torch.lowering.products.attention import Operands, Scores, attend, positions_of
+from ferrite_torch.lowering.products.attention import Operands, Scores, attend, positions_of, stored
 from ferrite_torch.lowering.products.attention_gradients import Outer, gradients
 from ferrite_torch.lowering.requirements import existing
 from ferrite_torch.lowering.tensors import Tensor
@@ -135,7 +134,7 @@ def lower_attention(b: Builder, given: Operands) -> tuple[Tensor, ...]:
     """
     fakes = b.fake
     out, power, greatest = attend(b, given)
-    return b.loop(out.shape, given.query.dtype, out.at, strides=packed_strides(fakes[0])), power, greatest
+    return stored(b, out, given, fakes[0]), power, greatest
 
 
 def lower_gradients(b: Builder, given: Operands, outer: Outer) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ They differ in what is made of scores, and which of them count: a `ScoreFunction
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from ferrite_ir.language import index as ix
 from ferrite_ir.language import scalar as sc
@@ -17,6 +17,7 @@ from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import is_static
 from ferrite_torch.lowering.builder import Builder, Unlowered
+from ferrite_torch.lowering.elementwise import packed_strides
 from ferrite_torch.lowering.tensors import Tensor, grid_dims, whole_tensor
 from ferrite_torch.thresholds import ATTENTION
 
@@ -103,11 +104,8 @@ def attend(b: Builder, given: Operands) -> tuple[Tensor, Tensor, Tensor]:
     """
     refuse_operands(given)
     dims = grid_dims((*given.query.shape[:3], given.value.shape[3]))
-    scores, depth, name = (
-        Scores.of(given, dims[2], Dim("r0", given.key.shape[2])),
-        depth_of(given.query, 0),
-        new_name(b),
-    )
+    scores = Scores.of(given, dims[2], Dim("r0", given.key.shape[2]))
+    depth, name = depth_of(given.query, 0), new_name(b)
     left, right = scores.of_query(given.query, depth.index), scores.of_key(given.key, depth.index)
     weight = given.function.weight(b, scaled_score(given, name), scores)
     shapes = [tuple(dim.size for dim in dims), *[tuple(dim.size for dim in dims[:3])] * 2]
@@ -128,6 +126,11 @@ def attend(b: Builder, given: Operands) -> tuple[Tensor, Tensor, Tensor]:
     )
     out, power, greatest = map(whole_tensor, values)
     return out, power, greatest
+
+
+def stored(b: Builder, out: Tensor, given: Operands, fake: Any) -> Tensor:
+    """Returns an attention in the type of its operands, which lies as its fake does."""
+    return b.loop(out.shape, given.query.dtype, out.at, strides=packed_strides(fake))
 
 
 def refuse_operands(given: Operands) -> None:
