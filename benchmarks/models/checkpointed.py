@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -32,12 +30,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.models.gpt import GPT, Block
-from benchmarks.models.user_kernels import Contender, make_step, whole_graph
 from benchmarks.tools.backends import UNCOMPILED, compile_with, count_work
-from benchmarks.tools.side_by_side import SideBySide
+from benchmarks.tools.side_by_side import Contender, compare, make_step, parser_of, whole_graph
 from benchmarks.tools.timing import machine_name
-from benchmarks.tools.tree import add_packages_to_path, caches_in, results_folder
-from benchmarks.tools.turns import Turn
+from benchmarks.tools.tree import add_packages_to_path
 
 DROPPED = 0.1
 WIDTH, ROWS, LENGTH = 768, 8, 512
@@ -105,11 +101,11 @@ def slope_error(name: str) -> float:
     return abs((ends[0] - ends[1]) / (2 * STEP) / norm - 1)
 
 
-def contender(name: str, layers: int) -> tuple[Contender, Callable[[], Tensor]]:
+def contender(name: str, plan: argparse.Namespace) -> tuple[Contender, Callable[[], Tensor]]:
     """Returns a backend with its gradient compared, its first steps taken, and their peak."""
     add_packages_to_path()
     error = slope_error(name)
-    model, tokens = made(layers, WIDTH, ROWS, LENGTH)
+    model, tokens = made(plan.layers, WIDTH, ROWS, LENGTH)
     model.bfloat16()
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -146,6 +142,17 @@ def step_milliseconds(step: Callable[[], Tensor], steps: int) -> float:
     return begin.elapsed_time(end) / steps
 
 
+def check(found: list[Contender]) -> None:
+    """Fails where a gradient of ours is off; those of others are shown beside their rows.
+
+    Raises:
+        SystemExit: it is.
+    """
+    for each in found:
+        if each.name.startswith("ferrite") and not each.error <= TOLERANCE:
+            raise SystemExit(f"{each.name}: the gradient is off the slope of the loss by {each.error:.1e}")
+
+
 def report(found: list[Contender]) -> str:
     """Returns a table of all backends, and the figures."""
     times = {each.name: statistics.median(each.times) for each in found}
@@ -164,28 +171,10 @@ def report(found: list[Contender]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backends", nargs="+", default=["inductor", "ferrite"])
+    parser = parser_of(__doc__, 4)
     parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--device", choices=("cuda",), default="cuda")
-    parser.add_argument("--rounds", type=int, default=9, help="turns of all backends")
-    parser.add_argument("--steps", type=int, default=4, help="steps in a turn")
-    parser.add_argument("--lock", type=Path, help="a file; processes that name it time one after the other")
-    parser.add_argument("--out", type=Path, default=results_folder())
     plan = parser.parse_args()
-    names = (UNCOMPILED, *(each for each in plan.backends if each != UNCOMPILED))
-    with tempfile.TemporaryDirectory() as fresh:
-        os.environ.update(caches_in(Path(fresh)))
-        backends = SideBySide[Contender](names)
-        found = backends.prepare(contender, plan.layers)
-        for each in found:
-            if each.name.startswith("ferrite") and not each.error <= TOLERANCE:
-                raise SystemExit(f"{each.name}: the gradient is off the slope of the loss by {each.error:.1e}")
-        Turn(plan.lock).take()
-        times = backends.times(plan.rounds, step_milliseconds, plan.steps)
-        backends.end()
-    for each in found:
-        each.times = times[each.name]
+    found = compare(plan, contender, check, step_milliseconds)
     print(machine_name(plan.device))
     print(report(found))
     plan.out.mkdir(parents=True, exist_ok=True)

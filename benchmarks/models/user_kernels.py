@@ -16,26 +16,22 @@ import copy
 import json
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import os
-
 import torch
 
 from benchmarks.models.architectures import DecoderConfig
 from benchmarks.models.written_kernels import KernelDecoder
-from benchmarks.tools.backends import UNCOMPILED, compile_with, count_work
-from benchmarks.tools.side_by_side import SideBySide
+from benchmarks.tools.backends import compile_with, count_work
+from benchmarks.tools.side_by_side import Contender, compare, make_step, parser_of, whole_graph
 from benchmarks.tools.timing import machine_name, time_launches
-from benchmarks.tools.tree import add_packages_to_path, caches_in, results_folder
-from benchmarks.tools.turns import Turn
+from benchmarks.tools.tree import add_packages_to_path
 
 SIZES = {
     "full": (DecoderConfig(), 4, 1024),
@@ -49,41 +45,6 @@ Each rounding to bfloat16 is off by up to 2e-3, and backends round at other plac
 is off by 1.1e-2, ours by 1.0e-2; on an H200 Inductor's worst gradient differs by 2e-2 from eager mode's. A wrong kernel
 is off by about 1.
 """
-
-
-@dataclass(slots=True)
-class Contender:
-    """One backend: what it counted, and its times in milliseconds.
-
-    Attributes:
-        name: of the backend.
-        first_seconds: seconds of the first step, while others compile.
-        error: the largest relative error of a gradient.
-        loss: the loss.
-        work: what it made of the step: graphs, kernels, extern calls.
-        peak: bytes at the peak of a step.
-        times: milliseconds of a step, in each round.
-    """
-
-    name: str
-    first_seconds: float = 0.0
-    error: float = 0.0
-    loss: float = 0.0
-    work: dict[str, Any] = field(default_factory=dict)
-    peak: int = 0
-    times: list[float] = field(default_factory=list)
-
-
-def make_step(model: torch.nn.Module, compiled: Callable[..., Any], *given: Any) -> Callable[[], Any]:
-    """Returns a forward and a backward pass; it leaves gradients in the model, and returns the loss."""
-
-    def step() -> torch.Tensor:
-        model.zero_grad(set_to_none=True)
-        loss = compiled(*given)
-        loss.backward()
-        return loss.detach()
-
-    return step
 
 
 def gradients_of(model: torch.nn.Module) -> list[torch.Tensor]:
@@ -127,11 +88,6 @@ def contender(name: str, plan: argparse.Namespace) -> tuple[Contender, Callable[
     return found, step
 
 
-def whole_graph(name: str) -> dict[str, bool]:
-    """Returns the options by which a backend has to make one graph."""
-    return {} if name == UNCOMPILED else {"fullgraph": True}
-
-
 def check(found: list[Contender]) -> None:
     """Fails where gradients of ours are off; those of others are shown beside their rows.
 
@@ -161,26 +117,10 @@ def report(found: list[Contender]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backends", nargs="+", default=["inductor", "ferrite"])
+    parser = parser_of(__doc__, 8)
     parser.add_argument("--size", choices=tuple(SIZES), default="full")
-    parser.add_argument("--device", choices=("cuda",), default="cuda")
-    parser.add_argument("--rounds", type=int, default=9, help="turns of all backends")
-    parser.add_argument("--steps", type=int, default=8, help="steps in a turn")
-    parser.add_argument("--lock", type=Path, help="a file; processes that name it time one after the other")
-    parser.add_argument("--out", type=Path, default=results_folder())
     plan = parser.parse_args()
-    names = (UNCOMPILED, *(each for each in plan.backends if each != UNCOMPILED))
-    with tempfile.TemporaryDirectory() as fresh:
-        os.environ.update(caches_in(Path(fresh)))
-        backends = SideBySide[Contender](names)
-        found = backends.prepare(contender, plan)
-        check(found)
-        Turn(plan.lock).take()
-        times = backends.times(plan.rounds, time_launches, plan.steps, plan.device)
-        backends.end()
-    for each in found:
-        each.times = times[each.name]
+    found = compare(plan, contender, check, time_launches, plan.device)
     print(machine_name(plan.device))
     print(report(found))
     plan.out.mkdir(parents=True, exist_ok=True)

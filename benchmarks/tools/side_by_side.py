@@ -2,25 +2,124 @@
 
 from __future__ import annotations
 
+import argparse
+import os
+import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
 from multiprocessing import get_context
-from typing import Any, Generic, TypeVar
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.tools.backends import UNCOMPILED
+from benchmarks.tools.tree import caches_in, results_folder
+from benchmarks.tools.turns import Turn
 
 Step = Callable[[], Any]
-Found = TypeVar("Found")
 
 _steps: list[Step] = []
 """The step of this process's backend."""
 
 
-class SideBySide(Generic[Found]):
+@dataclass(slots=True)
+class Contender:
+    """One backend: what it counted, and its times in milliseconds.
+
+    Attributes:
+        name: of the backend.
+        first_seconds: seconds of the first step, while others compile.
+        error: how far its results are off, as the benchmark says.
+        loss: the loss.
+        work: what it made of the step: graphs, kernels, extern calls.
+        peak: bytes at the peak of a step.
+        times: milliseconds of a step, in each round.
+    """
+
+    name: str
+    first_seconds: float = 0.0
+    error: float = 0.0
+    loss: float = 0.0
+    work: dict[str, Any] = field(default_factory=dict)
+    peak: int = 0
+    times: list[float] = field(default_factory=list)
+
+
+Make = Callable[..., tuple[Contender, Step]]
+"""``make(name, *given)`` checks a backend, takes its first steps, and returns it with its step."""
+
+
+def make_step(model: torch.nn.Module, compiled: Callable[..., Any], *given: Any) -> Step:
+    """Returns a forward and a backward pass; it leaves gradients in the model, and returns the loss."""
+
+    def step() -> torch.Tensor:
+        model.zero_grad(set_to_none=True)
+        loss = compiled(*given)
+        loss.backward()
+        return loss.detach()
+
+    return step
+
+
+def whole_graph(name: str) -> dict[str, bool]:
+    """Returns the options by which a backend has to make one graph."""
+    return {} if name == UNCOMPILED else {"fullgraph": True}
+
+
+def parser_of(description: str | None, steps: int) -> argparse.ArgumentParser:
+    """Returns a parser of what all such benchmarks are told; ``steps`` is the default number in a turn."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backends", nargs="+", default=["inductor", "ferrite"])
+    parser.add_argument("--device", choices=("cuda",), default="cuda")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of all backends")
+    parser.add_argument("--steps", type=int, default=steps, help="steps in a turn")
+    parser.add_argument("--lock", type=Path, help="a file; processes that name it time one after the other")
+    parser.add_argument("--out", type=Path, default=results_folder())
+    return parser
+
+
+def compare(
+    plan: argparse.Namespace,
+    make: Make,
+    check: Callable[[list[Contender]], None],
+    timer: Callable[..., float],
+    *timed: Any,
+) -> list[Contender]:
+    """Returns all backends of a plan, eager mode first, with the times of their steps.
+
+    Args:
+        plan: by `parser_of`.
+        make: is given the name of a backend, and the plan.
+        check: raises where results are not to be timed.
+        timer: is given a step, how many steps to take, and ``timed``; it returns milliseconds for one.
+        timed: see ``timer``.
+
+    Raises:
+        SystemExit: by ``make`` or ``check``.
+    """
+    names = (UNCOMPILED, *(each for each in plan.backends if each != UNCOMPILED))
+    with tempfile.TemporaryDirectory() as fresh:
+        os.environ.update(caches_in(Path(fresh)))
+        backends = SideBySide(names)
+        found = backends.prepare(make, plan)
+        check(found)
+        Turn(plan.lock).take()
+        times = backends.times(plan.rounds, timer, plan.steps, *timed)
+        backends.end()
+    for each in found:
+        each.times = times[each.name]
+    return found
+
+
+class SideBySide:
     """A process for each backend. What they are given, and what they find, is pickled."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._pools = {name: ProcessPoolExecutor(1, get_context("spawn")) for name in names}
 
-    def prepare(self, make: Callable[..., tuple[Found, Step]], *given: Any) -> list[Found]:
+    def prepare(self, make: Make, *given: Any) -> list[Contender]:
         """Returns what ``make(name, *given)`` finds for each backend; the step that it returns with it is kept there.
 
         Raises:
@@ -43,7 +142,7 @@ class SideBySide(Generic[Found]):
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _prepare(make: Callable[..., tuple[Found, Step]], *given: Any) -> Found:
+def _prepare(make: Make, *given: Any) -> Contender:
     found, step = make(*given)
     _steps[:] = [step]
     return found
