@@ -186,6 +186,27 @@ def test_what_is_saved_is_not_copied(graphs: Graphs, monkeypatch: pytest.MonkeyP
     assert saved_memory(graphs) == 0
 
 
+class Attention(nn.Module):
+    """Saves its queries, keys and values, which are views of one product, and its result twice, laid out anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).view(2, -1, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.out(y.transpose(1, 2).reshape(x.shape))
+
+
+def test_views_of_one_saved_tensor_do_not_hold_it(graphs: Graphs) -> None:
+    pair = Pair(Attention)
+    train(pair, 9)
+    assert saved_memory(graphs) == 0
+    for program in graphs:
+        assert [each.captured for each in program.generations.values() if each.captured] == [1]
+
+
 def test_two_forwards_before_their_backwards(graphs: Graphs) -> None:
     pair = Pair()
 

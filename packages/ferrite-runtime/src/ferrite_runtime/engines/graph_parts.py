@@ -252,8 +252,8 @@ def _refused(
 
     An input that moves is copied where a part reads it, and a result that users may keep behind it. Of two values in
     one memory each would be, apart from the other: so a part neither takes two such values, nor makes one in the memory
-    of one that others see after it. A buffer that is kept from call to call is one for all kernels that use it: they
-    are in one section.
+    of one that others see after it. They do not see an input again whose memory the program was given to reuse. A
+    buffer that is kept from call to call is one for all kernels that use it: they are in one section.
     """
     given = {value.name for value in facts.program.inputs}
     kept = _between_keeps(sections)
@@ -262,7 +262,8 @@ def _refused(
     for number, (section, run) in enumerate(zip(sections, runs, strict=False)):
         if not section.is_part:
             continue
-        lasting = (name for name in section.inputs if name in given or name not in section.dying)
+        consumed = {step.source for step in section.program.steps if isinstance(step, Reuse)}  # nobody else has them
+        lasting = (n for n in section.inputs if (n in given and n not in consumed) or n not in section.dying)
         made = tuple(name for name in section.outputs if name is not None)
         pair = _first_shared(section.inputs, facts) or _first_shared((*lasting, *made), facts)
         pair = pair or next(((n, n) for n in made if facts.memory[n] in escaping & facts.aliased), None)

@@ -136,18 +136,16 @@ class GraphedPart:
 
     def let_go(self) -> None:
         """Drops what would hold memory that another program lends: each call brings tensors that do."""
-        borrowed = {
-            memory_of(value): position
-            for position, value in enumerate(self._held)
-            if is_strided(value) and is_lent(memory_of(value))
-        }
+        borrowed: dict[int, int] = {}
+        for position, value in enumerate(self._held):
+            if is_strided(value) and is_lent(memory_of(value)):
+                borrowed.setdefault(memory_of(value), position)  # several inputs may be views of one storage
+                self._held[position] = None
         results = list(self.results)
         for index, value in enumerate(results):
             if is_strided(value) and memory_of(value) in borrowed:
                 self._borrowed += (_Borrowed.of(value, index, borrowed[memory_of(value)]),)
                 results[index] = None
-        for position in borrowed.values():
-            self._held[position] = None
         self.results = tuple(results)
 
     def __call__(self, given: list[Any]) -> tuple[Any, ...]:
