@@ -2,9 +2,11 @@
 
     python tests_integration/opinfo/op_page.py
     python tests_integration/opinfo/op_page.py --table table.jsonl --where "torch 2.11.0, an H200, 2026-11-20"
+    python tests_integration/opinfo/op_page.py --table gradients.jsonl --where "..." --part
 
 The page is a function of operators.jsonl beside this file. The second form first makes that from the table that run.py
-leaves: a line that says what it was measured with and how many aten ops are native, then a line per operator.
+leaves: a line that says what it was measured with and how many aten ops are native, then a line per operator. With
+``--part`` the ways of a table (gradients alone, say) take the place of those ways, and the others stay.
 """
 
 from __future__ import annotations
@@ -50,9 +52,9 @@ is written by `tests_integration/opinfo/op_page.py` from the table beside it, op
 
 Measured with {where}. To measure it again:
 `python tests_integration/opinfo/run.py --device cuda --out table.jsonl`. Of each operator up to eight of the database's
-calls at each dtype are compared with eager, with float64 (or more digits) as the measure of both. The criterion: no
-further from it than twice eager's own distance, plus what rounding the result explains, for tensors as wholes and for
-each element; integers are equal.
+calls at each dtype (of gradients four) are compared with eager, with float64 (or more digits) as the measure of both.
+The criterion: no further from it than twice eager's own distance, plus what rounding the result explains, for tensors
+as wholes and for each element; integers are equal.
 
 ## In figures
 
@@ -83,10 +85,9 @@ made one.
 OPERATORS = """\
 ## Operators one by one
 
-Dtypes are those of the database at which the results are right: f64, f32, f16, bf16, i64, i32 and b (bool). Gradients
-are looked at in f32. In brackets: what runs eagerly, or is wrong. "Kernels" alone means that nothing was an extern call
-in any of the calls tried; what was one in some call is named. A dash there stands for nothing to
-compute, as for views and empty tensors.
+Dtypes are those of the database at which the results are right: f64, f32, f16, bf16, i64, i32 and b (bool). In
+brackets: what runs eagerly, or is wrong. "Kernels" alone means that nothing was an extern call in any of the calls
+tried; what was one in some call is named. A dash there stands for nothing to compute, as for views and empty tensors.
 
 | operator | values | gradients | in place | runs as |
 |---|---|---|---|---|
@@ -114,6 +115,33 @@ def condensed(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             elif status == "fail":
                 record["fail"][f"{way} {row['dtype']}"] = reason
     return [found[key] for key in sorted(found)]
+
+
+def with_part(records: Iterable[Mapping[str, Any]], part: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns records with the ways of others in the place of theirs.
+
+    Raises:
+        ValueError: one of the others is of an operator that has no record.
+    """
+    newer = {(record["op"], record["variant"]): record for record in part}
+    ways = {way for record in newer.values() for way in record["ways"]}
+    merged = []
+    for record in records:
+        new = newer.pop((record["op"], record["variant"]), {"ways": {}, "externs": {}, "eager": "", "fail": {}})
+        kept = {way: found for way, found in record["ways"].items() if way not in ways}
+        failing = {where: why for where, why in record["fail"].items() if where.partition(" ")[0] not in ways}
+        merged.append(
+            {
+                **record,
+                "ways": {way: found for way in WAYS if (found := new["ways"].get(way) or kept.get(way))},
+                "externs": record["externs"] | new["externs"],
+                "eager": record["eager"] or new["eager"],
+                "fail": failing | new["fail"],
+            }
+        )
+    if any(record["ways"] for record in newer.values()):
+        raise ValueError(f"no record of {', '.join(op for op, _ in newer)}: measure the whole table")
+    return merged
 
 
 def in_words(reason: str) -> str:
@@ -247,12 +275,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", type=Path, help="what run.py wrote; without it operators.jsonl stays as it is")
     parser.add_argument("--where", help="versions, GPU and date of the table")
+    parser.add_argument("--part", action="store_true", help="the table has some ways only: the others stay")
     chosen = parser.parse_args()
     if chosen.table is not None:
         if not chosen.where:
             parser.error("--table needs --where")
-        rows = map(json.loads, chosen.table.read_text(encoding="utf-8").splitlines())
-        write_table({"where": chosen.where, "share": shares()}, condensed(rows))
+        records = condensed(map(json.loads, chosen.table.read_text(encoding="utf-8").splitlines()))
+        head, others = read_table()
+        if chosen.part:
+            write_table({**head, "where": chosen.where}, with_part(others, records))
+        else:
+            write_table({"where": chosen.where, "share": shares()}, records)
     PAGE.write_text(page_text(*read_table()), encoding="utf-8")
 
 

@@ -55,6 +55,24 @@ def test_no_more_ops_are_library_calls_than_the_page_says() -> None:
     assert now["own"] >= HEAD["share"]["own"]
 
 
+def test_ways_of_a_part_take_the_place_of_the_old_ones() -> None:
+    old = {
+        "op": "f",
+        "variant": "",
+        "kernels": True,
+        "externs": {},
+        "eager": "",
+        "ways": {"forward": {"pass": ["f32"]}, "backward": {"fail": ["f32"]}},
+        "fail": {"forward bool": "stays", "backward float32": "goes"},
+    }
+    new = {**old, "ways": {"backward": {"pass": ["f32"], "fail": ["f64"]}}, "fail": {"backward float64": "comes"}}
+    (found,) = op_page.with_part([old], [new])
+    assert found["ways"] == {"forward": {"pass": ["f32"]}, "backward": {"pass": ["f32"], "fail": ["f64"]}}
+    assert found["fail"] == {"forward bool": "stays", "backward float64": "comes"}
+    with pytest.raises(ValueError, match="no record of g"):
+        op_page.with_part([old], [{**new, "op": "g"}])
+
+
 def test_a_table_is_condensed_by_operator() -> None:
     outcome = {"samples": 1, "graphs": 1, "kernels": 1, "externs": {"aten.mm.default": "a library product"}, "aten": []}
     forward = {**outcome, "status": "pass", "reasons": []}
