@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 
-from ferrite_ir.language.graph import Contract, Scan
 from ferrite_ir.language.powers_of_two import next_power_of_two, previous_power_of_two
-from ferrite_scheduler.model import forms
-from ferrite_scheduler.model.annotations import LookBackScan
-from ferrite_scheduler.model.forms import Form
+from ferrite_scheduler.model.forms import FORMS, ClusterFacts, Form
 from ferrite_scheduler.model.target import Policy
-from ferrite_scheduler.model.tiled_contractions import is_tiled
 
 from .clusters import Cluster
 from .dependences import Dependences
@@ -19,40 +16,21 @@ from .traffic import live_tiles, loads_again
 
 ACCUMULATOR_BYTES = 4
 """Bytes of one value in a tile: narrow floats are computed in f32."""
-LIGHT_SCANS = frozenset(("sum", "prod"))
-"""Scans of one value, with a combine of one instruction."""
-WORD_BITS = 32
 
 
 def form_of(cluster: Cluster, dependences: Dependences, policy: Policy) -> Form:
-    """Returns the form of a cluster's kernel, before refinements."""
-    if not cluster.kinds:
-        return forms.Pointwise()
-    definitions = [dependences.nodes[number].definition for number in cluster.members]
-    if "sort" in cluster.kinds:
-        return forms.Sort()
-    shared = next((d for d in definitions if isinstance(d, LookBackScan)), None)
-    if shared is not None:
-        return forms.LookBackScan(shared.points)
-    if "scan" in cluster.kinds:
-        return forms.Scan(longest_line((d for d in definitions if isinstance(d, Scan)), policy))
-    if "attend" in cluster.kinds:
-        return forms.Attention()
-    if "contract" in cluster.kinds:
-        has_tiles = any(isinstance(d, Contract) and is_tiled(d, policy) for d in definitions)
-        return forms.TiledContraction() if has_tiles else forms.Contraction()
-    return _reduction_form(cluster, dependences, policy)
-
-
-def _reduction_form(cluster: Cluster, dependences: Dependences, policy: Policy) -> Form:
-    if cluster.chunks:
-        return forms.RowColumnReduction(cluster.chunks)
-    if cluster.inner:
-        return forms.PersistentReduction(cluster.inner)
-    if is_symbolic(cluster.reduction):
-        return forms.LoopedReduction(persistent_limit(cluster, policy))
-    is_persistent = is_persistent_alone(cluster, dependences, policy)
-    return forms.PersistentReduction() if is_persistent else forms.LoopedReduction()
+    """Returns the form of a cluster's kernel, before refinements: the first that claims it."""
+    facts = ClusterFacts(
+        definitions=tuple(dependences.nodes[number].definition for number in cluster.members),
+        kinds=cluster.kinds,
+        is_symbolic=is_symbolic(cluster.reduction),
+        chunks=cluster.chunks,
+        inner=cluster.inner,
+        fits_tile=partial(is_persistent_alone, cluster, dependences, policy),
+        tile_limit=partial(persistent_limit, cluster, policy),
+        policy=policy,
+    )
+    return next(form for form in (kind.of(facts) for kind in FORMS.values()) if form is not None)
 
 
 def persistent_limit(cluster: Cluster, policy: Policy) -> int:
@@ -102,13 +80,3 @@ def holds_columns(cluster: Cluster, live: int, policy: Policy) -> bool:
         return False
     width = next_power_of_two(cluster.reduction)
     return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.chunk_bytes
-
-
-def longest_line(scans: Iterable[Scan], policy: Policy) -> int:
-    """Returns the longest line that one tile holds of a kernel that scans: of light scans of words, the longest."""
-    is_light = all(
-        scan.combine in LIGHT_SCANS and result.type.dtype.compute.bits <= WORD_BITS
-        for scan in scans
-        for result in scan.results
-    )
-    return policy.scan_elements if is_light else min(policy.scan_elements, policy.heavy_scan_elements)

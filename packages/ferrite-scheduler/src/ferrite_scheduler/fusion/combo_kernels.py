@@ -19,17 +19,11 @@ from ferrite_scheduler.kernels.shared_launches import combined
 from ferrite_scheduler.model.forms import (
     Combo,
     ComboPart,
-    LoopedReduction,
     MixedCombo,
-    PersistentReduction,
     Pointwise,
-    Scan,
 )
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.model.target import Policy
-
-SEPARATED = (PersistentReduction, LoopedReduction, Scan)
-"""Forms of kernels that become several if their definitions are independent."""
 
 
 def costs_no_memory(a: Cluster, b: Cluster, dependences: Dependences) -> bool:
@@ -60,7 +54,7 @@ def separate_parts(kernel: Kernel, dependences: Dependences, policy: Policy) -> 
     program that did one after the other would leave the others' multiprocessors idle.
     """
     is_pointwise = isinstance(kernel.form, Pointwise)
-    wanted = policy.combo if is_pointwise else policy.mixed_combos and isinstance(kernel.form, SEPARATED)
+    wanted = policy.combo if is_pointwise else policy.mixed_combos and kernel.form.separates
     if not wanted or len(kernel.body) < 2:
         return kernel
     groups = list(_groups(kernel, dependences, policy))

@@ -7,20 +7,13 @@ from dataclasses import replace
 
 from ferrite_ir.language.sizes import hint, is_static, product
 from ferrite_scheduler.model.forms import (
-    Combo,
     ComboPart,
-    LoopedReduction,
     MixedCombo,
     PersistentReduction,
-    Pointwise,
     RowColumnReduction,
-    Scan,
 )
 from ferrite_scheduler.model.schedule import Kernel, Param
 from ferrite_scheduler.model.target import Policy
-
-JOINING = (Pointwise, Combo, PersistentReduction, RowColumnReduction, LoopedReduction, Scan)
-"""Forms whose programs wait for no others, and take the time of their memory traffic."""
 
 
 def combined(kernels: Sequence[Kernel], policy: Policy) -> Kernel:

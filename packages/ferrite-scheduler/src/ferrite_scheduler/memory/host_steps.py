@@ -20,15 +20,6 @@ from ferrite_ir.language.index import Index, linearize
 from ferrite_ir.language.sizes import Size
 from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.analysis.nodes import Node
-from ferrite_scheduler.model.forms import (
-    Contraction,
-    GridReduction,
-    LookBackScan,
-    LoopedReduction,
-    RegisterNorm,
-    Scan,
-    Sort,
-)
 from ferrite_scheduler.model.intermediates import KEPT
 from ferrite_scheduler.model.schedule import (
     Allocate,
@@ -48,9 +39,6 @@ from ferrite_scheduler.model.schedule import (
 from ferrite_scheduler.model.target import Policy
 
 from .sub_buffers import SubBuffer, empty_name, find_sub_buffers
-
-STORED_LAST = (LoopedReduction, Contraction, GridReduction, RegisterNorm)
-"""Forms that may overwrite an operand only with what they store in the end: all of it has been read before."""
 
 Work: TypeAlias = Kernel | Node
 """One thing to run: a kernel, or the node of a host call."""
@@ -265,10 +253,10 @@ def _in_place(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[str])
 
 
 def _in_place_of(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[str]) -> dict[str, str]:
-    if not spare or isinstance(kernel.form, Scan | LookBackScan | Sort):
+    if not spare or kernel.form.overwrites == "none":
         return {}
     reads = _read_addresses(plan, kernel)
-    if isinstance(kernel.form, STORED_LAST):
+    if kernel.form.overwrites == "stored last":
         fresh = [param for param in fresh if _is_stored_last(kernel, param.name)]
     defined = {result.name: position for position, d in enumerate(kernel.body) for result in d.results}
     part = kernel.part_of

@@ -1,32 +1,104 @@
 """Kernel forms: how the programs of a kernel divide its points among them, a closed family.
 
-A form has only the fields that mean something for it. Each later layer has one table from these classes to what it does
-with them: where axes lie and what a program does (`ferrite_triton`), and, by the form's name in the kernel spec, which
-configs to try (`ferrite_runtime`).
+This file is all that the scheduler's stages know of a form: a class says which clusters have it, what its programs are
+counted on for, and its own fields; `FORMS` lists the classes. Each later layer has one table from these classes to what
+it does with them: where axes lie and what a program does (`ferrite_triton`), and, by the form's name in the kernel
+spec, which configs to try (`ferrite_runtime`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from typing import ClassVar, TypeAlias
 
+from ferrite_ir.language.graph import Contract, Definition
+from ferrite_ir.language.graph import Scan as ScanDefinition
 from ferrite_ir.language.sizes import Size, ceildiv
 
+from .annotations import LookBackScan as LookBackDefinition
 from .axes import Axis
+from .target import Policy
+from .tiled_contractions import is_tiled
 
 WRITTEN_APART = {"text": "apart"}
 """Marks a field that a schedule's text has in the body of the kernel, not behind the name of the form."""
+LIGHT_SCANS = frozenset(("sum", "prod"))
+"""Scans of one value, with a combine of one instruction."""
+WORD_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Pointwise:
+class ClusterFacts:
+    """What is asked of a cluster to find the form of its kernel.
+
+    Attributes:
+        definitions: its members.
+        kinds: the reduction-level algorithms among them; none of pointwise work. See `analysis.clusters.Cluster`.
+        is_symbolic: whether how long the reduction axis is is known when the kernel runs, not before.
+        chunks: in how many chunks its rows are cut, each for one program; 0 without column reductions.
+        inner: length of the blocks of a row that are reduced by themselves; 0 without any.
+        fits_tile: tells whether one tile holds the reduction axis.
+        tile_limit: tells how long a symbolic reduction axis may be for one tile to hold it; 0 for never.
+        policy: the thresholds.
+    """
+
+    definitions: tuple[Definition, ...]
+    kinds: frozenset[str]
+    is_symbolic: bool
+    chunks: int
+    inner: int
+    fits_tile: Callable[[], bool]
+    tile_limit: Callable[[], int]
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What all forms are.
+
+    Attributes:
+        name: what texts and specs call it.
+        overwrites: which results may take the memory of an operand that nothing reads later: ``any`` that is stored
+            where the operand was read; those that are ``stored last``, when all of it has been read; or ``none``.
+        has_passes: whether the reduction axis is gone through once for each reduction that needs another's result, so
+            that what is computed along it is computed again in each.
+        joins: whether its programs wait for no others, do not count them, and take the time of their memory traffic:
+            then a kernel can share its launch with kernels of other forms.
+        separates: whether a kernel becomes several of one launch if its definitions are independent.
+        turns: whether its programs take a small part of memory each, and may begin in any order: then a kernel can go
+            through its grid from the end.
+    """
+
+    name: ClassVar[str]
+    overwrites: ClassVar[str] = "any"
+    has_passes: ClassVar[bool] = False
+    joins: ClassVar[bool] = False
+    separates: ClassVar[bool] = False
+    turns: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, cluster: ClusterFacts) -> Form | None:
+        """Returns the form of a cluster's kernel, None if it has another; forms that refinements give have none."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise(Form):
     """Every point of the grid is on its own; there is no reduction axis."""
 
     name: ClassVar[str] = "pointwise"
+    joins: ClassVar[bool] = True
+    turns: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, cluster: ClusterFacts) -> Pointwise | None:
+        """Returns the form of a cluster's kernel, None if it has another."""
+        return None if cluster.kinds else cls()
 
 
 @dataclass(frozen=True, slots=True)
-class Combo:
+class Combo(Form):
     """Horizontal fusion of pointwise work: the grid is gone through once for each part, by programs of its own.
 
     Attributes:
@@ -35,6 +107,8 @@ class Combo:
     """
 
     name: ClassVar[str] = "combo"
+    joins: ClassVar[bool] = True
+    turns: ClassVar[bool] = True
     parts: tuple[int, ...]
 
 
@@ -56,7 +130,7 @@ class ComboPart:
 
 
 @dataclass(frozen=True, slots=True)
-class MixedCombo:
+class MixedCombo(Form):
     """Horizontal fusion of kernels of any forms and spaces: each has programs of its own.
 
     Attributes:
@@ -71,7 +145,7 @@ class MixedCombo:
 
 
 @dataclass(frozen=True, slots=True)
-class PersistentReduction:
+class PersistentReduction(Form):
     """A program holds the whole reduction axis of its rows in one tile.
 
     Attributes:
@@ -81,11 +155,21 @@ class PersistentReduction:
     """
 
     name: ClassVar[str] = "persistent"
+    joins: ClassVar[bool] = True
+    separates: ClassVar[bool] = True
+    turns: ClassVar[bool] = True
     block_length: int = 0
+
+    @classmethod
+    def of(cls, cluster: ClusterFacts) -> PersistentReduction | None:
+        """Returns the form of a cluster's kernel, None if it has another."""
+        if cluster.inner:
+            return cls(cluster.inner)
+        return None if cluster.is_symbolic or not cluster.fits_tile() else cls()
 
 
 @dataclass(frozen=True, slots=True)
-class RowColumnReduction:
+class RowColumnReduction(Form):
     """A persistent reduction with partial column reductions fused into it (`annotations.ColumnReduction`).
 
     A program takes the rows of a chunk one after the other and adds them up by column; another kernel combines the
@@ -96,15 +180,21 @@ class RowColumnReduction:
     """
 
     name: ClassVar[str] = "row_column"
+    joins: ClassVar[bool] = True
     chunks: int
 
     def chunk_length(self, rows: Size) -> Size:
         """Returns the number of positions of ``x`` in a chunk; the last ones may have fewer."""
         return ceildiv(rows, self.chunks)
 
+    @classmethod
+    def of(cls, cluster: ClusterFacts) -> RowColumnReduction | None:
+        """Returns the form of a cluster's kernel, None if it has another."""
+        return cls(cluster.chunks) if cluster.chunks else None
+
 
 @dataclass(frozen=True, slots=True)
-class LoopedReduction:
+class LoopedReduction(Form):
     """A program walks the reduction axis in blocks, once for each reduction that needs the result of another.
 
     Attributes:
@@ -113,25 +203,47 @@ class LoopedReduction:
     """
 
     name: ClassVar[str] = "looped"
+    overwrites: ClassVar[str] = "stored last"
+    has_passes: ClassVar[bool] = True
+    joins: ClassVar[bool] = True
+    separates: ClassVar[bool] = True
     persistent_up_to: int = 0
+
+    @classmethod
+    def of(cls, cluster: ClusterFacts) -> LoopedReduction | None:
+        """Returns the form of a cluster's kernel, None if it has another."""
+        return cls(cluster.tile_limit()) if cluster.is_symbolic else cls()
 
 
 @dataclass(frozen=True, slots=True)
-class Contraction:
+class Contraction(Form):
     """Few rows, all of them in one tile on ``y``, by a matrix, whose columns lie on ``x``; see `model.contractions`."""
 
     name: ClassVar[str] = "contraction"
+    overwrites: ClassVar[str] = "stored last"
+    has_passes: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, cluster: ClusterFacts) -> Contraction | None:
+        """Returns the form of a cluster's kernel, None if it has another."""
+        return cls() if "contract" in cluster.kinds else None
 
 
 @dataclass(frozen=True, slots=True)
-class TiledContraction:
+class TiledContraction(Form):
     """Products of matrices, of which each program has one tile; see `model.tiled_contractions`."""
 
     name: ClassVar[str] = "tiled_contraction"
 
+    @classmethod
+    def of(cls, cluster: ClusterFacts) -> TiledContraction | None:
+        """Returns the form of a cluster's kernel, None if it has another."""
+        has_tiles = any(isinstance(d, Contract) and is_tiled(d, cluster.policy) for d in cluster.definitions)
+        return cls() if "contract" in cluster.kinds and has_tiles else None
+
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Form):
     """Rows of scores that are never stored: programs have a block of rows each, and go through the columns of scores.
 
     See `ferrite_ir.language.attend`. Rows lie on ``y``, columns of the result, all of them in one tile, on ``x``, and
@@ -140,9 +252,14 @@ class Attention:
 
     name: ClassVar[str] = "attention"
 
+    @classmethod
+    def of(cls, cluster: ClusterFacts) -> Attention | None:
+        """Returns the form of a cluster's kernel, None if it has another."""
+        return cls() if "attend" in cluster.kinds else None
+
 
 @dataclass(frozen=True, slots=True)
-class GridReduction:
+class GridReduction(Form):
     """Programs hold a block each of a long reduction axis, and combine what they publish; see `grid_reductions`.
 
     Attributes:
@@ -151,12 +268,13 @@ class GridReduction:
     """
 
     name: ClassVar[str] = "grid_reduction"
+    overwrites: ClassVar[str] = "stored last"
     block_length: int
     workspace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterNorm:
+class RegisterNorm(Form):
     """Register-resident group norm: as a grid reduction, over the channels of a group, too; see `register_norms`.
 
     Attributes:
@@ -167,6 +285,7 @@ class RegisterNorm:
     """
 
     name: ClassVar[str] = "register_norm"
+    overwrites: ClassVar[str] = "stored last"
     block_length: int
     channels: int
     workspace: str = ""
@@ -174,7 +293,7 @@ class RegisterNorm:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Form):
     """Prefix scans along the reduction axis.
 
     Attributes:
@@ -182,11 +301,28 @@ class Scan:
     """
 
     name: ClassVar[str] = "scan"
+    overwrites: ClassVar[str] = "none"
+    joins: ClassVar[bool] = True
+    separates: ClassVar[bool] = True
     longest: int = 4096
+
+    @classmethod
+    def of(cls, cluster: ClusterFacts) -> Scan | None:
+        """Returns the form of a cluster's kernel, None if it has another."""
+        if "scan" not in cluster.kinds:
+            return None
+        is_light = all(
+            scan.combine in LIGHT_SCANS and result.type.dtype.compute.bits <= WORD_BITS
+            for scan in cluster.definitions
+            if isinstance(scan, ScanDefinition)
+            for result in scan.results
+        )
+        policy = cluster.policy
+        return cls(policy.scan_elements if is_light else min(policy.scan_elements, policy.heavy_scan_elements))
 
 
 @dataclass(frozen=True, slots=True)
-class LookBackScan:
+class LookBackScan(Form):
     """A scan by decoupled look-back: programs hold a block each of a long line (`annotations.LookBackScan`).
 
     Attributes:
@@ -195,33 +331,29 @@ class LookBackScan:
     """
 
     name: ClassVar[str] = "look_back"
+    overwrites: ClassVar[str] = "none"
     block_length: int
     prefetch_distance: int = 0
 
+    @classmethod
+    def of(cls, cluster: ClusterFacts) -> LookBackScan | None:
+        """Returns the form of a cluster's kernel, None if it has another."""
+        shared = next((d for d in cluster.definitions if isinstance(d, LookBackDefinition)), None)
+        return None if shared is None else cls(shared.points)
+
 
 @dataclass(frozen=True, slots=True)
-class Sort:
+class Sort(Form):
     """Rows are sorted, each in one tile."""
 
     name: ClassVar[str] = "sort"
+    overwrites: ClassVar[str] = "none"
 
+    @classmethod
+    def of(cls, cluster: ClusterFacts) -> Sort | None:
+        """Returns the form of a cluster's kernel, None if it has another."""
+        return cls() if "sort" in cluster.kinds else None
 
-Form: TypeAlias = (
-    Pointwise
-    | Combo
-    | MixedCombo
-    | PersistentReduction
-    | RowColumnReduction
-    | LoopedReduction
-    | Contraction
-    | TiledContraction
-    | Attention
-    | GridReduction
-    | RegisterNorm
-    | Scan
-    | LookBackScan
-    | Sort
-)
 
 FORMS: dict[str, type[Form]] = {
     form.name: form
@@ -229,20 +361,20 @@ FORMS: dict[str, type[Form]] = {
         Pointwise,
         Combo,
         MixedCombo,
-        PersistentReduction,
-        RowColumnReduction,
-        LoopedReduction,
-        Contraction,
-        TiledContraction,
+        Sort,
+        LookBackScan,
+        Scan,
         Attention,
+        TiledContraction,
+        Contraction,
+        RowColumnReduction,
+        PersistentReduction,
+        LoopedReduction,
         GridReduction,
         RegisterNorm,
-        Scan,
-        LookBackScan,
-        Sort,
     )
 }
-"""The family, by name."""
+"""The family, by name; a cluster's kernel has the first that claims the cluster."""
 
 Waiting: TypeAlias = GridReduction | RegisterNorm | LookBackScan
 """Forms whose programs share a line of the reduction axis, and wait for each other."""
@@ -272,7 +404,7 @@ def parse_form(text: str) -> Form:
     missing = [each.name for each in fields(kind) if each.default is MISSING and each.name not in given]
     if missing:
         raise ValueError(f"{name} needs {', '.join(missing)}")
-    return kind(**given)  # type: ignore[arg-type]
+    return kind(**given)
 
 
 def _value_text(value: str | int | tuple[int, ...]) -> str:

@@ -21,7 +21,7 @@ from ferrite_ir.language.sizes import hint, product
 from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.memory.footprint import storage_bytes
 from ferrite_scheduler.memory.host_steps import Work
-from ferrite_scheduler.model.forms import Combo, Contraction, LookBackScan, LoopedReduction, Pointwise
+from ferrite_scheduler.model.forms import Combo, LookBackScan, Pointwise
 from ferrite_scheduler.model.schedule import Kernel, Param
 from ferrite_scheduler.model.target import Policy, Target
 
@@ -126,7 +126,7 @@ def _streams_results(kernel: Kernel) -> bool:
     """Returns whether other things should stay in the cache: rows that are read again, words that programs wait for."""
     if isinstance(kernel.form, LookBackScan):
         return True
-    return isinstance(kernel.form, LoopedReduction | Contraction) and _reads_again(kernel)
+    return kernel.form.has_passes and _reads_again(kernel)
 
 
 def _reads_again(kernel: Kernel) -> bool:

@@ -23,7 +23,7 @@ from ferrite_ir.language.graph import Graph
 from ferrite_ir.language.sizes import symbols_of
 from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.fusion.rules import Refusal, refuse
-from ferrite_scheduler.kernels.shared_launches import JOINING, combined, moved_bytes, row_length
+from ferrite_scheduler.kernels.shared_launches import combined, moved_bytes, row_length
 from ferrite_scheduler.memory.host_steps import Work
 from ferrite_scheduler.memory.positions import Positions
 from ferrite_scheduler.model.forms import Combo, Pointwise
@@ -74,7 +74,7 @@ class Launch:
         return cls(
             position,
             members,
-            next((member.form.name for member in members if not isinstance(member.form, JOINING)), ""),
+            next((member.form.name for member in members if not member.form.joins), ""),
             bool(kernel.skip_guard),
             {param.name for param in kernel.params},
             {param.type.device for param in kernel.params if not param.host_scalar},

@@ -16,15 +16,10 @@ from dataclasses import replace
 from ferrite_ir.language.graph import Graph
 from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.memory.host_steps import Work
-from ferrite_scheduler.model.forms import Combo, PersistentReduction, Pointwise
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.model.target import Policy, Target
 
 from .last_uses import storages_of
-
-TURNING = (Pointwise, Combo, PersistentReduction)
-"""Forms whose programs take a small part of memory each, and may begin in any order. Those that loop take long
-parts, all at once."""
 
 
 def reverse_traversal(
@@ -61,7 +56,7 @@ def _finds_more_backwards(
 
     What it only writes nobody has touched before.
     """
-    if not isinstance(kernel.form, TURNING):
+    if not kernel.form.turns:
         return False
     balance = 0
     for storage in (name for name, size in storages.items() if name in touched and size > target.l2_bytes):

@@ -36,7 +36,7 @@ from ferrite_ir.reference.tensors import Nested, Tensor, empty
 from ferrite_scheduler.analysis.neutral_elements import neutral_state
 from ferrite_scheduler.model.annotations import ColumnReduction
 from ferrite_scheduler.model.contractions import as_reduction
-from ferrite_scheduler.model.forms import Contraction, LoopedReduction, MixedCombo, RegisterNorm
+from ferrite_scheduler.model.forms import MixedCombo, RegisterNorm
 from ferrite_scheduler.model.schedule import (
     Allocate,
     CallExtern,
@@ -374,7 +374,7 @@ def _refresh(run: _Run, definition: Computed, full: dict[Dim, int]) -> None:
 
     A pass computes each of them once.
     """
-    if not isinstance(run.kernel.form, LoopedReduction | Contraction):
+    if not run.kernel.form.has_passes:
         return
     number = run.kernel.pass_of[definition.results[0].name]
     position = tuple(full.get(dim) for dim in run.reduction_dims)
