@@ -17,7 +17,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,11 +138,11 @@ class Grid:
     def __init__(self, workers: int) -> None:
         from ferrite_runtime import Options
         from ferrite_runtime.engines.cuda_engine import make_machine
-        from ferrite_runtime.policies import candidates
+        from ferrite_runtime.formats.facts import spec_forms
 
         self._options = Options(tune="none", workers=workers)
         self._facts = make_machine(0, self._options).facts
-        self._forms: dict[str, Any] = candidates._FORMS
+        self._forms: dict[str, Any] = spec_forms()
         self._kernels: list[tuple[str, str, Any, list[tuple[Any, Any]]]] = []
 
     def begin(self, case: str, dtype: str, mapping: dict[str, Any]) -> None:
@@ -157,7 +157,7 @@ class Grid:
         first = configs(spec, self._facts, "none")[0]
         chosen, begun = self._forms[spec.form], []
         for config in dict.fromkeys((first, *grid_of(spec, Shape.of(spec, self._facts)))):
-            self._forms[spec.form] = lambda shape, config=config: (config,)
+            self._forms[spec.form] = replace(chosen, configs=lambda shape, config=config: (config,))
             kernel = Kernel(spec, self._options)
             kernel.on_device(0)
             begun.append((config, kernel))

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from ferrite_runtime.formats.facts import KINDS, read_facts
+from ferrite_runtime.formats.facts import spec_forms
 from ferrite_triton.facts import records
 
 COMMON = records.CommonFacts(
@@ -66,7 +66,7 @@ WRITTEN: dict[str, records.Facts] = {
 @pytest.mark.parametrize("form", WRITTEN)
 def test_what_is_written_is_read(form: str) -> None:
     written = WRITTEN[form].to_mapping()
-    read = read_facts(form, dict(written), "facts")
+    read = spec_forms()[form].read_facts(dict(written), "facts")
     assert {name: getattr(read, name) for name in written} == written
     assert read.to_mapping() == written
     assert read.has_no_contiguous_axis == (form not in ("mixed_combo", "template"))
@@ -74,11 +74,11 @@ def test_what_is_written_is_read(form: str) -> None:
 
 @pytest.mark.parametrize("form", WRITTEN)
 def test_what_is_not_stated_is_left_to_the_reader(form: str) -> None:
-    named = {each.name for each in fields(KINDS[form])}
+    named = {each.name for each in fields(spec_forms()[form].facts)}
     written = WRITTEN[form]
     assert set(written.to_mapping()) <= named
     assert None not in [value for name, value in written.to_mapping().items() if name != "contiguous_axis"]
 
 
 def test_every_form_that_is_written_has_its_record() -> None:
-    assert set(WRITTEN) == set(KINDS) - {"user"}
+    assert set(WRITTEN) == set(spec_forms()) - {"user"}

@@ -54,8 +54,8 @@ def test_programs_of_several_tiles_compile(rounds: int) -> None:
     from ferrite_runtime import Program
     from ferrite_runtime.compilation.triton_adapter import Job, compile_job
     from ferrite_runtime.devices.descriptors import known_devices
+    from ferrite_runtime.kernel_forms.tiled_contractions import shared_bytes
     from ferrite_runtime.policies.candidates import configs
-    from ferrite_runtime.policies.tiled_contractions import shared_bytes
 
     device = known_devices()["h200"]
     (spec,) = Program.from_mapping(program().to_mapping()).kernels

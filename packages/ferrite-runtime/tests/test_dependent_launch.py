@@ -12,7 +12,7 @@ from ferrite_runtime.engines.cuda_engine import choose_pdl
 from ferrite_runtime.engines.cuda_kernels import DeviceKernel
 from ferrite_runtime.formats.binary import Binary
 from ferrite_runtime.formats.config import Config
-from ferrite_runtime.formats.facts import read_facts
+from ferrite_runtime.formats.facts import spec_forms
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.target import Target
 from ferrite_runtime.launching.prepared_launch import LaunchSite
@@ -25,7 +25,9 @@ from runtime_kernels import pointwise, scaled
 def least_of(facts: dict | None = None, resident: int = 4, form: str = "pointwise", *, may: bool, waits: bool) -> int:
     """Returns the programs from which a kernel follows on an H200, which has 132 multiprocessors."""
     pool = FakePool(lambda job, binary: replace(binary, uses_pdl=waits))
-    spec = replace(KernelSpec.from_mapping(scaled()), form=form, facts=read_facts(form, facts or {}, "facts"))
+    spec = replace(
+        KernelSpec.from_mapping(scaled()), form=form, facts=spec_forms()[form].read_facts(facts or {}, "facts")
+    )
     driver = FakeDriver()
     driver.resident = resident
     kernel = DeviceKernel.begin(spec, fake_machine(pool=pool, driver=driver, uses_pdl=may))

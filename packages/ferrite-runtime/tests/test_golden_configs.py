@@ -13,7 +13,8 @@ import pytest
 
 from ferrite_runtime.devices.descriptors import known_devices
 from ferrite_runtime.formats.config import Config
-from ferrite_runtime.formats.kernel_spec import FORMS, KernelSpec
+from ferrite_runtime.formats.facts import spec_forms
+from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.candidates import configs, wider_configs
 from runtime_kernels import grid_axis, pointwise, row_softmax, row_sum, spec, tensor
 
@@ -152,7 +153,7 @@ def test_no_row_is_beyond_a_grid_of_one_axis(y: int, x: int) -> None:
     assert kernel.programs({}, {"XBLOCK": 32, "YBLOCK": 1}) == -(-x // 32) * y
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form != "mixed_combo"])
+@pytest.mark.parametrize("form", [form for form in spec_forms() if form != "mixed_combo"])
 def test_forms_without_a_table_have_what_their_writers_and_policies_list(form: str) -> None:
     fixed = {"XBLOCK": 128} if form in ("template", "sort") else {}
     extra = {"configs": [{"blocks": {"XBLOCK": 64}, "num_warps": 2, "num_stages": 1}]} if form == "user" else {}

@@ -10,14 +10,14 @@ from ferrite_runtime.devices.descriptors import DeviceFacts, known_devices, typi
 from ferrite_runtime.formats.binary import Binary
 from ferrite_runtime.formats.canonical_json import kernel_id
 from ferrite_runtime.formats.config import Config
-from ferrite_runtime.formats.facts import KINDS, ReductionFacts
-from ferrite_runtime.formats.kernel_spec import FORMS, WAIT, KernelSpec
+from ferrite_runtime.formats.facts import ReductionFacts, spec_forms
+from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.target import CROSS_TARGETS, Target
-from ferrite_runtime.policies.attention import attention_problem
+from ferrite_runtime.kernel_forms.attention import attention_problem
+from ferrite_runtime.kernel_forms.tiled_contractions import shared_bytes, tile_problem
 from ferrite_runtime.policies.blocks import misfit
 from ferrite_runtime.policies.candidates import configs, interpreter_config, next_power_of_two, previous_power_of_two
 from ferrite_runtime.policies.resources import scratch_problem
-from ferrite_runtime.policies.tiled_contractions import shared_bytes, tile_problem
 from runtime_kernels import grid_axis, pointwise, reduction_axis, row_softmax, row_sum, shared_softmax, spec, tensor
 
 H200 = known_devices()["h200"]
@@ -904,7 +904,8 @@ SIZES = st.one_of(st.integers(0, 70), st.integers(0, 1 << 22), st.sampled_from([
 
 @st.composite
 def specs(draw) -> KernelSpec:
-    form = draw(st.sampled_from([name for name in FORMS if name not in ("user", "mixed_combo")]))  # others choose
+    # Of the other two, somebody else chooses the configs.
+    form = draw(st.sampled_from([name for name in spec_forms() if name not in ("user", "mixed_combo")]))
     names = draw(st.sampled_from(["x", "xy", "xyz"]))
     axes = [
         grid_axis(name, draw(SIZES), **draw(st.sampled_from([{}, {"max_block": 16}, {"max_block": 1}])))
@@ -916,14 +917,14 @@ def specs(draw) -> KernelSpec:
         axes.append(reduction_axis(size))
         if form in ("persistent", "row_column", "sort"):
             fixed = {"RBLOCK": next_power_of_two(size)}
-        elif form in WAIT:
+        elif spec_forms()[form].waits:
             fixed = {"RBLOCK": draw(st.sampled_from([64, 8192]))}
     facts = {
         "element_bytes": draw(st.sampled_from([1, 2, 4, 8])),
         "contiguous_axis": draw(st.sampled_from(["x", "y", "r", None])),
         "loads": draw(st.integers(0, 20)),
     }
-    if issubclass(KINDS[form], ReductionFacts):
+    if issubclass(spec_forms()[form].facts, ReductionFacts):
         facts["live_values"] = draw(st.integers(1, 8))
     if form == "register_norm":
         facts["threads"] = 128

@@ -111,7 +111,7 @@ def change(mapping: dict, path: str, value: object) -> dict:
         ("colour", "red", UnknownField, r"^colour: is not a field"),
         ("name", "not a name", SpecError, r"^name: 'not a name' is not a name"),
         ("name", ..., SpecError, "^name: is missing"),
-        ("form", "magic", SpecError, r"^form: 'magic' is not one of pointwise, "),
+        ("form", "magic", SpecError, r"^form: 'magic' is not one of attention, "),
         ("params.0.role", "pointer", SpecError, r"^params\[0\]\.role: "),
         ("params.0.dtype", "c64", SpecError, r"^params\[0\]\.dtype: 'c64' is not a type that kernels"),
         ("params.0.align", 12, SpecError, r"^params\[0\]\.align: 12 is not a power of two"),

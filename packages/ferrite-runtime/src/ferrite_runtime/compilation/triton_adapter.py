@@ -21,6 +21,7 @@ from ferrite_runtime.formats.config import DESCRIPTORS, Config
 from ferrite_runtime.formats.cubin import read_resources
 from ferrite_runtime.formats.divisors import Divisors
 from ferrite_runtime.formats.dtypes import DTYPES, scalar_triton
+from ferrite_runtime.formats.facts import spec_forms
 from ferrite_runtime.formats.kernel_spec import KernelSpec, Param
 from ferrite_runtime.formats.target import Target
 from ferrite_runtime.kernel_source.jitted import choose_constants, load_function
@@ -96,6 +97,7 @@ def prepare_worker() -> None:
 
     import ferrite_runtime.fmath  # noqa: F401  # what kernels import
 
+    spec_forms()  # what reading a spec imports
     name = f"triton {triton.__version__}"
     triton.runtime.cache.triton_key = lambda: name
 

@@ -26,7 +26,7 @@ from ferrite_runtime.errors import (
 from ferrite_runtime.formats.binary import Binary
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.divisors import Divisors
-from ferrite_runtime.formats.kernel_spec import HOLD_ROWS, KernelSpec
+from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.measurements import Situation
 from ferrite_runtime.launching.dependent_launch import least_pdl_programs
 from ferrite_runtime.launching.prepared_launch import MAX_PROGRAMS, LoadedKernel
@@ -455,7 +455,7 @@ def shipped_configs(spec: KernelSpec, machine: Machine, sizes: Mapping[str, int]
 
 def _holds_rows(spec: KernelSpec, blocks: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
     """Returns whether a tile holds the whole reduction axis, where a kernel needs that."""
-    if spec.form not in HOLD_ROWS:
+    if not spec.known_form.holds_rows:
         return True
     reductions = [axis for axis in spec.axes if axis.kind == "reduction" and axis.block not in spec.blocks]
     return all(blocks.get(axis.block, 1) >= sizes[axis.name] for axis in reductions)

@@ -1,18 +1,26 @@
 """Facts of kernels: what a writer knows of a kernel that config policies, predictions and reports compute with.
 
-Each kernel form has a record of its own, with what is a fact of that form only. Facts are claims of whoever wrote the
-spec, so all but a few may be left out, and all are checked for type and range when a spec is read.
+Each kernel form has a record with what is a fact of that form only, here or in the form's own module. Facts are claims
+of whoever wrote the spec, so all but a few may be left out, and all are checked for type and range when a spec is read.
+
+A form is written in one module of `ferrite_runtime.kernel_forms`, above this folder, as its configs are there as well.
+Such modules are found by their place, as Python finds codecs in `encodings`: they are imported when the first spec is
+read, and not before.
 """
 
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, TypeVar
 
 from ferrite_runtime.errors import SpecError, UnknownField
 from ferrite_runtime.formats.json_fields import Fields, check_identifier, check_integer
 
 Value = int | bool | str | None
+FOLDER = "ferrite_runtime.kernel_forms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,26 +228,6 @@ class TemplateFacts(Facts):
     num_stages: int = 3
 
 
-KINDS: dict[str, type[Facts]] = {
-    "pointwise": PointwiseFacts,
-    "combo": ComboFacts,
-    "mixed_combo": Facts,
-    "persistent": ReductionFacts,
-    "row_column": RowColumnFacts,
-    "looped": ReductionFacts,
-    "contraction": ContractionFacts,
-    "tiled_contraction": TiledContractionFacts,
-    "attention": AttentionFacts,
-    "grid_reduction": SplitFacts,
-    "register_norm": RegisterNormFacts,
-    "scan": ReductionFacts,
-    "look_back": SplitFacts,
-    "sort": ReductionFacts,
-    "template": TemplateFacts,
-    "user": Facts,
-}
-"""The record of each kernel form."""
-
 Kind = TypeVar("Kind", bound=Facts)
 
 
@@ -249,13 +237,49 @@ def facts_as(facts: Facts, kind: type[Kind]) -> Kind:
     return facts
 
 
-def read_facts(form: str, value: object, path: str) -> Facts:
-    """Returns the facts of a kernel of this form, as ``value`` states them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecForm:
+    """What a spec of a form may say, and who may do what with its kernels.
+
+    Attributes:
+        name: what specs give in ``form``.
+        facts: the record of its facts.
+        holds_rows: whether programs hold a whole reduction axis in one tile.
+        waits_for: which programs of a launch those of a form wait for: ``none``, ``earlier`` ones, or ``all``. Kernels
+            whose programs wait cannot be measured by running them again.
+        joins: whether a kernel can be a part of a mixed combo.
+    """
+
+    name: str
+    facts: type[Facts]
+    holds_rows: bool = False
+    waits_for: str = "none"
+    joins: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Returns whether programs wait for others."""
+        return self.waits_for != "none"
+
+    def read_facts(self, value: object, path: str) -> Facts:
+        """Returns the facts of a kernel of this form, as ``value`` states them; raises as `read_facts` does."""
+        return read_facts(self.name, self.facts, value, path)
+
+
+@cache
+def spec_forms() -> dict[str, SpecForm]:
+    """Returns all kernel forms, by name."""
+    modules = [import_module(f"{FOLDER}.{found.name}") for found in iter_modules(import_module(FOLDER).__path__)]
+    return {form.name: form for module in modules for form in module.FORMS}
+
+
+def read_facts(form: str, kind: type[Facts], value: object, path: str) -> Facts:
+    """Returns the facts of a kernel of this form, whose record is ``kind``, as ``value`` states them.
 
     Raises:
         UnknownField, SpecError: naming the field under ``path`` that is unknown, missing or wrong.
     """
-    inner, kind = Fields(value, path), KINDS[form]
+    inner = Fields(value, path)
     known = {each.name: each for each in fields(kind) if each.name != "stated"}
     found: dict[str, Value] = {}
     for name in list(inner.names()):

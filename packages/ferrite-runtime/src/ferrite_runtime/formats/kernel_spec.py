@@ -12,20 +12,13 @@ from ferrite_runtime.formats.canonical_json import kernel_id
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.expressions import Expr, evaluate, expr_names, read_expr, write_expr
-from ferrite_runtime.formats.facts import KINDS, Facts, read_facts
+from ferrite_runtime.formats.facts import Facts, SpecForm, spec_forms
 from ferrite_runtime.formats.json_fields import Fields, check_identifier, check_integer, check_text
 
 FORMAT = 2
-FORMS = tuple(KINDS)
-HOLD_ROWS = ("persistent", "row_column")
-"""Forms whose programs hold a whole reduction axis in one tile."""
-WAIT = ("grid_reduction", "register_norm", "look_back")
-"""Forms whose programs wait for each other."""
 USER = "user"
 MIXED_COMBO = "mixed_combo"
 """The form of kernels whose parts have forms of their own."""
-PART_FORMS = ("pointwise", "combo", "persistent", "row_column", "looped", "contraction", "scan", "sort")
-"""Forms of such parts: their programs wait for no others."""
 ROLES = ("tensor", "size", "scalar")
 SCRATCH = "scratch"
 """The access of a param in whose memory the programs of a kernel have what its compiler puts there: descriptors."""
@@ -164,7 +157,7 @@ class KernelPart:
     def from_mapping(cls, value: object, path: str) -> KernelPart:
         """Returns the part in ``value``; raises `SpecError` naming the field that is wrong."""
         fields = Fields(value, path)
-        form = fields.choice("form", PART_FORMS)
+        form = fields.choice("form", tuple(form.name for form in spec_forms().values() if form.joins))
         part = cls(
             form=form,
             copies=fields.integer("copies"),
@@ -172,7 +165,7 @@ class KernelPart:
             axes=tuple(Axis.from_mapping(v, f"{fields.at('axes')}[{i}]") for i, v in enumerate(fields.array("axes"))),
             blocks=_read_blocks(fields),
             grid=read_expr(fields.take("grid"), fields.at("grid")),
-            facts=read_facts(form, fields.take("facts"), fields.at("facts")),
+            facts=spec_forms()[form].read_facts(fields.take("facts"), fields.at("facts")),
         )
         fields.close()
         if part.copies < 1:
@@ -238,7 +231,7 @@ class KernelSpec:
             raise UnknownFormat(
                 fields.at("format"), f"kernel spec format {version!r} is unknown; this runtime reads {FORMAT}"
             )
-        form = fields.choice("form", FORMS)
+        form = fields.choice("form", tuple(spec_forms()))
         spec = cls(
             name=fields.identifier("name"),
             id=fields.string("id"),
@@ -252,7 +245,7 @@ class KernelSpec:
             grid=read_expr(fields.take("grid"), fields.at("grid")),
             mutated=fields.strings("mutated"),
             index_width=fields.integer("index_width"),
-            facts=read_facts(form, fields.take("facts"), fields.at("facts")),
+            facts=spec_forms()[form].read_facts(fields.take("facts"), fields.at("facts")),
             origin=fields.strings("origin"),  # each one line: listings and errors quote it
             **(_read_user_fields(fields) if form == USER else {}),
             **(_read_parts(fields) if form == MIXED_COMBO else {}),
@@ -292,6 +285,11 @@ class KernelSpec:
             mapping["configs"] = [config.to_mapping() for config in self.configs]
         mapping |= {name: write_expr(e) for name, e in (("grid_y", self.grid_y), ("grid_z", self.grid_z)) if e != 1}
         return mapping | ({"grids": [list(map(write_expr, grid)) for grid in self.grids]} if self.grids else {})
+
+    @property
+    def known_form(self) -> SpecForm:
+        """Returns what is known of its form."""
+        return spec_forms()[self.form]
 
     @property
     def alone(self) -> tuple[KernelSpec, ...]:

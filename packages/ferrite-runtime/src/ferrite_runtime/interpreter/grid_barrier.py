@@ -70,4 +70,4 @@ def rounds_of(spec: KernelSpec) -> tuple[tuple[tuple[Any, Callable[..., Any]], .
     first = (grid_sync.grid_barrier, barriers.leave), (grid_sync.pause, barriers.leave_here)
     last = (grid_sync.grid_barrier, barriers.go_on), (grid_sync.pause, barriers.stay)
     again = (*last, (flags.other_epoch, barriers.epoch_of))
-    return (first, again) if spec.form in ("grid_reduction", "register_norm") else (last,)
+    return (first, again) if spec.known_form.waits_for == "all" else (last,)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.expressions import evaluate
-from ferrite_runtime.formats.kernel_spec import HOLD_ROWS, Axis, KernelSpec
+from ferrite_runtime.formats.kernel_spec import Axis, KernelSpec
 
 LEAST_EXTENT = 16
 """Fewest rows, columns and points that tensor cores multiply."""
@@ -77,9 +77,9 @@ def misfit(spec: KernelSpec, config: Config, sizes: Mapping[str, int]) -> str:
             return f"it gives no value for {axis.block}"
         if axis.max_block is not None and block > axis.max_block:
             return f"{axis.block} is {block}, at most {axis.max_block} is allowed"
-        if spec.form in HOLD_ROWS and axis.kind == "reduction" and block < sizes[axis.name]:
+        if spec.known_form.holds_rows and axis.kind == "reduction" and block < sizes[axis.name]:
             return f"{axis.block} is {block}, less than the {sizes[axis.name]} elements that have to be in one tile"
-        if spec.form in HOLD_ROWS and axis.kind == "reduction" and block > next_power_of_two(sizes[axis.name]):
+        if spec.known_form.holds_rows and axis.kind == "reduction" and block > next_power_of_two(sizes[axis.name]):
             return f"{axis.block} is {block}, more than it takes to hold the {sizes[axis.name]} elements in one tile"
     return ""
 
@@ -112,3 +112,14 @@ def fixed_tile(spec: KernelSpec, sizes: Mapping[str, int]) -> int:
         if axis.block in spec.blocks:
             product *= spec.blocks[axis.block]
     return product
+
+
+def parts_of(spec: KernelSpec, config: Config) -> list[tuple[KernelSpec, Config]]:
+    """Returns the parts of a kernel as kernels alone, each with its own of a config; of another kernel, itself."""
+    if not spec.parts:
+        return [(spec, config)]
+    blocks = dict(config.blocks)
+    return [
+        (alone, Config.of(spec.of_part(blocks, number), config.num_warps, config.num_stages))
+        for number, alone in enumerate(spec.alone)
+    ]

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.formats.config import Config
-from ferrite_runtime.formats.kernel_spec import HOLD_ROWS, MIXED_COMBO, WAIT, KernelSpec
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.policies.kernel_form import kernel_form
 from ferrite_runtime.policies.resources import foresee_problem
 
 # Moves before it ends in any case: each is a round of compilations.
 MAX_MOVES = 6
-# What their writers list is what there is; sorting networks have one config, and compile slowly.
-# The parts of a mixed combo have too many blocks to walk among.
-_SETTLED = ("user", "template", "sort", MIXED_COMBO, *WAIT)
 
 
 def neighbours(spec: KernelSpec, device: DeviceFacts, config: Config, sizes: Mapping[str, int]) -> tuple[Config, ...]:
@@ -24,7 +22,8 @@ def neighbours(spec: KernelSpec, device: DeviceFacts, config: Config, sizes: Map
     reduction axis; none leaves what the axes and the device allow. Programs that wait for each other wait for nothing
     in a launch that comes after another one with the same status, so that measuring them says nothing.
     """
-    if spec.form in _SETTLED:
+    form = kernel_form(spec)
+    if form.is_settled or form.waits:
         return ()
     found = [
         step
@@ -37,7 +36,7 @@ def neighbours(spec: KernelSpec, device: DeviceFacts, config: Config, sizes: Map
 def _steps(spec: KernelSpec, config: Config) -> Iterator[Config]:
     blocks = dict(config.blocks)
     reductions = {axis.block for axis in spec.axes if axis.kind == "reduction"}
-    free = [name for name in blocks if not (spec.form in HOLD_ROWS and name in reductions)]
+    free = [name for name in blocks if not (spec.known_form.holds_rows and name in reductions)]
     for warps in (config.num_warps * 2, config.num_warps // 2):
         if warps:
             yield Config.of(blocks, warps, config.num_stages)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.kernel_spec import KernelSpec, name_in_whole
 from ferrite_runtime.policies.blocks import block_limit, fixed_tile, free_axes
+from ferrite_runtime.policies.kernel_form import kernel_form
 
 # Triton refuses tiles of more elements than this; it also bounds the interpreter's memory.
 MAX_TILE = 1 << 20
@@ -32,9 +33,8 @@ def interpreter_config(spec: KernelSpec, sizes: Mapping[str, int]) -> Config:
     budget = max(1, MAX_TILE // fixed_tile(spec, sizes))
     blocks: dict[str, int] = {}
     for axis in free_axes(spec, "reduction"):
-        whole = spec.form not in ("looped", "contraction", "tiled_contraction", "attention", "scan")
         limit = block_limit(axis, sizes[axis.name])
-        blocks[axis.block] = limit if whole else min(limit, MAX_REDUCTION, budget)
+        blocks[axis.block] = min(limit, MAX_REDUCTION, budget) if kernel_form(spec).has_loops else limit
         budget = max(1, budget // blocks[axis.block])
     for axis in free_axes(spec, "grid"):
         blocks[axis.block] = min(block_limit(axis, sizes[axis.name]), budget)

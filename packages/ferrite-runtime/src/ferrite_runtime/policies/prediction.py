@@ -14,16 +14,10 @@ from dataclasses import dataclass
 
 from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.formats.config import Config
-from ferrite_runtime.formats.facts import (
-    AttentionFacts,
-    ContractionFacts,
-    Facts,
-    ReductionFacts,
-    TiledContractionFacts,
-    facts_as,
-)
+from ferrite_runtime.formats.facts import ContractionFacts, Facts, ReductionFacts
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.candidates import configs
+from ferrite_runtime.policies.kernel_form import kernel_form
 from ferrite_runtime.policies.thresholds import ROOFLINE
 
 
@@ -55,7 +49,7 @@ def predict(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | No
 
 def _waiting(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
     """Returns the seconds in which the programs of a multiprocessor all wait for what others have to add up first."""
-    if spec.form != "look_back":
+    if spec.known_form.waits_for != "earlier":
         return 0.0
     programs = spec.expected_programs(dict(config.blocks))
     return ROOFLINE.look_back_seconds * programs / (device.multiprocessors * ROOFLINE.look_back_programs)
@@ -95,34 +89,16 @@ def _read_again(facts: ReductionFacts, device: DeviceFacts, moved: float) -> flo
     return float(read * (facts.passes - 1) * missed)
 
 
-def _multiplications(spec: KernelSpec, facts: TiledContractionFacts, device: DeviceFacts) -> float:
-    """Returns the seconds that tensor cores take, tile by tile: in the last round some have no tile."""
-    sizes, blocks = spec.hint_sizes(), dict(configs(spec, device, "none")[0].blocks)
-    tiles = -(-spec.expected_programs(blocks) // device.multiprocessors) * device.multiprocessors
-    points = tiles * blocks.get("YBLOCK", 1) * blocks.get("XBLOCK", 1) * max(1, sizes["r"])
-    return 2.0 * points * facts.product / (device.multiprocessors * device.tensor_operations)
-
-
-def _attention(spec: KernelSpec, facts: AttentionFacts, device: DeviceFacts) -> float:
-    """Returns the seconds that tensor cores take for all blocks of scores: how many are masked nobody knows yet."""
-    scores = math.prod(max(1, size) for name, size in spec.hint_sizes().items() if name != "x")
-    lanes = facts.depth + facts.sums * spec.blocks.get("XBLOCK", 1)
-    return 2.0 * scores * lanes / (device.multiprocessors * device.tensor_operations)
-
-
 def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:
-    facts = spec.facts
-    if isinstance(facts, TiledContractionFacts):
-        return _multiplications(spec, facts, device)
-    if isinstance(facts, AttentionFacts):
-        return _attention(spec, facts, device)
+    form, facts = kernel_form(spec), spec.facts
+    if form.seconds is not None:
+        return form.seconds(spec, device)
     points = math.prod(max(1, size) for size in spec.hint_sizes().values())
     buffers = facts.loads + facts.stores
     operations = float(facts.flops) + points * buffers * ROOFLINE.access_operations
     operations += points * facts.reductions
     if isinstance(facts, ContractionFacts) and facts.product:
         operations /= max(1, spec.hint_sizes().get("y", 1))  # tensor cores take all rows at once
-    if spec.form == "sort":
-        steps = math.log2(max(2, facts_as(facts, ReductionFacts).reduction_size))
-        operations += points * ROOFLINE.sort_operations * steps * (steps + 1) / 2
+    if form.operations is not None:
+        operations += form.operations(spec)
     return float(operations / (device.multiprocessors * device.lane_operations))

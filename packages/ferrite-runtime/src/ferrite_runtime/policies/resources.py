@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ferrite_runtime.devices.descriptors import DeviceFacts
@@ -11,11 +11,9 @@ from ferrite_runtime.formats.binary import Binary
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import ContractionFacts
 from ferrite_runtime.formats.kernel_spec import KernelSpec
-from ferrite_runtime.policies.attention import attention_problem
-from ferrite_runtime.policies.blocks import block_limit, scratch_programs, scratch_used
-from ferrite_runtime.policies.mixed_combos import parts_of
+from ferrite_runtime.policies.blocks import block_limit, parts_of, scratch_programs, scratch_used
+from ferrite_runtime.policies.kernel_form import kernel_form
 from ferrite_runtime.policies.shape import MAX_TILE, param_bytes
-from ferrite_runtime.policies.tiled_contractions import tile_problem
 
 MAX_THREADS = 1024
 # A thread has at most 255 registers. A tile that has more 4-byte elements for each cannot be held in them, and the
@@ -34,25 +32,14 @@ class Usage:
     shared: int = 0
 
 
-_OWN_RULES: Mapping[str, Callable[[KernelSpec, Config, DeviceFacts], str | None]] = {
-    "tiled_contraction": tile_problem,
-    "attention": attention_problem,
-}
-"""What judges configs of forms whose programs hold several tiles."""
-
-
 def foresee_problem(spec: KernelSpec, config: Config, device: DeviceFacts, sizes: Mapping[str, int]) -> str | None:
-    """Returns why a config is not worth compiling for a device, None if it may be.
-
-    What people wrote is not judged by its blocks, whose meaning nobody else knows.
-    """
+    """Returns why a config is not worth compiling for a device, None if it may be."""
     threads = config.num_warps * device.target.warp_size
     if threads > MAX_THREADS:
         return f"{threads} threads per program, {MAX_THREADS} are possible"
-    if spec.form in ("user", "template"):
-        return None
-    if spec.form in _OWN_RULES:
-        return _OWN_RULES[spec.form](spec, config, device)
+    own_rule = kernel_form(spec).problem
+    if own_rule is not None:
+        return own_rule(spec, config, device)
     if spec.parts:
         own = [
             foresee_problem(part, alone, device, spec.of_part(sizes, number))

@@ -32,7 +32,7 @@ class Target:
             runtime's ``ProductThresholds.cache_rate``.
         tile_rates: tiles in which products of matrices may be computed: rows, columns, and the share of the fastest
             one's rate that each reaches where there are enough of them. Set for 16-bit factors on Hopper: what the
-            runtime's table of configs (``policies.tiled_contractions``) has, in short.
+            runtime's table of configs (``kernel_forms.tiled_contractions``) has, in short.
     """
 
     name: str = "generic"

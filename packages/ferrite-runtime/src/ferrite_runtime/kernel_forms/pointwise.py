@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ferrite_runtime.formats.config import Config
-from ferrite_runtime.formats.facts import PointwiseFacts, facts_as
+from ferrite_runtime.formats.facts import ComboFacts, PointwiseFacts, facts_as
 from ferrite_runtime.policies.blocks import next_power_of_two
+from ferrite_runtime.policies.kernel_form import KernelForm
 from ferrite_runtime.policies.occupancy import flops_per_point, spread
 from ferrite_runtime.policies.shape import Shape
+from ferrite_runtime.policies.tables import pointwise_table
 from ferrite_runtime.policies.thresholds import OCCUPANCY, POINTWISE
 
 
@@ -27,7 +29,7 @@ def _flat(shape: Shape) -> tuple[Config, ...]:
     full = POINTWISE.flat_tile * (2 if shape.element_bytes <= 1 else 1)
     if shape.buffers > POINTWISE.many_buffers:
         full //= 2
-    tile = max(POINTWISE.small_tile, min(full, _filling(shape)))
+    tile = max(POINTWISE.small_tile, min(full, filling(shape)))
     warps = max(1, min(4, tile // (shape.device.target.warp_size * min(4, shape.vector))))
     apart = facts_as(shape.spec.facts, PointwiseFacts).percent_apart
     if apart >= POINTWISE.few_apart:
@@ -36,7 +38,7 @@ def _flat(shape: Shape) -> tuple[Config, ...]:
     return (first, *(shape.fit({axis: block}, w) for block, w in ((tile // 2, 4), (tile * 2, 8), (tile * 2, 4))))
 
 
-def _filling(shape: Shape) -> int:
+def filling(shape: Shape) -> int:
     """Returns the tile with which there are programs enough for all multiprocessors."""
     return next_power_of_two(shape.points * shape.parts // (POINTWISE.fill * shape.device.multiprocessors))
 
@@ -44,7 +46,7 @@ def _filling(shape: Shape) -> int:
 def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
     """Returns the candidates of a kernel over rows (``y``) and columns (``x``) that moves data along rows only."""
     x, *rest = names
-    tile = max(POINTWISE.small_tile, min(POINTWISE.row_bytes // (2 if shape.reads_16_bit else 4), _filling(shape)))
+    tile = max(POINTWISE.small_tile, min(POINTWISE.row_bytes // (2 if shape.reads_16_bit else 4), filling(shape)))
 
     axis = next(axis for axis in shape.axes("grid") if axis.name == x)
     is_short = shape.limit(axis) < POINTWISE.full_width
@@ -131,3 +133,9 @@ def _balanced(shape: Shape, blocks: dict[str, int]) -> dict[str, int]:
             balanced[name] *= 2
             spare //= 2
     return balanced
+
+
+FORMS = (
+    KernelForm(name="pointwise", facts=PointwiseFacts, configs=pointwise_configs, table=pointwise_table, joins=True),
+    KernelForm(name="combo", facts=ComboFacts, configs=pointwise_configs, table=pointwise_table, joins=True),
+)

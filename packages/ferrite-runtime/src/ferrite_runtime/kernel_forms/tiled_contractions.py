@@ -28,6 +28,7 @@ from ferrite_runtime.policies.blocks import (
     scratch_programs,
     shared_problem,
 )
+from ferrite_runtime.policies.kernel_form import KernelForm
 from ferrite_runtime.policies.shape import Shape
 from ferrite_runtime.policies.thresholds import PRODUCTS
 
@@ -207,3 +208,24 @@ def _loaded(shape: Shape, config: Config, tiles: int) -> float:
     once = sizes.get("z", 1) * sum(sizes.get(name, 1) * width for name, width in widths.items())
     often = tiles * sum(config.block(f"{name.upper()}BLOCK") * width for name, width in widths.items())
     return shape.reduction * max(once, often / PRODUCTS.cache_rate) / shape.device.bandwidth
+
+
+def product_seconds(spec: KernelSpec, device: DeviceFacts) -> float:
+    """Returns the seconds that tensor cores take, tile by tile: in the last round some have no tile."""
+    sizes, blocks = spec.hint_sizes(), dict(tiled_contraction_configs(Shape.of(spec, device))[0].blocks)
+    tiles = -(-spec.expected_programs(blocks) // device.multiprocessors) * device.multiprocessors
+    points = tiles * blocks.get("YBLOCK", 1) * blocks.get("XBLOCK", 1) * max(1, sizes["r"])
+    product = facts_as(spec.facts, TiledContractionFacts).product
+    return 2.0 * points * product / (device.multiprocessors * device.tensor_operations)
+
+
+FORMS = (
+    KernelForm(
+        name="tiled_contraction",
+        facts=TiledContractionFacts,
+        configs=tiled_contraction_configs,
+        has_loops=True,
+        problem=tile_problem,
+        seconds=product_seconds,
+    ),
+)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ferrite_runtime.formats.config import Config
-from ferrite_runtime.formats.kernel_spec import KernelSpec, name_in_whole
+from ferrite_runtime.formats.facts import Facts
+from ferrite_runtime.formats.kernel_spec import MIXED_COMBO, name_in_whole
+from ferrite_runtime.policies.kernel_form import KernelForm, kernel_form
 from ferrite_runtime.policies.shape import MAX_PER_THREAD, Shape
 from ferrite_runtime.policies.thresholds import MIXED_COMBOS
-
-OfPart = Callable[[Shape], tuple[Config, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class _Part:
         return Config.of(blocks, warps, self.first.num_stages)
 
 
-def mixed_combo_configs(shape: Shape, of_part: OfPart) -> tuple[Config, ...]:
-    """Returns the configs of a mixed combo, best guess first; ``of_part`` gives those of a part alone."""
+def mixed_combo_configs(shape: Shape) -> tuple[Config, ...]:
+    """Returns the configs of a mixed combo, best guess first."""
     copies = [part.copies for part in shape.spec.parts]
     sized = [
         Shape.of(alone, shape.device, shape.spec.of_part(shape.sizes, number))
@@ -66,7 +66,7 @@ def mixed_combo_configs(shape: Shape, of_part: OfPart) -> tuple[Config, ...]:
     everything = sum(own.points * own.reduction * own.parts * n for own, n in zip(sized, copies, strict=True))
     shares = (max(1, everything // max(1, own.points * own.reduction)) for own in sized)
     sized = [replace(own, parts=share, shares_launch=True) for own, share in zip(sized, shares, strict=True)]
-    parts = [_Part(own, of_part(own)[0], n) for own, n in zip(sized, copies, strict=True)]
+    parts = [_Part(own, kernel_form(own.spec).configs(own)[0], n) for own, n in zip(sized, copies, strict=True)]
     total = sum(part.bytes for part in parts)
     counting = [part.first.num_warps for part in parts if part.bytes * MIXED_COMBOS.counting_share >= total]
     warps = max(*counting, *(part.least_warps(part.first) for part in parts), 1)
@@ -87,12 +87,7 @@ def _joined(configs: Sequence[Config], warps: int) -> Config:
     return Config.of(blocks, warps, max(config.num_stages for config in configs))
 
 
-def parts_of(spec: KernelSpec, config: Config) -> list[tuple[KernelSpec, Config]]:
-    """Returns the parts of a kernel as kernels alone, each with its own of a config; of another kernel, itself."""
-    if not spec.parts:
-        return [(spec, config)]
-    blocks = dict(config.blocks)
-    return [
-        (alone, Config.of(spec.of_part(blocks, number), config.num_warps, config.num_stages))
-        for number, alone in enumerate(spec.alone)
-    ]
+FORMS = (
+    # The parts have too many blocks to walk among.
+    KernelForm(name=MIXED_COMBO, facts=Facts, configs=mixed_combo_configs, is_settled=True),
+)

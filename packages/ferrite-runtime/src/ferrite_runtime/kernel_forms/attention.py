@@ -17,6 +17,7 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import AttentionFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import Axis, KernelSpec
 from ferrite_runtime.policies.blocks import LEAST_EXTENT, RESERVED, axis_problem, factor_block, shared_problem
+from ferrite_runtime.policies.kernel_form import KernelForm
 from ferrite_runtime.policies.shape import Shape
 from ferrite_runtime.policies.thresholds import PRODUCTS
 
@@ -194,3 +195,23 @@ def _rounds(shape: Shape, config: Config, tile: Tile) -> float:
     waves = -(-programs // shape.device.multiprocessors)
     stages = 1.0 if config.num_stages > 1 else 2.0
     return waves * rows * stages / tile.share
+
+
+def attention_seconds(spec: KernelSpec, device: DeviceFacts) -> float:
+    """Returns the seconds that tensor cores take for all blocks of scores: how many are masked nobody knows yet."""
+    facts = facts_as(spec.facts, AttentionFacts)
+    scores = math.prod(max(1, size) for name, size in spec.hint_sizes().items() if name != "x")
+    lanes = facts.depth + facts.sums * spec.blocks.get("XBLOCK", 1)
+    return 2.0 * scores * lanes / (device.multiprocessors * device.tensor_operations)
+
+
+FORMS = (
+    KernelForm(
+        name="attention",
+        facts=AttentionFacts,
+        configs=attention_configs,
+        has_loops=True,
+        problem=attention_problem,
+        seconds=attention_seconds,
+    ),
+)

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from ferrite_runtime.formats.config import Config
-from ferrite_runtime.formats.facts import ContractionFacts, RegisterNormFacts, SplitFacts, facts_as
+from ferrite_runtime.formats.facts import (
+    ContractionFacts,
+    ReductionFacts,
+    RegisterNormFacts,
+    RowColumnFacts,
+    SplitFacts,
+    facts_as,
+)
+from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.blocks import next_power_of_two
 from ferrite_runtime.policies.columns import looped_columns, persistent_columns, scanned_columns
+from ferrite_runtime.policies.kernel_form import KernelForm
 from ferrite_runtime.policies.occupancy import flops_per_point, spread
 from ferrite_runtime.policies.shape import Shape, param_bytes
-from ferrite_runtime.policies.thresholds import OCCUPANCY, ROWS, TILES
+from ferrite_runtime.policies.tables import looped_table, persistent_table
+from ferrite_runtime.policies.thresholds import OCCUPANCY, ROOFLINE, ROWS, TILES
 from ferrite_runtime.policies.tiles import (
     keep_busy,
     loop_config,
@@ -363,3 +374,54 @@ def _loop_x(shape: Shape, rows: int, block: int, warps: int) -> Config:
     return shape.fit(
         {axis.name: block for axis in shape.axes("reduction")} | {"x": rows}, min(warps, shape.device.max_warps)
     )
+
+
+def sort_operations(spec: KernelSpec) -> float:
+    """Returns the scalar operations of a sorting network, of one launch."""
+    steps = math.log2(max(2, facts_as(spec.facts, ReductionFacts).reduction_size))
+    points = math.prod(max(1, size) for size in spec.hint_sizes().values())
+    return points * ROOFLINE.sort_operations * steps * (steps + 1) / 2
+
+
+FORMS = (
+    KernelForm(
+        name="persistent",
+        facts=ReductionFacts,
+        configs=persistent_configs,
+        table=persistent_table,
+        holds_rows=True,
+        joins=True,
+    ),
+    KernelForm(
+        name="row_column",
+        facts=RowColumnFacts,
+        configs=row_column_configs,
+        table=persistent_table,
+        holds_rows=True,
+        joins=True,
+    ),
+    KernelForm(
+        name="looped", facts=ReductionFacts, configs=looped_configs, table=looped_table, has_loops=True, joins=True
+    ),
+    KernelForm(
+        name="contraction",
+        facts=ContractionFacts,
+        configs=contraction_configs,
+        table=looped_table,
+        has_loops=True,
+        joins=True,
+    ),
+    KernelForm(name="grid_reduction", facts=SplitFacts, configs=grid_reduction_configs, waits_for="all"),
+    KernelForm(name="register_norm", facts=RegisterNormFacts, configs=register_norm_configs, waits_for="all"),
+    KernelForm(name="scan", facts=ReductionFacts, configs=scan_configs, has_loops=True, joins=True),
+    KernelForm(name="look_back", facts=SplitFacts, configs=look_back_configs, waits_for="earlier"),
+    # Sorting networks have one config, and compile slowly.
+    KernelForm(
+        name="sort",
+        facts=ReductionFacts,
+        configs=sort_configs,
+        is_settled=True,
+        joins=True,
+        operations=sort_operations,
+    ),
+)
