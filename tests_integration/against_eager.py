@@ -1,6 +1,6 @@
 """Compares what the compiler computes with what eager computes, both judged by the same function in float64.
 
-A compiler that fuses rounds at other places than eager, so equality is not the law. The law is: the distance from
+A compiler that fuses rounds elsewhere than eager does, so results need not be equal. What holds: the distance from
 float64 is at most twice eager's own, plus what rounding the result once explains. Integers and booleans are equal;
 shapes, dtypes, devices and strides are always those of eager.
 """

@@ -1,8 +1,8 @@
 """Says of two results whether the compiler's is right, eager's beside float64 being the measure.
 
-The law is that of `against_eager`: the distance from float64 is at most twice eager's own, plus what rounding a result
-explains. Here it is applied twice: to each tensor as a whole, and to each element, so that one wrong element among
-large ones does not hide. Integers and booleans are equal, and so is a result that has eager's bits.
+The invariant is that of `against_eager`: the distance from float64 is at most twice eager's own, plus what rounding a
+result explains. Here it is applied twice: to each tensor as a whole, and to each element, so that one wrong element
+among large ones does not hide. Integers and booleans are equal, and so is a result that has eager's bits.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ SHAPES: dict[str, tuple[Shape, int]] = {
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", SHAPES)
-def test_held_images_give_what_eager_gives(name: str, dtype: torch.dtype, device: str) -> None:
+def test_register_norms_give_what_eager_gives(name: str, dtype: torch.dtype, device: str) -> None:
     shape, groups = SHAPES[name]
     given = (images(shape, device, dtype), *affine(shape[1], device, dtype))
     found = compiled(norm(groups))(*given)

@@ -1,8 +1,8 @@
 """Special functions through the whole pipeline, against multiprecision arithmetic over their whole domains.
 
 Eager is no judge here: torch's float64 Bessel and Airy functions are off by 1e-6, its incomplete gamma functions by
-1e-9 beyond 20. The law is a bound in roundings of the result, and what conditions a function amplifies its argument's
-rounding by where that is more.
+1e-9 beyond 20. What holds is a bound in roundings of the result, and what conditions a function amplifies its
+argument's rounding by where that is more.
 """
 
 from __future__ import annotations

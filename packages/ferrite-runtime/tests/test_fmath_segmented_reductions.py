@@ -39,7 +39,7 @@ class Listed:
     """What is known of rows once they are listed."""
 
     count: int
-    places: int
+    destinations: int
     tensors: dict[str, torch.Tensor]
     capacity: int
     chunk: int
@@ -53,14 +53,14 @@ class Listed:
     @property
     def sizes(self) -> torch.Tensor:
         """How many rows each place has: their counters are in the order of columns, each in a sector of its own."""
-        return self.tensors["counts"].view(-1, LINE, SECTOR)[:, :, 0].T.flatten()[: self.places]
+        return self.tensors["counts"].view(-1, LINE, SECTOR)[:, :, 0].T.flatten()[: self.destinations]
 
     @property
     def runs(self) -> torch.Tensor:
         """Where runs begin among the rows of all shares, and their rows; those that are none have no rows."""
         words, keys = self.tensors["runs"], self.tensors["ordered"]
         begin = torch.arange(words.shape[1]) * TILE + (words & (TILE * TILE - 1)) // TILE
-        is_run = keys[begin] // TILE == torch.arange(self.places)[:, None]
+        is_run = keys[begin] // TILE == torch.arange(self.destinations)[:, None]
         return torch.stack([begin, torch.where(is_run, words % TILE + 1, 0)])
 
     @property
@@ -70,7 +70,7 @@ class Listed:
 
 def listed(
     index: torch.Tensor,
-    places: int,
+    destinations: int,
     *,
     wraps: bool = False,
     capacity: int = CAPACITY,
@@ -82,23 +82,23 @@ def listed(
     count, shares, parts = len(index), -(-len(index) // TILE), -(-len(index) // PART)
     slots = max(count // (capacity + 1) + count // chunk, 1)
     tensors = tensors or {
-        "counts": torch.zeros(-(-places // LINE) * LINE * SECTOR, dtype=torch.int32),
-        "lists": torch.full((places, capacity), -7, dtype=torch.int32),
-        "runs": torch.randint(-(1 << 31), 1 << 31, (places, shares)).to(torch.int32),  # whatever was there
+        "counts": torch.zeros(-(-destinations // LINE) * LINE * SECTOR, dtype=torch.int32),
+        "lists": torch.full((destinations, capacity), -7, dtype=torch.int32),
+        "runs": torch.randint(-(1 << 31), 1 << 31, (destinations, shares)).to(torch.int32),  # whatever was there
         "ordered": torch.full((shares * TILE,), -7, dtype=torch.int32),
         "is_sorted": torch.zeros(shares, dtype=torch.int32),
         "queue": torch.full((2, slots), -7, dtype=torch.int32),
         "tasks": torch.zeros(1 + 2 * slots * -(-WIDTH // BLOCK), dtype=torch.int32),
     }
-    found = Listed(count, places, tensors, capacity, chunk, is_known)
+    found = Listed(count, destinations, tensors, capacity, chunk, is_known)
     accesses = dict.fromkeys(tensors, "write") | {"counts": "atomic", "tasks": "atomic"}
-    passed = {"places": (index, "read"), **{name: (x, accesses[name]) for name, x in tensors.items()}}
+    passed = {"destinations": (index, "read"), **{name: (x, accesses[name]) for name, x in tensors.items()}}
     names = ["None" if sorts_all and name == "is_sorted" else name for name in passed]
     numbers = f"{capacity}, {chunk}, {slots}, {TILE}, {PART}, 0, 0"
-    known = f"{found.number}, {places}, {wraps}"
+    known = f"{found.number}, {destinations}, {wraps}"
     run(f"bin_rows({', '.join(names)}, None, {known}, {numbers})", shares + parts, count, **passed)
     if not sorts_all:
-        call = f"sort_rows(places, runs, ordered, is_sorted, tasks, {known}, {TILE})"
+        call = f"sort_rows(destinations, runs, ordered, is_sorted, tasks, {known}, {TILE})"
         run(call, shares, count, **{name: passed[name] for name in passed if name in call})
     return found
 
@@ -115,19 +115,21 @@ def combined(
     spread: int | None = None,
     halves: bool = True,
 ) -> torch.Tensor:
-    """Returns places with their rows combined into them."""
+    """Returns destinations with their rows combined into them."""
     out, blocks = torch.full_like(base, 77.0), -(-WIDTH // BLOCK)
     parts = torch.zeros(found.slots, WIDTH, dtype=torch.float64 if source.dtype is torch.float64 else torch.float32)
     shares = found.tensors["runs"].shape[1]
     spread = spread or max(2, 1 << (shares - 1).bit_length())
     known = ["counts", "lists", "runs", "ordered", "queue", "tasks"]
-    sizes = f"{found.number}, {found.places}, {WIDTH}, {source.stride(0)}, {found.capacity}, {found.chunk}, {TILE}"
+    sizes = (
+        f"{found.number}, {found.destinations}, {WIDTH}, {source.stride(0)}, {found.capacity}, {found.chunk}, {TILE}"
+    )
     shape = f"{spread}, {found.slots}, {group}, {depth}, {BLOCK}, {halves}"
     before = "base" if initial is None else "None"
     tensors = {name: (found.tensors[name].clone(), "atomic" if name == "tasks" else "read") for name in known}
     run(
         f'reduce_segments({", ".join(known)}, parts, source, {before}, out, "{mode}", {initial}, {sizes}, {shape})',
-        -(-found.places // group) * blocks,
+        -(-found.destinations // group) * blocks,
         found.count,
         **tensors,
         parts=(parts, "readwrite"),
@@ -138,13 +140,13 @@ def combined(
     return out
 
 
-def places_of(kind: str, count: int, places: int) -> torch.Tensor:
-    frequent = torch.randint(4, (count,)) * (places // 4) + 3
+def destinations_of(kind: str, count: int, destinations: int) -> torch.Tensor:
+    frequent = torch.randint(4, (count,)) * (destinations // 4) + 3
     return {
-        "any": torch.randint(places, (count,)),
+        "any": torch.randint(destinations, (count,)),
         "few": frequent,
-        "skewed": torch.where(torch.rand(count) < 0.5, frequent, torch.randint(places, (count,))),
-        "one": torch.full((count,), places - 1),
+        "skewed": torch.where(torch.rand(count) < 0.5, frequent, torch.randint(destinations, (count,))),
+        "one": torch.full((count,), destinations - 1),
     }[kind]
 
 
@@ -165,11 +167,11 @@ def test_rows_are_counted_and_listed(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("sorts_all", [False, True])
 @pytest.mark.parametrize("chunk", [CHUNK, 4 * CHUNK])
 @pytest.mark.parametrize("kind", ["any", "few", "skewed", "one"])
-def test_runs_of_long_places_are_their_rows_and_all_their_chunks_are_asked_for(
+def test_runs_of_long_destinations_are_their_rows_and_all_their_chunks_are_asked_for(
     kind: str, chunk: int, *, sorts_all: bool
 ) -> None:
     torch.manual_seed(0)
-    index = places_of(kind, 300, 40)
+    index = destinations_of(kind, 300, 40)
     found = listed(index, 40, chunk=chunk, sorts_all=sorts_all)
     words = found.tensors["ordered"]
     rows = torch.arange(words.numel()) // TILE * TILE + words % TILE
@@ -205,11 +207,11 @@ def test_shares_whose_rows_meet_often_are_sorted_while_rows_are_listed() -> None
     assert not listed(none, 40).tensors["is_sorted"].any()
 
 
-@pytest.mark.parametrize("places", [512, 8192, 100_000])
-def test_rows_that_are_spread_evenly_do_not_meet_often_and_skewed_ones_do(places: int) -> None:
+@pytest.mark.parametrize("destinations", [512, 8192, 100_000])
+def test_rows_that_are_spread_evenly_do_not_meet_often_and_skewed_ones_do(destinations: int) -> None:
     part, parts = 256, 4096
-    limit = fmath.row_bins._often(part, places)
-    generator = torch.Generator().manual_seed(places)
+    limit = fmath.row_bins._often(part, destinations)
+    generator = torch.Generator().manual_seed(destinations)
 
     def collisions(weights: torch.Tensor) -> torch.Tensor:
         """How often rows of each part meet others of their warp."""
@@ -217,8 +219,8 @@ def test_rows_that_are_spread_evenly_do_not_meet_often_and_skewed_ones_do(places
         warps = drawn.view(parts, -1, 32)
         return (warps[..., None] == warps[..., None, :]).sum((1, 2, 3)) - part
 
-    assert collisions(torch.ones(places)).max() < limit
-    assert collisions(1.0 / torch.arange(1, places + 1)).min() >= limit
+    assert collisions(torch.ones(destinations)).max() < limit
+    assert collisions(1.0 / torch.arange(1, destinations + 1)).min() >= limit
 
 
 def test_shares_that_are_sorted_already_are_left_alone() -> None:
@@ -233,7 +235,7 @@ def test_shares_that_are_sorted_already_are_left_alone() -> None:
 
 
 def test_lists_that_are_made_again_stay_in_bounds() -> None:
-    index = places_of("one", 300, 40)
+    index = destinations_of("one", 300, 40)
     tensors = {name: x.clone() for name, x in listed(index, 40).tensors.items()}
     behind = {}
     for name in ("lists", "runs", "queue", "ordered"):
@@ -244,7 +246,7 @@ def test_lists_that_are_made_again_stay_in_bounds() -> None:
     assert all((words == -9).all() for words in behind.values())
 
 
-def test_places_count_from_the_end_and_the_lowest_number_is_none() -> None:
+def test_destinations_count_from_the_end_and_the_lowest_number_is_none() -> None:
     found = listed(torch.tensor([-1, 4, NONE, 0, -5]), 5, wraps=True)
     assert found.sizes.tolist() == [2, 0, 0, 0, 2]
     assert found.tensors["lists"][0, :2].tolist() == [3, 4]
@@ -267,7 +269,7 @@ def test_a_place_that_there_is_not_is_refused(place: int) -> None:
 @pytest.mark.parametrize("kind", ["any", "few", "skewed"])
 def test_rows_of_a_place_are_combined_in_their_own_order(kind: str, mode: str) -> None:
     torch.manual_seed(0)
-    index = places_of(kind, 120, 20)
+    index = destinations_of(kind, 120, 20)
     index[torch.rand(120) < 0.1] = NONE
     found = listed(index, 20, chunk=128)
     # Sums of these depend on their order.
@@ -284,7 +286,7 @@ def test_rows_of_a_place_are_combined_in_their_own_order(kind: str, mode: str) -
 def test_sums_are_exact_however_rows_are_spread(count: int, kind: str) -> None:
     """Of 700 rows one place has 88 chunks: they are combined by groups, and these once more."""
     torch.manual_seed(0)
-    index = places_of(kind, count, 30)
+    index = destinations_of(kind, count, 30)
     source, base = (torch.randint(-64, 64, (rows, WIDTH)).float() for rows in (count, 30))
     out = combined(listed(index, 30), source, base, "add")
     assert torch.equal(out, base.index_add(0, index, source))
@@ -296,7 +298,7 @@ def test_sums_are_exact_however_rows_are_spread(count: int, kind: str) -> None:
 def test_how_many_rows_there_are_may_be_known_only_when_kernels_run(count: int, kind: str, spread: int) -> None:
     """Shares are looked at four at a time: several times."""
     torch.manual_seed(0)
-    index = places_of(kind, count, 20)
+    index = destinations_of(kind, count, 20)
     # Sums of these depend on their order.
     source = torch.randn(count, WIDTH) * 10.0 ** torch.randint(-4, 5, (count, 1))
     base = torch.randn(20, WIDTH)
@@ -308,7 +310,7 @@ def test_how_many_rows_there_are_may_be_known_only_when_kernels_run(count: int, 
 @pytest.mark.parametrize("start", range(0, TILE, 5))
 def test_words_of_runs_that_there_are_not_may_point_to_any_row(start: int) -> None:
     torch.manual_seed(0)
-    index = places_of("skewed", 300, 40)
+    index = destinations_of("skewed", 300, 40)
     found = listed(index, 40)
     none = found.runs[1] == 0
     assert none.any()
@@ -321,7 +323,7 @@ def test_words_of_runs_that_there_are_not_may_point_to_any_row(start: int) -> No
 
 def test_results_do_not_depend_on_who_came_first() -> None:
     torch.manual_seed(0)
-    index = places_of("skewed", 600, 20)
+    index = destinations_of("skewed", 600, 20)
     found = listed(index, 20, chunk=16)
     source = torch.randn(600, WIDTH) * 10.0 ** torch.randint(-4, 5, (600, 1))
     base = torch.randn(20, WIDTH)
@@ -360,7 +362,7 @@ def test_half_types_are_summed_in_32_bits() -> None:
 
 
 def test_nan_is_the_largest_and_the_smallest() -> None:
-    index, source = places_of("few", 100, 20), torch.zeros(100, WIDTH)
+    index, source = destinations_of("few", 100, 20), torch.zeros(100, WIDTH)
     source[50, 1] = torch.nan
     for mode in ("max", "min"):
         out = combined(listed(index, 20), source, torch.zeros(20, WIDTH), mode)

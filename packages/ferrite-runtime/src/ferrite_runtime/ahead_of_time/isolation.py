@@ -167,7 +167,7 @@ def describe_launch(
             tensors.append(
                 {
                     "bytes": max(1, extent_bytes(owner)),
-                    "skew": owner.data_ptr() % BOUNDARY,
+                    "misalignment": owner.data_ptr() % BOUNDARY,
                     "dtype": str(owner.dtype).removeprefix("torch."),
                     "sent": len(content),
                 }

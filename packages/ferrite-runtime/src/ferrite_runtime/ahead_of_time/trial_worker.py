@@ -89,7 +89,7 @@ class Trials:
 
         dtype = getattr(torch, entry["dtype"])
         whole = torch.empty(2 * BOUNDARY + entry["bytes"], dtype=torch.uint8, device=self._device)
-        start = -whole.data_ptr() % BOUNDARY + entry["skew"] % BOUNDARY
+        start = -whole.data_ptr() % BOUNDARY + entry["misalignment"] % BOUNDARY
         start -= start % dtype.itemsize  # views begin at multiples of an element
         part = whole[start : start + entry["bytes"] - entry["bytes"] % dtype.itemsize]
         if content:

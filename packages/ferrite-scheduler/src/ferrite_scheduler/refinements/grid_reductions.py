@@ -34,7 +34,7 @@ from ferrite_scheduler.model.target import Policy, Target
 
 from .register_norms import words_of_images
 
-COOPERATING = frozenset(("sum", "max", "min", "online_softmax"))
+SHARED_COMBINES = frozenset(("sum", "max", "min", "online_softmax"))
 """Combines whose states are published, a 32-bit word for each component."""
 COLUMNS = 32
 """Columns that a program takes together, as its kernel is written: a line of memory of 32-bit elements."""
@@ -83,7 +83,7 @@ def _read_again(kernel: Kernel, stored: Sequence[str]) -> frozenset[str]:
     """
     makers = {result.name: d for d in kernel.body for result in d.results}
     for definition in kernel.body:
-        is_plain = isinstance(definition, Loop) or (isinstance(definition, Reduction) and _cooperates(definition))
+        is_plain = isinstance(definition, Loop) or (isinstance(definition, Reduction) and _is_shared(definition))
         if not is_plain:
             return frozenset()
     reductions = [definition for definition in kernel.body if isinstance(definition, Reduction)]
@@ -103,8 +103,10 @@ def _elements_stored(kernel: Kernel) -> list[str]:
     return [name for name in kernel.stored if reduction_dims.intersection(makers[name].dims)]
 
 
-def _cooperates(reduction: Reduction) -> bool:
-    return reduction.combine in COOPERATING and len(reduction.bodies) == 1 and reduction.bodies[0].dtype.compute is F32
+def _is_shared(reduction: Reduction) -> bool:
+    return (
+        reduction.combine in SHARED_COMBINES and len(reduction.bodies) == 1 and reduction.bodies[0].dtype.compute is F32
+    )
 
 
 def _elements_read(definitions: Sequence[Computed], makers: dict[str, Computed], reduction_dims: set[Dim]) -> set[str]:
