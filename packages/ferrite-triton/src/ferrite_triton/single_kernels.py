@@ -54,6 +54,7 @@ from ferrite_triton.analysis.space import (
     in_register_tiles,
     row_per_thread_space,
 )
+from ferrite_triton.analysis.traversal import InBlocks
 from ferrite_triton.analysis.update_targets import needs_atomics
 from ferrite_triton.errors import UnsupportedDefinition
 from ferrite_triton.facts.kernel_facts import collect_facts
@@ -166,14 +167,17 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
         # tile.
         flat = replace(flat, space=build_space(kernel, ("b", "r", "x")))
         if scans_serially(flat):
-            flat = replace(flat, space=replace(flat.space, serial=LOWERING.column_neighbours))
+            flat = replace(flat, space=replace(flat.space, traversal=InBlocks(LOWERING.column_neighbours)))
     if holds_register_tiles(flat):
         flat = replace(flat, space=in_register_tiles(flat.space, REGISTER_TILES))
     elif isinstance(kernel.form, RegisterNorm):
         flat = replace(flat, space=in_register_tiles(flat.space, register_tiles_of(flat)))
     if has_row_per_thread(flat, accesses):
         return replace(flat, space=row_per_thread_space(flat.space)), accesses
-    return replace(flat, space=replace(flat.space, misalignment=misalignment_of(flat))), accesses
+    misalignment = misalignment_of(flat)
+    if misalignment is not None:
+        flat = replace(flat, space=replace(flat.space, traversal=InBlocks(misalignment=misalignment)))
+    return flat, accesses
 
 
 def write(way: Way, params: SizeParams) -> KernelSpec:

@@ -22,6 +22,7 @@ from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_triton.analysis.attention_weights import simplified
 from ferrite_triton.analysis.space import KernelAxis, Space, dim_mapping, flat_dim
+from ferrite_triton.analysis.traversal import InBlocks
 from ferrite_triton.errors import UnsupportedDefinition
 
 LARGEST = 256
@@ -68,7 +69,7 @@ def attention_space(kernel: Kernel) -> Space:
     mapping = dim_mapping(kernel.axes)
     along = {axis.name: flat_dim(axis).index if axis.size != 1 else constant(0) for axis in (*axes, *inner)}
     mapping |= {dim: along[name] for dim, name in named.items()}
-    return Space(tuple(axes), ("y", "x"), mapping, kernel.form, loops=True, inner=tuple(inner))
+    return Space(tuple(axes), ("y", "x"), mapping, kernel.form, InBlocks(), inner=tuple(inner))
 
 
 def over_flat_positions(attend: Attend, space: Space, memo: dict[Scalar, Scalar]) -> Attend:

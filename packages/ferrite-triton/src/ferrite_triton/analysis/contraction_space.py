@@ -15,6 +15,7 @@ from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.space import DESCRIPTORS_AXIS, ROUNDS_AXIS, KernelAxis, Space, dim_mapping, free_axis
+from ferrite_triton.analysis.traversal import InBlocks
 
 RESULT, LEFT, RIGHT = ("y", "x"), ("y", "r"), ("r", "x")
 """The axes of tiles of the result and of the factors."""
@@ -26,7 +27,7 @@ def contraction_space(kernel: Kernel) -> Space:
     if not any(isinstance(definition, Update) for definition in kernel.body):
         rounds = KernelAxis(ROUNDS_AXIS, 1, tiled=False, masked=False, block=None, max_block=LOWERING.most_rounds)
         axes = (rounds, *axes)
-    return Space(axes, RESULT, dim_mapping(kernel.axes), kernel.form, loops=True)
+    return Space(axes, RESULT, dim_mapping(kernel.axes), kernel.form, InBlocks())
 
 
 def with_descriptors(space: Space) -> Space:

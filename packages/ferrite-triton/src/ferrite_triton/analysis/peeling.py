@@ -16,7 +16,7 @@ from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_reduction
-from ferrite_triton.analysis.space import Misalignment
+from ferrite_triton.analysis.traversal import Misalignment
 
 
 def misalignment_of(flat: FlatKernel) -> Misalignment | None:

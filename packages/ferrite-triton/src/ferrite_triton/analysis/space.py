@@ -32,6 +32,14 @@ from ferrite_scheduler.model.forms import (
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.size_params import SizeParams
+from ferrite_triton.analysis.traversal import (
+    InBlocks,
+    InOneTile,
+    InRegisterTiles,
+    Misalignment,
+    RowPerThread,
+    Traversal,
+)
 from ferrite_triton.tile.build import add, mul, quotient, remainder
 from ferrite_triton.tile.language import Block, BlockSize, Expand, Expression, Lanes, Literal, Shape
 
@@ -105,21 +113,6 @@ HELD, WARP = 4, 32
 
 
 @dataclass(frozen=True, slots=True)
-class Misalignment:
-    """How the rows of an operand lie between the vectors that a thread reads at a time; see `analysis.peeling`.
-
-    Attributes:
-        source: the operand.
-        width: elements of a vector.
-        elements: between the begin of a vector and that of the row, over flat positions.
-    """
-
-    source: str
-    width: int
-    elements: Index
-
-
-@dataclass(frozen=True, slots=True)
 class Space:
     """All axes of a kernel.
 
@@ -129,15 +122,9 @@ class Space:
         order: names of the tiled axes, slowest in memory first.
         mapping: each dim of the kernel as an index of flat positions.
         form: how programs divide the points among them.
-        loops: whether the reduction axis is walked in blocks.
-        serial: neighbours along the reduction axis that lie ``RBLOCK // serial`` apart in a tile, so that one thread
-            holds them all; 0 where a tile holds positions in order.
-        register_tiles: how many tiles a program that has one block of a line takes, one after the other; see
-            `Scans.register_tiles`.
+        traversal: how a program has its line of the reduction axis in tiles.
         least: what a symbolic reduction axis has at least, where the text is for some sizes only.
         multiple: what divides it there.
-        misalignment: by how much blocks of the reduction axis begin before rows, None where they begin with them.
-        row_per_thread: whether each thread goes through a row of its own; see `ferrite_triton.analysis.row_per_thread`.
         inner: axes that no program has its part of, along which tiles lie that are no results; see `attention_space`.
         params: the params for symbolic sizes, as far as the text needs them yet.
     """
@@ -146,19 +133,40 @@ class Space:
     order: tuple[str, ...]
     mapping: dict[Dim, Index]
     form: Form
-    loops: bool
-    serial: int = 0
-    register_tiles: int = 1
+    traversal: Traversal
     least: int = 0
     multiple: int = 1
-    misalignment: Misalignment | None = None
-    row_per_thread: bool = False
     inner: tuple[KernelAxis, ...] = ()
     params: SizeParams = field(default_factory=SizeParams)
 
     def axis(self, name: str) -> KernelAxis | None:
         """Returns the axis with this name, or None."""
         return next((axis for axis in (*self.axes, *self.inner) if axis.name == name), None)
+
+    @property
+    def loops(self) -> bool:
+        """Returns whether the reduction axis is gone through in blocks."""
+        return isinstance(self.traversal, InBlocks)
+
+    @property
+    def serial(self) -> int:
+        """Returns how many neighbours one thread holds of a block that does not lie in order; 0 of one that does."""
+        return self.traversal.serial if isinstance(self.traversal, InBlocks) else 0
+
+    @property
+    def misalignment(self) -> Misalignment | None:
+        """Returns by how much blocks of the reduction axis begin before rows, None where they begin with them."""
+        return self.traversal.misalignment if isinstance(self.traversal, InBlocks) else None
+
+    @property
+    def register_tiles(self) -> int:
+        """Returns how many tiles a program takes of its block of a line, one after the other."""
+        return self.traversal.count if isinstance(self.traversal, InRegisterTiles) else 1
+
+    @property
+    def row_per_thread(self) -> bool:
+        """Returns whether each thread goes through a row of its own."""
+        return isinstance(self.traversal, RowPerThread)
 
     @property
     def parts(self) -> int:
@@ -292,7 +300,8 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
         tiled = tuple(name for name in order if name in tiled)
     reduction = kernel.reduction
     loops = reduction is not None and not is_held(kernel, reduction.size, is_across=is_across)
-    return Space(tuple(texts), tiled, dim_mapping(axes), kernel.form, loops)
+    traversal = InBlocks() if loops else InOneTile()
+    return Space(tuple(texts), tiled, dim_mapping(axes), kernel.form, traversal)
 
 
 def is_held(kernel: Kernel, size: Size, *, is_across: bool) -> bool:
@@ -396,7 +405,7 @@ def in_register_tiles(space: Space, count: int) -> Space:
         replace(a, block=a.block // count, max_block=a.block // count) if a.name == "r" and a.block else a
         for a in space.axes
     ]
-    return replace(space, axes=tuple(axes), register_tiles=count)
+    return replace(space, axes=tuple(axes), traversal=InRegisterTiles(count))
 
 
 def row_per_thread_space(space: Space) -> Space:
@@ -404,7 +413,7 @@ def row_per_thread_space(space: Space) -> Space:
     axes = [
         free_axis("x", axis.size, FREE_BLOCK["row_per_thread"]) if axis.name == "x" else axis for axis in space.axes
     ]
-    return replace(space, axes=tuple(axes), row_per_thread=True)
+    return replace(space, axes=tuple(axes), traversal=RowPerThread())
 
 
 def free_axis(name: str, size: Size, generous: int, largest: int = LOWERING.largest_block) -> KernelAxis:

@@ -10,7 +10,8 @@ from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, is_static
 from ferrite_triton.analysis.flat import KernelParam
 from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, column_start, padded_extent, row_start, step_along
-from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis, Misalignment, Space, flat_dim
+from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis, Space, flat_dim
+from ferrite_triton.analysis.traversal import Misalignment
 from ferrite_triton.forms.builder import Builder, Tile
 from ferrite_triton.forms.indices import Indices
 from ferrite_triton.tile.build import add, all_of, apply, block_size, converted, mul, sub, where
