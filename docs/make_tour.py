@@ -204,7 +204,7 @@ Ask why two definitions are together, or not:
 | `analysis/nodes.py`, `analysis/mixed_radix.py` | find what each definition reads and writes |
 | `fusion/greedy.py`, `fusion/rules.py` | try pairs of definitions, and allow or refuse each |
 | `fusion/execution_order.py` | orders kernels |
-| `analysis/kernel_forms.py` | chooses the kernel form: `persistent` |
+| `analysis/kernel_forms.py`, `model/forms.py` | choose the kernel form, by asking one after the other: `persistent` |
 | `kernels/loop_nests.py`, `kernels/tiling.py`, `kernels/kernel_names.py` | make the kernel: axes, tiling, name |
 | `refinements/` | improve whole kernels, as `grid_reductions` for long rows; nothing here |
 | `memory/host_steps.py` | allocates, launches and frees |
@@ -232,7 +232,7 @@ And the launch plan, also data:
 | module | does |
 |---|---|
 | `program.py` | goes through the schedule; equal kernels are written once |
-| `kernels.py` | makes the tile program, the text and the spec of one kernel |
+| `kernels.py`, `single_kernels.py` | make the tile program, the text and the spec of one kernel |
 | `analysis/space.py`, `analysis/flat.py` | the axes of the kernel, and its definitions over positions on them |
 | `forms/body.py`, with `reductions.py`, `scalar_values.py`, `addresses.py` | write the statements of the tile program |
 | `tile/passes/unused.py` | removes dead code |
@@ -256,7 +256,7 @@ interpreter:
 | `loading/loaded_program.py` | takes the program, chooses the engine |
 | `formats/program.py`, `formats/kernel_spec.py` | read and check the JSON |
 | `engines/cuda_engine.py`, `engines/interpreter_engine.py` | run programs on NVIDIA GPUs, and on the CPU |
-| `policies/candidates.py` | chooses block sizes and warps; `tuning/` measures if asked |
+| `policies/candidates.py` | asks `kernel_forms/reductions.py` for blocks and warps; `tuning/` measures if asked |
 | `compilation/compiler.py` | finds the binary in the store, or has `worker_pool.py` compile it |
 | `host/host_function.py` | writes the function above |
 | `launching/` | starts the kernel: `native_launcher.py`, or `prepared_launch.py` without it |
