@@ -386,9 +386,16 @@ def commands_of(page: Path) -> set[tuple[str, str]]:
 
 
 def options_of(script: Path) -> set[str]:
-    """Returns the options that a script names anywhere."""
-    constants = (node.value for node in ast.walk(ast.parse(text_of(script))) if isinstance(node, ast.Constant))
-    return {value for value in constants if isinstance(value, str) and value.startswith("--")}
+    """Returns the options that a script names anywhere, or the module of tools that it takes its parser from."""
+    tree = ast.parse(text_of(script))
+    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    found = {value for value in constants if isinstance(value, str) and value.startswith("--")}
+    shared = (
+        BENCHMARKS.parent / f"{node.module.replace('.', '/')}.py"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and "parser_of" in {name.name for name in node.names}
+    )
+    return found.union(*map(options_of, shared))
 
 
 def test_benchmarks_that_pages_call_take_these_options():
