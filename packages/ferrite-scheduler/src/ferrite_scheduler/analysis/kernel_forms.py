@@ -30,7 +30,11 @@ def form_of(cluster: Cluster, dependences: Dependences, policy: Policy) -> Form:
         tile_limit=partial(persistent_limit, cluster, policy),
         policy=policy,
     )
-    return next(form for form in (kind.of(facts) for kind in FORMS.values()) if form is not None)
+    for kind in FORMS.values():
+        form = kind.of(facts)
+        if form is not None:
+            return form
+    raise AssertionError("a kernel that no other form claims has loops")
 
 
 def persistent_limit(cluster: Cluster, policy: Policy) -> int:

@@ -238,8 +238,8 @@ class TiledContraction(Form):
     @classmethod
     def of(cls, cluster: ClusterFacts) -> TiledContraction | None:
         """Returns the form of a cluster's kernel, None if it has another."""
-        has_tiles = any(isinstance(d, Contract) and is_tiled(d, cluster.policy) for d in cluster.definitions)
-        return cls() if "contract" in cluster.kinds and has_tiles else None
+        contracts = [d for d in cluster.definitions if isinstance(d, Contract)] if "contract" in cluster.kinds else []
+        return cls() if any(is_tiled(contract, cluster.policy) for contract in contracts) else None
 
 
 @dataclass(frozen=True, slots=True)
