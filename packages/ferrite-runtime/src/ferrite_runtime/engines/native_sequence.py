@@ -33,7 +33,7 @@ from ferrite_runtime.process.forking import renewed_in_children
 _LOG = logging.getLogger("ferrite_runtime")
 
 # Limits of the native side: values of one call, and launches so that their arguments stay on the stack.
-MAX_VALUES = 1000
+MAX_VALUES = 4000
 MAX_LAUNCHES = 256
 
 _POINTER, _SIGNED, _UNSIGNED, _FLOAT, _BOOLEAN = range(5)

@@ -21,6 +21,7 @@ from ferrite_runtime.fmath.dependent_launch import pdl_wait
 from ferrite_runtime.fmath.elementary import *
 from ferrite_runtime.fmath.grid_sync import (
     grid_barrier,
+    in_branch,
     opaque_floats,
     opaque_value,
     publish_state,

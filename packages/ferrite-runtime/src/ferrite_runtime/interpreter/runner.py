@@ -74,6 +74,7 @@ STAND_INS: dict[str, Callable[..., Any]] = {
     "prefetch": lambda pointer: None,
     "prefetch_bytes": lambda pointer, size: None,
     "ticket_in_order": take_ticket,
+    "in_branch": lambda number, branch: number,
     "opaque_value": lambda tile: tile,
     "opaque_floats": lambda tile: tile.to(tl.float32),
     "pdl_wait": lambda: None,

@@ -10,8 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#define MAX_ARGUMENT_BYTES 4096
-#define MAX_PARAMS 512
+#define MAX_ARGUMENT_BYTES 32764
+#define MAX_PARAMS 4096
 #define MAX_CODE 256
 #define MAX_DEPTH 16
 #define INVALID_CONTEXT 201

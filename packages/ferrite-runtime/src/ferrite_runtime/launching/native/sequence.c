@@ -25,7 +25,7 @@
 #include "launches.h"
 #include "products.h"
 
-#define MAX_VALUES 1024
+#define MAX_VALUES 4096
 #define STACK_BYTES 8192
 
 /* What a description consists of; launch_sequence.py packs the same fields in the same order. */
