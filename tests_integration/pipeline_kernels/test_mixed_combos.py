@@ -83,13 +83,32 @@ def test_no_program_loads_the_params_of_other_parts(read_ptx: Callable[[Any], st
     body = text[text.index("{") :]
     assert "ld.param" not in body[: body.index("bra")]
     assert len(re.findall(r"ld\.param", body)) == 16
-    assert len(re.findall(r"ld\.global", body)) % 8 == 0, "each part has its own"
+    assert len(re.findall(r"ld\.global", body)) == 1, "one text for all"
+
+
+def test_params_of_a_long_list_take_no_registers(compile_sm90: Compile) -> None:
+    """Without an instruction of its own in each branch the compiler loads those of many parts at once."""
+    (binary,) = compile_sm90(program_of(alike(60, "points")))
+    assert binary.registers <= 32
+    assert binary.local_bytes == 0
+
+
+def test_tensors_of_whole_vectors_are_read_in_vectors_though_their_sizes_differ(
+    read_ptx: Callable[[Any], str],
+) -> None:
+    def loads(step: int) -> tuple[int, int]:
+        text = read_ptx(program_of(alike(9, "points").replace("f32[64,", f"f32[{step},").replace("i < 64", f"i < {step}")))
+        return len(re.findall(r"ld\.global\.v4", text)), len(re.findall(r"ld\.global", text))
+
+    vectors, all_of_them = loads(4)
+    assert vectors == all_of_them > 0
+    assert loads(1)[0] == 1, "those of 1,000, 1,004 and 1,008 elements alone"
 
 
 def test_parts_that_are_alike_are_written_once(compile_sm90: Compile) -> None:
     program = program_of(alike(11, "rows"), small_kernel_bytes=0)
     (kernel,) = program.kernels
-    assert [part["copies"] for part in kernel.parts] == [8, 3]
+    assert [part["copies"] for part in kernel.parts] == [11]
     assert len(kernel.params) == 22
     (binary,) = compile_sm90(program)
     assert binary.local_bytes == 0

@@ -8,9 +8,9 @@ import pytest
 
 from ferrite_ir import parse_graph
 from ferrite_scheduler.model.forms import LoopedReduction, RowColumnReduction
+from ferrite_scheduler.model.identity import without_names
 from ferrite_scheduler.model.schedule import Kernel, Launch, Schedule
 from ferrite_triton import emit_program, program
-from ferrite_triton.host.identity import without_names
 from ferrite_triton.kernels import Emitted, emit_alternatives
 from hand_written import make_kernel, schedule_text
 from test_golden import GIVES, GOLDEN

@@ -114,6 +114,16 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], list[Number]]] =
         (3, 2),
         [15],
     ),
+    "instances find their range of several": (
+        """tile @ranges(out0: *i32, n: i32) {
+  id: i32 = program_id(axis=0)
+  place: i32, target: *i32, sign: i32 = dispatch(id, i32(2), out0, i32(1), n, offset(out0, i32(2)), i32(-1), i32(1), offset(out0, add(n, i32(2))), i32(10), columns=2)
+  store(offset(target, place), mul(add(id, i32(1)), sign))
+}""",  # noqa: E501 - a statement is a line
+        {"out0": [0] * 7, "n": 3},
+        (7,),
+        [1, 2, -3, -4, -5, 60, 70],
+    ),
     "a block reaches past the end of rows and columns": (
         """tile @edge(in0: *bf16, out0: *bf16) {
   matrix: descriptor bf16[2, 4] = describe(offset(in0, i32(1)), i32(2), i32(3), i32(5), i32(1), shape=[2, 4])

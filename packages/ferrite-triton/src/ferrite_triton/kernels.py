@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from ferrite_scheduler.model.forms import MixedCombo
+from ferrite_scheduler.model.forms import Combo, MixedCombo
+from ferrite_scheduler.model.lists import as_written, single_members
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_triton.analysis.accesses import Condition
 from ferrite_triton.analysis.size_params import SizeParams
@@ -42,9 +43,16 @@ def emit_alternatives(kernel: Kernel) -> Emitted:
 
 def _texts(kernel: Kernel) -> list[tuple[tuple[Condition, ...], Callable[[SizeParams], KernelSpec]]]:
     """Returns what writes each text of a kernel, with what must hold for it to be right."""
-    if isinstance(kernel.form, MixedCombo):
+    if _is_joined(kernel):
         return [(way.conditions, partial(write_combo, kernel, way)) for way in combo_ways(kernel)]
     return [(way.conditions, partial(write, way)) for way in ways_of(kernel)]
+
+
+def _is_joined(kernel: Kernel) -> bool:
+    """Returns whether a kernel is written as the programs of its parts: a combo of one space where some are alike."""
+    if not isinstance(kernel.form, Combo) or kernel.backwards:
+        return isinstance(kernel.form, MixedCombo)
+    return len(set(map(as_written, single_members(kernel)))) < len(kernel.parts)
 
 
 def tile_programs(kernel: Kernel) -> tuple[TileProgram, ...]:
@@ -54,6 +62,6 @@ def tile_programs(kernel: Kernel) -> tuple[TileProgram, ...]:
         EmitError: as `emit_alternatives`.
     """
     params = SizeParams()
-    if isinstance(kernel.form, MixedCombo):
+    if _is_joined(kernel):
         return tuple(combo_program(kernel, way, params) for way in combo_ways(kernel))
     return tuple(tile_program(with_params(way.flat, params), way.width) for way in ways_of(kernel))

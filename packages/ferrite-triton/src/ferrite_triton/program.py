@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ferrite_ir.language.bindings import results_that_bind
+from ferrite_scheduler.model.identity import without_names
 from ferrite_scheduler.model.schedule import (
     Allocate,
     CallExtern,
@@ -22,7 +23,6 @@ from ferrite_scheduler.model.schedule import (
 from ferrite_scheduler.model.segments import REDUCE_SEGMENTS
 from ferrite_scheduler.model.target import Target
 from ferrite_triton.errors import EmitError
-from ferrite_triton.host.identity import without_names
 from ferrite_triton.host.scratch import scratch_elements, scratch_name, with_scratch
 from ferrite_triton.host.segmented_reductions import write_segmented_reduction
 from ferrite_triton.host.spec import Emitted, GivenKernel, KernelSpec

@@ -7,7 +7,7 @@ import pytest
 from ferrite_ir.language.dtypes import F32, I32, I64, DType
 from ferrite_triton.tile import parse_tile, require_valid, run_program
 from ferrite_triton.tile.build import add, block_size, quotient, sub
-from ferrite_triton.tile.language import Expression, Literal, TileType, Variable
+from ferrite_triton.tile.language import Expression, Literal, Name, TileType, Variable
 from ferrite_triton.tile.passes.join import Joined, join_programs
 from ferrite_triton.tile.statements import TileProgram
 
@@ -46,11 +46,11 @@ def joined(dtype: DType = I32, *, takes_turns: bool = False) -> TileProgram:
     """Returns a program of 10 points in blocks, of two pairs of tensors, 3 rows in loops, and of one more pair."""
     double, rows = parts()
     points = blocks(10, "XBLOCK", dtype)
-    pairs = ({"a": "a", "b": "b"}, {"a": "e", "b": "f"})
+    pairs = ({"a": Name("a"), "b": Name("b")}, {"a": Name("e"), "b": Name("f")})
     found = [
-        Joined(double, points, pairs[:1] if takes_turns else pairs),
-        Joined(rows, Literal(3, dtype), ({"c": "c", "d": "d"},)),
-        Joined(double, points, (pairs[1] if takes_turns else {"a": "e", "b": "g"},)),
+        Joined(double, (points,), pairs[:1]) if takes_turns else Joined(double, (points, points), pairs),
+        Joined(rows, (Literal(3, dtype),), ({"c": Name("c"), "d": Name("d")},)),
+        Joined(double, (points,), (pairs[1] if takes_turns else {"a": Name("e"), "b": Name("g")},)),
     ]
     kind = TileType(F32, is_pointer=True)
     parameters = tuple(Variable(name, kind) for name in "abcdefg")
@@ -94,3 +94,38 @@ def test_names_and_constants_are_those_of_one_part() -> None:
 def test_the_loop_around_a_part_is_not_pipelined() -> None:
     text = str(joined())
     assert text.count("stages=1") == 3
+
+
+DOUBLE_OF_ANY = DOUBLE.replace("b: *f32)", "b: *f32, n: i32)").replace("lt(x, i32(10))", "lt(x, n)")
+
+
+def test_programs_of_one_text_find_their_params_and_sizes() -> None:
+    """Alone in the launch, a program stands in no loop; what is one for all sets of params is not chosen."""
+    sizes = (10, 3, 5, 4)
+    sets = tuple({"a": Name("a"), "b": Name(f"b{k}"), "n": Literal(size, I32)} for k, size in enumerate(sizes))
+    counts = tuple(blocks(size, "XBLOCK", I32) for size in sizes)
+    kind = TileType(F32, is_pointer=True)
+    parameters = tuple(Variable(name, kind) for name in ("a", *(f"b{k}" for k in range(len(sizes)))))
+    one = Joined(parse_tile(DOUBLE_OF_ANY, "double"), counts, sets)
+    program = join_programs("list", [one], parameters, I32)
+    require_valid(program)
+    assert parse_tile(str(program), "list") == program
+    text = str(program)
+    assert "for " not in text
+    assert "columns=2" in text
+    memory = {"a": [float(k) for k in range(10)], **{f"b{k}": [0.0] * size for k, size in enumerate(sizes)}}
+    run_program(program, memory, {"XBLOCK_0": 4}, (3 + 1 + 2 + 1,))
+    for k, size in enumerate(sizes):
+        assert memory[f"b{k}"] == [2.0 * point for point in range(size)]
+
+
+def test_sets_that_agree_in_a_size_have_it_as_a_number() -> None:
+    sets = tuple({"a": Name("a"), "b": Name(b), "n": Literal(10, I32)} for b in ("b", "c"))
+    count = blocks(10, "XBLOCK", I32)
+    kind = TileType(F32, is_pointer=True)
+    parameters = tuple(Variable(name, kind) for name in "abc")
+    one = Joined(parse_tile(DOUBLE_OF_ANY, "double"), (count, count), sets)
+    program = join_programs("list", [one], parameters, I32)
+    require_valid(program)
+    assert "lt(x_0, i32(10))" in str(program)
+    assert "columns=1" in str(program)

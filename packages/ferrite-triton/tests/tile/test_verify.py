@@ -13,6 +13,9 @@ BROKEN: dict[str, list[str]] = {
     "T01": ["x: i32 = program_id(axis=0)\n  x: i32 = program_id(axis=0)", "in0: i32 = program_id(axis=0)"],
     "T02": [
         "y: i32 = add(x, i32(1))",
+        "y: i32, z: i32 = dispatch(n, i32(1), i32(5), i32(1), columns=1)",
+        "y: i32, z: i32 = dispatch(n, i32(1), i32(5), i32(1), i64(5), columns=1)",
+        "y: i32 = dispatch(n, i64(1), columns=0)",
         "y: f32 = add(f32(1.0), i32(1))",
         "y: f32 = load(n)",
         "y: f32[XBLOCK] = load(offset(in0, lanes(extent=XBLOCK)), mask=lanes(extent=XBLOCK))",

@@ -65,8 +65,8 @@ class LoweringPolicy:
             Set.
         shortest_draw: fewest points of an axis whose blocks are surely whole quartets of random numbers. Set.
         quartet_share: share of its cost that a random number has where four of them come from one draw. Set.
-        combo_copies: most parts of a mixed combo that are alike but for their params, and are written once. Set: more
-            have to choose among too many.
+        list_vector: bytes of the vectors of which tensors of a list have a whole number, if one text is to read such.
+            Others have a text of their own. Of the hardware.
     """
 
     largest_block: int = 4096
@@ -102,7 +102,7 @@ class LoweringPolicy:
     repeated_share: int = 16
     shortest_draw: int = 64
     quartet_share: float = 0.5
-    combo_copies: int = 8
+    list_vector: int = 16
 
 
 LOWERING = LoweringPolicy()

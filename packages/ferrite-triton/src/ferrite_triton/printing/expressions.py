@@ -31,7 +31,6 @@ from ferrite_triton.tile.language import (
     Reduce,
     Reshape,
     Scan,
-    Select,
     Shape,
     TileType,
     Transpose,
@@ -166,14 +165,6 @@ def _offset(_: Offset, operands: Sequence[Printed], __: Hold) -> Made:
     return f"{pointer.above(SUM - 1)} + {elements.above(SUM)}", SUM
 
 
-def _select(_: Select, operands: Sequence[Printed], __: Hold) -> Made:
-    number, *values = (operand.text for operand in operands)
-    text = values.pop()
-    for position in reversed(range(len(values))):
-        text = f"tl.where({number} == {position}, {values[position]}, {text})"
-    return text
-
-
 def _load(part: Load, operands: Sequence[Printed], _: Hold) -> Made:
     pointer, *given = operands
     mask = given.pop(0).text if part.mask is not None else ""
@@ -252,7 +243,6 @@ _PRINTERS: Printers = {
     Expand: _expand,
     Hint: _hint,
     Offset: _offset,
-    Select: _select,
     Load: _load,
     Describe: _describe,
     LoadBlock: _load_block,

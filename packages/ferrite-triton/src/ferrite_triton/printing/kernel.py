@@ -65,6 +65,10 @@ class TritonLanguage:
         """Returns the text of a value, or of a call for its effect."""
         return print_expression(root, types, hold)
 
+    def in_branch(self, number: str, branch: int) -> str:
+        """Returns a number, by an instruction that no other branch has."""
+        return f'fmath.in_branch({number}, "{branch}")'
+
     def rounds(self, loop: For, bounds: Sequence[str]) -> str:
         """Returns what a loop goes through."""
         stages = f", num_stages={loop.stages}" if loop.stages else ""

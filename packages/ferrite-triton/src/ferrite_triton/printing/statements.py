@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from ferrite_triton.tile.language import Expression, Name, TileType, names_in
+from ferrite_triton.tile.language import Dispatch, Expression, Name, TileType, Variable, names_in
 from ferrite_triton.tile.statements import Do, For, Function, If, Let, Statement, TileProgram
 
 STEP = "    "
@@ -32,6 +32,10 @@ class TargetLanguage(Protocol):
 
     def rounds(self, loop: For, bounds: Sequence[str]) -> str:
         """Returns what a loop goes through, from the texts of its start, its stop and its step."""
+        ...
+
+    def in_branch(self, number: str, branch: int) -> str:
+        """Returns a number as one of many branches has it that are alike but for the names in them."""
         ...
 
 
@@ -79,6 +83,9 @@ class _Printer:
 
     def _statement(self, statement: Statement, indent: str) -> Iterator[str]:
         match statement:
+            case Let(variables, Dispatch() as value):
+                yield from self._dispatch(variables, value, indent)
+                self._types |= {variable.name: variable.type for variable in variables}
             case Let(variables, value):
                 text = self._text(value)
                 yield from self._drained(indent)
@@ -99,6 +106,32 @@ class _Printer:
                 if otherwise:
                     yield f"{indent}else:"
                     yield from self.block(otherwise, indent + STEP)
+
+    def _dispatch(self, variables: Sequence[Variable], value: Dispatch, indent: str) -> Iterator[str]:
+        """Yields the lines that find the range of a number by halves, and name what it has."""
+        first, *rest = (variable.name for variable in variables)
+        number, rows = self._text(value.operands[0]), value.ranges
+        ends, begins = [f"{first}_end{k}" for k in range(len(rows) - 1)], ["0"]
+        for end, (length, *_) in zip(ends, rows, strict=False):
+            text = self._text(length)
+            yield from self._drained(indent)
+            yield f"{indent}{end} = {text if begins == ['0'] else f'{begins[-1]} + {text}'}"
+            begins.append(end)
+
+        def within(low: int, high: int, indent: str) -> Iterator[str]:
+            if high - low == 1:
+                offset = number if low == 0 else f"{number} - {begins[low]}"
+                texts = [self._language.in_branch(offset, low), *map(self._text, rows[low][1:])]
+                yield from self._drained(indent)
+                yield from (f"{indent}{name} = {text}" for name, text in zip((first, *rest), texts, strict=True))
+                return
+            half = (low + high) // 2
+            yield f"{indent}if {number} < {ends[half - 1]}:"
+            yield from within(low, half, indent + STEP)
+            yield f"{indent}else:"
+            yield from within(half, high, indent + STEP)
+
+        yield from within(0, len(rows), indent)
 
     def returned(self, results: Sequence[Expression], indent: str) -> Iterator[str]:
         """Yields the last lines of a function with such results."""

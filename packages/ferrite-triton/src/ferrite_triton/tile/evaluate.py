@@ -33,6 +33,7 @@ from .language import (
     Cast,
     Choose,
     Describe,
+    Dispatch,
     Dot,
     Elementwise,
     Expand,
@@ -53,7 +54,6 @@ from .language import (
     Reduce,
     Reshape,
     Scan,
-    Select,
     Shape,
     Store,
     TileType,
@@ -184,6 +184,8 @@ class _Instance:
                 return (Tile(TileType(dtype), (), [self._extent(block)]),)
             case Choose(constant=constant):
                 return (operands[0] if self._extent(constant) > 1 else operands[1],)
+            case Dispatch(columns=columns):
+                return _dispatched(operands, columns)
             case Call(function):
                 raise EvaluationError(f"the device function {function} has no meaning here; run the kernel instead")
         types = result_types(part, [tile.type for tile in operands])
@@ -240,6 +242,19 @@ class _Instance:
         return self._grid[axis] if axis < len(self._grid) else 1
 
 
+def _dispatched(operands: Sequence[Tile], columns: int) -> tuple[Tile, ...]:
+    """Returns where the first operand lies in its range, and the values of that range."""
+    number, *given = operands
+    rest = number_in(number.elements[0], "the number of a dispatch")
+    *rows, last = (given[at : at + columns + 1] for at in range(0, len(given), columns + 1))
+    for row in rows:
+        length = number_in(row[0].elements[0], "the length of a range")
+        if rest < length:
+            return (Tile(number.type, (), [rest]), *row[1:])
+        rest -= length
+    return (Tile(number.type, (), [rest]), *last[1:])
+
+
 def _apply(
     function: Callable[..., Number], tiles: list[Tile], shape: tuple[int, ...], *, chooses: bool = False
 ) -> list[Element]:
@@ -274,14 +289,6 @@ def _cast(_: _Instance, part: Cast, operands: list[Tile], shape: tuple[int, ...]
 def _bitcast(_: _Instance, part: Bitcast, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
     source = operands[0].type.dtype
     return _apply(lambda number: reinterpret(number, source, part.to), operands, shape)
-
-
-def _select(_: _Instance, __: Select, operands: list[Tile], ___: tuple[int, ...]) -> list[Element]:
-    number, *values = operands
-    (chosen,) = number.elements
-    if isinstance(chosen, (Undefined, Address, Descriptor)) or not 0 <= int(chosen) < len(values):
-        return [UNDEFINED]
-    return values[int(chosen)].elements
 
 
 def _offset(_: _Instance, __: Offset, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
@@ -436,7 +443,6 @@ _VALUES: dict[type[Expression], Callable[..., list[Element]]] = {
     Reshape: _reshape,
     Transpose: _transpose,
     Offset: _offset,
-    Select: _select,
     Expand: _reshape,
     Hint: _reshape,
     Load: _load,

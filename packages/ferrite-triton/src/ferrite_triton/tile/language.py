@@ -261,11 +261,22 @@ class Offset(Expression):
 
 
 @dataclass(frozen=True, slots=True)
-class Select(Expression):
-    """The one of several scalars, or addresses, of one type, that the first operand numbers: from 0."""
+class Dispatch(Expression):
+    """Where a number lies in one of several ranges, laid end to end from 0, and the scalars or addresses of that range.
 
-    WORD: ClassVar[str] = "select"
+    The operands are the number, and for each range its length and ``columns`` values. What is not in the others is in
+    the last one.
+    """
+
+    WORD: ClassVar[str] = "dispatch"
     operands: tuple[Expression, ...]
+    columns: int
+
+    @property
+    def ranges(self) -> list[tuple[Expression, ...]]:
+        """Returns the length and the values of each range."""
+        width = self.columns + 1
+        return [self.operands[at : at + width] for at in range(1, len(self.operands), width)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +437,7 @@ class Assume(Expression):
 
 
 VALUES: tuple[type[Expression], ...] = (
-    Cast, Bitcast, ProgramId, ProgramCount, Lanes, Full, Broadcast, Reshape, Transpose, Expand, Hint, Offset, Select,
+    Cast, Bitcast, ProgramId, ProgramCount, Lanes, Full, Broadcast, Reshape, Transpose, Expand, Hint, Offset, Dispatch,
     Load, Describe, LoadBlock, Choose, Reduce, Scan, Gather, Dot,
 )  # fmt: skip
 """The operations that have a value, beside `Elementwise` and calls."""
@@ -458,7 +469,7 @@ _SEVERAL = "operands"
 _OPERANDS: dict[type[Expression], tuple[str, ...]] = {
     kind: tuple(field.name for field in fields(kind) if str(field.type).startswith("Expression"))
     for kind in (Name, Literal, BlockSize, Constant, *VALUES, *EFFECTS)
-    if kind not in (Reduce, Scan, Select, Describe, LoadBlock)
+    if kind not in (Reduce, Scan, Dispatch, Describe, LoadBlock)
 }
 """The names of the operands of all other operations: they are read for every expression, again and again."""
 

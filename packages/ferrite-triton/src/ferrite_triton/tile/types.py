@@ -24,6 +24,7 @@ from .language import (
     Choose,
     Constant,
     Describe,
+    Dispatch,
     Dot,
     Elementwise,
     Expand,
@@ -44,7 +45,6 @@ from .language import (
     Reduce,
     Reshape,
     Scan,
-    Select,
     Shape,
     Store,
     TileType,
@@ -327,11 +327,16 @@ def _assume(_: Assume, condition: TileType) -> None:
     _require(_is_tile_of(BOOL, condition) and condition.shape == (), f"assume takes one bool, got {condition}")
 
 
-def _select(_: Select, number: TileType, *values: TileType) -> TileType:
-    _require(_is_integer(number) and bool(values), f"select takes an integer and what it numbers, got {number}")
-    for value in values:
-        _require(value == values[0] and value.shape == (), f"select of {values[0]} and {value}")
-    return values[0]
+def _dispatch(part: Dispatch, number: TileType, *given: TileType) -> tuple[TileType, ...]:
+    width = part.columns + 1
+    _require(_is_integer(number) and number.shape == (), f"dispatch takes an integer, got {number}")
+    _require(bool(given) and len(given) % width == 0, f"ranges have a length and {part.columns} values")
+    rows = [given[at : at + width] for at in range(0, len(given), width)]
+    for length, *values in rows:
+        _require(length == number, f"a range of {length} for a number that is {number}")
+        for value, first in zip(values, rows[0][1:], strict=True):
+            _require(value == first and value.shape == (), f"dispatch to {first} and {value}")
+    return rows[0]
 
 
 def _axis_of(what: str, axis: int, value: TileType) -> None:
@@ -396,7 +401,7 @@ RULES: dict[type[Expression], Callable[..., TileType | tuple[TileType, ...] | No
     Describe: _describe,
     LoadBlock: _load_block,
     Choose: _choose,
-    Select: _select,
+    Dispatch: _dispatch,
     Reduce: _reduce,
     Scan: _scan,
     Gather: _gather,

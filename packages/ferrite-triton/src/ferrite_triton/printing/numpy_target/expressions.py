@@ -35,7 +35,6 @@ from ferrite_triton.tile.language import (
     Reduce,
     Reshape,
     Scan,
-    Select,
     Shape,
     Transpose,
 )
@@ -103,11 +102,6 @@ def _expand(part: Expand, operands: Sequence[Printed], use: Use) -> Made:
 def _offset(_: Offset, operands: Sequence[Printed], use: Use) -> Made:
     pointer, elements = operands
     return pointer.text if elements.literal == 0 else use("offset", pointer.text, elements.text)
-
-
-def _select(_: Select, operands: Sequence[Printed], __: Use) -> Made:
-    number, *values = (operand.text for operand in operands)
-    return f"({', '.join(values)},)[{number}]"
 
 
 def _load(part: Load, operands: Sequence[Printed], use: Use) -> Made:
@@ -213,7 +207,6 @@ PRINTERS: Printers = {
     Expand: _expand,
     Hint: lambda _, operands, __: (operands[0].text, operands[0].level),
     Offset: _offset,
-    Select: _select,
     Load: _load,
     Describe: _describe,
     LoadBlock: _load_block,

@@ -76,6 +76,10 @@ class NumpyLanguage:
         """Returns the text of a value."""
         return print_with(PRINTERS, root, types, self.use)
 
+    def in_branch(self, number: str, branch: int) -> str:
+        """Returns the number."""
+        return number
+
     def rounds(self, loop: For, bounds: Sequence[str]) -> str:
         """Returns what a loop goes through: numbers of the counter's type."""
         return f"map({type_text(loop.counter.type.dtype)}, range({', '.join(bounds)}))"

@@ -6,9 +6,10 @@
 ```
 
 Programs keep what they do: only their names, their block constants and the number of the program instance are others.
-Each stands in a loop of one round, which is not pipelined. The compiler would make one of programs that are alike but
-for their params, which every instance would begin with choosing all of them for; loops it keeps apart. A few programs
-that are alike may be one with several sets of params, of which it does choose: there is less to compile.
+Each of several stands in a loop of one round, which is not pipelined. The compiler would make one of programs that are
+alike, which every instance would begin with choosing all params for; loops it keeps apart. Programs that are alike but
+for their params, and for sizes that are parameters, too, are one with many sets of both, as launches over lists of
+tensors have it (multi-tensor apply): an instance finds its own set by halves, and there is one text to compile.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ferrite_triton.tile.build import add, apply, converted, mul, quotient, rema
 from ferrite_triton.tile.language import (
     AwaitPredecessor,
     Block,
+    Dispatch,
     Expression,
     Extent,
     Full,
@@ -28,14 +30,13 @@ from ferrite_triton.tile.language import (
     Name,
     ProgramId,
     Scan,
-    Select,
     TileType,
     Variable,
 )
 from ferrite_triton.tile.statements import Carried, Do, For, If, Let, Statement, TileProgram
 
-PROGRAM, INDEX, ROUND, COPY = "program", "index", "round", "copy"
-"""Names of the number of an instance, of that in its program's range, of the loop's counter, of the set of params."""
+PROGRAM, INDEX, ROUND, PLACE = "program", "index", "round", "place"
+"""Names of the number of an instance, of that in its program's range, of the loop's counter, of that in its own set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,13 @@ class Joined:
 
     Attributes:
         program: what its instances do.
-        instances: how many it needs, over its own block constants.
-        params: by its own names, parameters of the whole; several times where it is done for several sets of them, by
-            as many instances each.
+        instances: how many it needs, over its own block constants: for each set of parameters.
+        params: by its own names, parameters of the whole, or numbers: each set of them that it is done for.
     """
 
     program: TileProgram
-    instances: Expression
-    params: tuple[Mapping[str, str], ...]
+    instances: tuple[Expression, ...]
+    params: tuple[Mapping[str, Name | Literal], ...]
 
 
 def join_programs(
@@ -70,7 +70,9 @@ def join_programs(
     first = converted(ProgramId(0), I32, dtype)
     count = Literal(len(parts), dtype)
     statements: list[Statement] = [Do(AwaitPredecessor()), Let((Variable(PROGRAM, TileType(dtype)),), first)]
-    if takes_turns:
+    if len(written) == 1:
+        statements += written[0].body(Name(PROGRAM))
+    elif takes_turns:
         turn, position = remainder(Name(PROGRAM), count), quotient(Name(PROGRAM), count)
         statements += [
             Let((Variable("turn", TileType(dtype)),), turn),
@@ -109,23 +111,26 @@ class _Part:
 
     def __init__(self, number: int, joined: Joined, dtype: DType) -> None:
         self._number, self._dtype = number, dtype
-        self._program, self._copies = joined.program, joined.params
+        self._program, self._sets = joined.program, joined.params
         names = {*_names_made(joined.program.body), *joined.program.constants}
         self._names = {name: self._own(name) for name in names}
-        self._chosen: list[Let] = []
+        self._values: dict[str, Literal] = {}
+        self._chosen: list[Variable] = []
         for parameter in joined.program.parameters:
-            wholes = [copy.get(parameter.name, parameter.name) for copy in joined.params]
-            is_one = len(set(wholes)) == 1
-            self._names[parameter.name] = wholes[0] if is_one else self._own(parameter.name)
-            if not is_one:
-                value = Select((Name(self._own(COPY)), *map(Name, wholes)))
-                self._chosen.append(Let((Variable(self._own(parameter.name), parameter.type),), value))
+            wholes = [each.get(parameter.name, Name(parameter.name)) for each in joined.params]
+            whole = wholes[0]
+            if any(each != whole for each in wholes):
+                self._names[parameter.name] = self._own(parameter.name)
+                self._chosen.append(parameter)
+            elif isinstance(whole, Name):
+                self._names[parameter.name] = whole.name
+            else:
+                self._values[parameter.name] = whole
         self._combines = {function.name: self._own(function.name) for function in joined.program.functions}
         self.constants = tuple(map(self._own, joined.program.constants))
         self.functions = tuple(replace(each, name=self._combines[each.name]) for each in joined.program.functions)
-        self._each = self._expression(joined.instances)
-        copies = len(joined.params)
-        self.instances = self._each if copies == 1 else mul(self._each, Literal(copies, dtype))
+        self._each = tuple(map(self._expression, joined.instances))
+        self.instances = _sum_of(self._each, dtype)
 
     def _own(self, name: str) -> str:
         return f"{name}_{self._number}"
@@ -137,16 +142,23 @@ class _Part:
         stop = apply("lesser", add(mine, Literal(1, dtype)), self.instances)
         # In the interpreter a loop counts in Python's integers: a tile of one element is of a type everywhere.
         tile = Name(self._own(f"{ROUND}_tile"))
-        body: list[Statement] = [Let((Variable(tile.name, kind),), Full(Name(counter.name), ()))]
-        number: Expression = tile
-        if len(self._copies) > 1:
-            body.append(Let((Variable(self._own(COPY), kind),), quotient(tile, self._each)))
-            body += self._chosen
-            number = remainder(tile, self._each)
-        body.append(Let((Variable(self._own(PROGRAM), TileType(I32)),), converted(number, dtype, I32)))
-        body += self._block(self._program.body)
+        body = (Let((Variable(tile.name, kind),), Full(Name(counter.name), ())), *self.body(tile))
         begin = Let((Variable(mine.name, kind),), position)
-        return begin, For(counter, mine, stop, Literal(1, dtype), (), tuple(body), stages=1)
+        return begin, For(counter, mine, stop, Literal(1, dtype), (), body, stages=1)
+
+    def body(self, number: Expression) -> tuple[Statement, ...]:
+        """Returns what the instance of a number does."""
+        dtype, found = self._dtype, []
+        if len(self._sets) > 1:
+            place = Variable(self._own(PLACE), TileType(dtype))
+            operands = [number]
+            for length, params in zip(self._each, self._sets, strict=True):
+                operands += (length, *(_scalar(params[each.name]) for each in self._chosen))
+            chosen = (Variable(self._own(each.name), each.type) for each in self._chosen)
+            found.append(Let((place, *chosen), Dispatch(tuple(operands), len(self._chosen))))
+            number = Name(place.name)
+        found.append(Let((Variable(self._own(PROGRAM), TileType(I32)),), converted(number, dtype, I32)))
+        return (*found, *self._block(self._program.body))
 
     def _block(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         return tuple(self._statement(each) for each in body if not _awaits(each))
@@ -179,6 +191,8 @@ class _Part:
 
     def _expression(self, expression: Expression) -> Expression:
         match expression:
+            case Name(name) if name in self._values:
+                return self._values[name]
             case Name(name):
                 return Name(self._names.get(name, name))
             case ProgramId(0):
@@ -207,6 +221,20 @@ class _Part:
             case tuple():
                 return tuple(map(self._value, value))
         return value
+
+
+def _sum_of(counts: Sequence[Expression], dtype: DType) -> Expression:
+    """Returns a sum in which equal terms are counted first."""
+    times: dict[Expression, int] = {}
+    for count in counts:
+        times[count] = times.get(count, 0) + 1
+    terms = [count if number == 1 else mul(Literal(number, dtype), count) for count, number in times.items()]
+    return add(*terms)
+
+
+def _scalar(value: Name | Literal) -> Expression:
+    """Returns what a branch names: a number as a tile, whose type is known in every target."""
+    return Full(value, ()) if isinstance(value, Literal) else value
 
 
 def _awaits(statement: Statement) -> bool:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from ferrite_ir.language.graph import Attend, Computed, Update
 from ferrite_ir.passes.renaming import Renaming
 from ferrite_scheduler.model.annotations import LookBackScan
-from ferrite_scheduler.model.forms import Form, GridReduction, MixedCombo, RegisterNorm
-from ferrite_scheduler.model.schedule import Kernel
+
+from .forms import Form, GridReduction, MixedCombo, RegisterNorm
+from .schedule import Kernel
 
 
 def without_names(kernel: Kernel) -> Kernel:
