@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -135,6 +136,57 @@ def test_a_step_over_five_shapes_is_two_launches_at_most(
         torch.testing.assert_close(one, other)
     *_, last = compiled_programs()
     assert 1 <= sum(each["do"] == "launch" for each in last["steps"]) <= 2
+
+
+def drawn_shapes(seed: int, count: int) -> list[tuple[int, ...]]:
+    """Returns shapes of up to three dims, one of them of one element, and one larger than a block."""
+    draw = Random(seed)
+    shapes = [tuple(draw.choice((2, 3, 7, 8, 16, 20)) for _ in range(draw.randint(1, 3))) for _ in range(count - 2)]
+    return [*shapes, (1,), (3, 1111)]
+
+
+def adam(*tensors: Tensor) -> None:
+    """Changes parameters and moments in place."""
+    count = len(tensors) // 4
+    parameters, gradients, means, squares = (list(tensors[k * count : (k + 1) * count]) for k in range(4))
+    torch._foreach_lerp_(means, gradients, 0.1)
+    torch._foreach_mul_(squares, 0.9)
+    torch._foreach_addcmul_(squares, gradients, gradients, 0.1)
+    roots = torch._foreach_add(torch._foreach_sqrt(squares), 1e-6)
+    torch._foreach_addcdiv_(parameters, means, roots, -0.1)
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_over_lists_of_any_shapes_is_one_launch_with_few_texts(
+    seed: int, dtype: torch.dtype, device: str
+) -> None:
+    torch.manual_seed(seed)
+    shapes = drawn_shapes(seed, 40) * 4
+    mine = [torch.rand(shape, device=device).add_(0.1).to(dtype) for shape in shapes]
+    eager, wide = [each.clone() for each in mine], [widened(each) for each in mine]
+    torch._dynamo.reset()
+    ferrite_torch.reset_statistics()
+    compiled(adam, fullgraph=True, dynamic=False, options={"fallback": False})(*mine)
+    adam(*eager)
+    adam(*wide)
+    assert_all_close(mine, eager, wide)
+    assert launches() == 1
+    assert len(parts()[-1]) <= 3, "of whole vectors, of others, and of one element"
+
+
+@pytest.mark.parametrize("device", devices())
+def test_a_list_whose_addresses_change_from_call_to_call(device: str) -> None:
+    def doubled(*tensors: Tensor) -> Sequence[Tensor]:
+        return torch._foreach_mul(list(tensors), 2.0)
+
+    torch._dynamo.reset()
+    call = compiled(doubled, fullgraph=True, dynamic=False, options={"fallback": False})
+    for seed in range(3):
+        torch.manual_seed(seed)
+        tensors = [torch.randn(shape, device=device) for shape in drawn_shapes(0, 30)]
+        torch.testing.assert_close(tuple(call(*tensors)), tuple(2 * each for each in tensors))
 
 
 @pytest.mark.parametrize("device", devices())

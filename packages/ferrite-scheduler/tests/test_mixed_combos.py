@@ -58,15 +58,27 @@ def test_reductions_and_loops_of_unlike_sizes_are_one_launch() -> None:
     assert kernel.part_of == (0, 1, 2)
 
 
-def test_few_kernels_of_a_large_program_stay_apart() -> None:
+LAYERS = """
+graph @layers(a: f32[7, 100], b: f32[20, 33]) -> (r) {
+  p: f32[7]  = reduce sum [i < 7 | j < 100] a[i, j]
+  q: f32[20] = reduce max [i < 20 | j < 33] b[i, j]
+  c: f32[7, 100] = extern aten.mul.Tensor(a, p)
+  s: f32[7]  = reduce sum [i < 7 | j < 100] c[i, j]
+  r: f32[20] = extern aten.mul.Tensor(q, s)
+}"""
+
+
+def test_few_kernels_of_a_large_program_stay_apart_where_another_is_like_one_of_them() -> None:
     """With so many kernels that they are those of layers, a launch for few of them is one more to compile."""
     large = Policy(combo_small_program=2, combo_least_parts=4)
-    found = check(SUMS, policy=large)
+    found = schedule(parse_graph(LAYERS), policy=large)
     assert len(found.kernels) == 3
-    (refused,) = refusals(found)
-    assert (refused.rule, dict(refused.numbers)) == ("C11", {"kernels": 3, "least": 4})
-    assert len(check(SUMS, policy=replace(large, combo_least_parts=3)).kernels) == 1
-    assert len(check(SUMS, policy=replace(large, combo_small_program=3)).kernels) == 1
+    (refused,) = [each for each in refusals(found) if each.rule == "C11"]
+    assert dict(refused.numbers) == {"kernels": 2, "least": 4}
+    assert len(schedule(parse_graph(LAYERS), policy=replace(large, combo_least_parts=2)).kernels) == 2
+    assert len(schedule(parse_graph(LAYERS), policy=replace(large, combo_small_program=3)).kernels) == 2
+    other = LAYERS.replace("reduce sum [i < 7 | j < 100] c", "reduce max [i < 7 | j < 100] c")
+    assert len(schedule(parse_graph(other), policy=large).kernels) == 2
 
 
 def test_it_is_a_matter_of_policy() -> None:
@@ -196,8 +208,8 @@ def test_drawn_graphs_compute_the_same_with_no_higher_peak(seed: int, length: in
     ("rule", "thresholds", "first", "second"),
     [
         ("C03", {"max_combo_parts": 1}, "p", "q"),
-        ("C04", {"max_combo_params": 3}, "p", "q"),
-        ("C05", {"combo_part_bytes": 1000}, "p", "q"),
+        ("C04", {"max_launch_params": 3}, "p", "q"),
+        ("C05", {"combo_part_bytes": 1000}, "q", "r"),
         ("C06", {"combo_row_elements": 50, "combo_unlike_bytes": 0}, "p", "q"),
     ],
 )

@@ -282,8 +282,9 @@ class Policy:
         combo: give independent definitions of a pointwise kernel programs of their own.
         mixed_combos: have small kernels that need nothing of each other share a launch, whatever their forms and sizes
             (decision 0052).
-        combo_part_bytes: most bytes that one of them moves: a launch is 2 to 4 microseconds, in which an H100 moves 4
-            to 8 MiB; what moves more gains little and stays as it was. Not measured yet.
+        combo_part_bytes: most bytes that one of them moves, if it shares its text with none: a launch is 2 to 4
+            microseconds, in which an H100 moves 4 to 8 MiB; what moves more gains little and stays as it was. Not
+            measured yet.
         combo_moved_bytes: most bytes of one of them that is moved past others though what it reads or writes is of the
             graph's own: it would not find that in the cache. Not measured yet.
         combo_row_elements: longest row of a kernel that shares a launch with others of short rows, or none, where they
@@ -291,7 +292,10 @@ class Policy:
         combo_unlike_bytes: most bytes that such kernels move together. Not measured yet.
         combo_peak_bytes: bytes by which shared launches may raise the peak of a program, all of them together: eight of
             the blocks that torch's allocator rounds to.
-        max_combo_parts: most kernels of one launch.
+        combo_peak_share: the same as a share of the peak, one byte in so many, but no more than ``combo_moved_bytes``.
+            Set: partial sums of all tensors that the caller holds are less.
+        max_combo_parts: most texts of kernels in one launch.
+        max_launch_params: most tensors of one launch. Set: a launch takes 32,764 bytes of params from CUDA 12.1 on.
         combo_least_parts: fewest kernels of one launch in a program of more than ``combo_small_program`` kernels: what
             they become is compiled for each place in the program, they themselves once for all layers. Set.
         combo_small_program: see there. Set: steps of optimizers and heads of models have fewer, layers have more.
@@ -440,7 +444,9 @@ class Policy:
     combo_row_elements: int = 2048
     combo_unlike_bytes: int = 8 << 20
     combo_peak_bytes: int = 4096
+    combo_peak_share: int = 256
     max_combo_parts: int = 64
+    max_launch_params: int = 2048
     combo_least_parts: int = 8
     combo_small_program: int = 16
     combo_launches: int = 16

@@ -11,13 +11,13 @@ need nothing of each other can be one launch though they have nothing in common:
 Kernels are taken in the order of execution. Each is moved up to an earlier one, or that down to it, if nothing between
 needs them where they are, if no more memory is in use at the peak, and if the rules below, `RULES`, have nothing
 against it; what they say is kept as decisions. Where too few come together in a program of many kernels they stay
-apart: a kernel that no other layer has would be compiled for each such launch.
+apart, if others are like them: a kernel that no other layer has would be compiled for each such launch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ferrite_ir.language.graph import Graph
 from ferrite_ir.language.sizes import symbols_of
@@ -28,8 +28,23 @@ from ferrite_scheduler.memory.host_steps import Work
 from ferrite_scheduler.memory.positions import Positions
 from ferrite_scheduler.model.forms import Combo, Pointwise
 from ferrite_scheduler.model.launch_rules import CACHE, FEW, PATH, PEAK
-from ferrite_scheduler.model.schedule import Decision, Kernel
+from ferrite_scheduler.model.lists import as_written, single_members
+from ferrite_scheduler.model.schedule import Decision, Kernel, Param
 from ferrite_scheduler.model.target import Policy
+
+
+class Written(dict[int, frozenset[Kernel]]):
+    """The kernels at positions of the order of execution as they are written, made as they are asked for."""
+
+    def __init__(self, work: Sequence[Work]) -> None:
+        super().__init__()
+        self._work = work
+
+    def __missing__(self, position: int) -> frozenset[Kernel]:
+        kernel = self._work[position]
+        assert isinstance(kernel, Kernel), "kernels are asked for"
+        found = self[position] = frozenset(map(as_written, single_members(kernel)))
+        return found
 
 
 @dataclass(slots=True)
@@ -46,8 +61,9 @@ class Launch:
         shortest, longest: points of their reduction axes; 1 without one.
         is_pointwise: whether none has one.
         taken: where its kernels were in the order of execution.
-        bound: bytes moved by the largest of those that read or make what others of the graph do.
-        is_free: whether there is no such kernel.
+        written: how kernels are written, by those positions.
+        bound: most bytes of one of them that others of the graph have made, or are to read.
+        is_free: whether there are none.
     """
 
     position: int
@@ -65,10 +81,14 @@ class Launch:
     bound: int
     is_free: bool
     taken: list[int]
+    written: Written
 
     @classmethod
-    def of(cls, kernel: Kernel, position: int, *, is_free: bool) -> Launch:
-        """Returns the launch of one kernel, or of those that it holds."""
+    def of(cls, kernel: Kernel, position: int, own: Sequence[Param], written: Written) -> Launch:
+        """Returns the launch of one kernel, or of those that it holds.
+
+        ``own`` are the params that the graph makes for itself.
+        """
         members = list(kernel.members)
         sizes, rows = [moved_bytes(member) for member in members], [row_length(member) for member in members]
         return cls(
@@ -84,10 +104,16 @@ class Launch:
             min(rows),
             max(rows),
             all(isinstance(member.form, Pointwise | Combo) for member in members),
-            0 if is_free else max(sizes),
-            is_free,
+            max(moved_bytes(replace(member, params=tuple(p for p in member.params if p in own))) for member in members),
+            not own,
             [position],
+            written,
         )
+
+    @property
+    def texts(self) -> frozenset[Kernel]:
+        """Returns the kernels as they are written, once for all that are alike."""
+        return frozenset().union(*(self.written[position] for position in self.taken))
 
     @property
     def name(self) -> str:
@@ -123,18 +149,24 @@ def _devices(a: Launch, b: Launch, _: Policy) -> Refusal | None:
 
 
 def _parts(a: Launch, b: Launch, policy: Policy) -> Refusal | None:
-    parts, limit = len(a.kernels) + len(b.kernels), policy.max_combo_parts
-    return None if parts <= limit else refuse("too many kernels share the launch", parts=parts, limit=limit)
+    limit = policy.max_combo_parts
+    if len(a.kernels) + len(b.kernels) <= limit:
+        return None
+    texts = len(a.texts | b.texts)
+    return None if texts <= limit else refuse("too many kernels share the launch", parts=texts, limit=limit)
 
 
 def _params(a: Launch, b: Launch, policy: Policy) -> Refusal | None:
-    count, limit = len(a.params | b.params), policy.max_combo_params
+    count, limit = len(a.params | b.params), policy.max_launch_params
     return None if count <= limit else refuse("too many tensors", tensors=count, limit=limit)
 
 
 def _sizes(a: Launch, b: Launch, policy: Policy) -> Refusal | None:
     moved, limit = max(a.largest, b.largest), policy.combo_part_bytes
-    return None if moved <= limit else refuse("a launch is little beside what one takes", bytes=moved, limit=limit)
+    is_detached = max(a.bound, b.bound) <= policy.combo_moved_bytes and a.is_pointwise == b.is_pointwise
+    if moved <= limit or is_detached or a.texts == b.texts:
+        return None
+    return refuse("a launch is little beside what one takes", bytes=moved, limit=limit)
 
 
 def _rows(a: Launch, b: Launch, policy: Policy) -> Refusal | None:
@@ -177,18 +209,26 @@ def combine_kernels(
         return list(work), ()
     alone: set[int] = set()
     few: list[Decision] = []
+    written = Written(work)
     while True:
-        walk = _Walk(work, Positions(work, graph, dependences, released), dependences, policy)
+        walk = _Walk(work, Positions(work, graph, dependences, released), dependences, policy, written)
         for position in kernels:
             if position not in alone:
                 walk.take(position)
         least = policy.combo_least_parts if len(kernels) > policy.combo_small_program else 2
         small = [launch for launch in walk.launches if 1 < len(launch.kernels) < least]
+        small = [launch for launch in small if _is_written_again(launch, kernels, written)] if small else []
         if not small:
             return walk.finished(), (*walk.decisions, *few)
         for launch in small:
             alone.update(launch.taken)
             few.append(_too_few(launch, policy))
+
+
+def _is_written_again(launch: Launch, kernels: Sequence[int], written: Written) -> bool:
+    """Returns whether kernels of a launch are written for others, too: to join them is another text then."""
+    texts = launch.texts
+    return any(position not in launch.taken and not texts.isdisjoint(written[position]) for position in kernels)
 
 
 def _too_few(launch: Launch, policy: Policy) -> Decision:
@@ -200,12 +240,20 @@ def _too_few(launch: Launch, policy: Policy) -> Decision:
 class _Walk:
     """The way through the order of execution: launches so far, and what was decided."""
 
-    def __init__(self, work: Sequence[Work], positions: Positions, dependences: Dependences, policy: Policy) -> None:
+    def __init__(
+        self,
+        work: Sequence[Work],
+        positions: Positions,
+        dependences: Dependences,
+        policy: Policy,
+        written: Written,
+    ) -> None:
         self.decisions: list[Decision] = []
         self._work: list[Work | None] = list(work)
         self._positions = positions
-        self._peak = positions.peak + policy.combo_peak_bytes
-        self._policy = policy
+        share = min(positions.peak // policy.combo_peak_share, policy.combo_moved_bytes)
+        self._peak = positions.peak + max(policy.combo_peak_bytes, share)
+        self._policy, self._written = policy, written
         self._storage, self._definer = dependences.storage, dependences.definer
         self._kept = {dependences.storage[name] for name in dependences.kept}
         self.launches: list[Launch] = []
@@ -215,7 +263,7 @@ class _Walk:
         """Has the kernel at a position join a launch before, or be one that others may join."""
         kernel = self._work[position]
         assert isinstance(kernel, Kernel), "kernels are taken"
-        mine = Launch.of(kernel, position, is_free=self._leaves_lifetimes(kernel))
+        mine = Launch.of(kernel, position, self._own_params(kernel), self._written)
         earliest = self._positions.earliest(position)
         refused: list[Decision] = []
         farthest = position - self._policy.combo_distance
@@ -225,7 +273,7 @@ class _Walk:
             if found is None:
                 self.decisions.append(Decision(launch.name, mine.name, True, "", "saves a launch"))
                 launch.absorb(mine)
-                if len(launch.kernels) >= self._policy.max_combo_parts:
+                if len(launch.params) >= self._policy.max_launch_params:
                     self._open.remove(launch)
                 return
             rule, refusal = found
@@ -265,14 +313,17 @@ class _Walk:
         launch.position = target
         return None
 
-    def _leaves_lifetimes(self, kernel: Kernel) -> bool:
-        """Returns whether a kernel reads what the caller gives alone, and leaves all that it writes to it."""
-        return all(
-            self._storage[param.name] not in self._definer
-            if param.access == "read"
-            else self._storage[param.name] in self._kept
+    def _own_params(self, kernel: Kernel) -> list[Param]:
+        """Returns the params of a kernel that the caller neither gives nor gets."""
+        return [
+            param
             for param in kernel.params
-        )
+            if (
+                self._storage[param.name] in self._definer
+                if param.access == "read"
+                else self._storage[param.name] not in self._kept
+            )
+        ]
 
     def finished(self) -> list[Work]:
         """Returns the work in order, with the kernels of each launch as one."""
