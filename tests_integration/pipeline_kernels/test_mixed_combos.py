@@ -97,7 +97,9 @@ def test_tensors_of_whole_vectors_are_read_in_vectors_though_their_sizes_differ(
     read_ptx: Callable[[Any], str],
 ) -> None:
     def loads(step: int) -> tuple[int, int]:
-        text = read_ptx(program_of(alike(9, "points").replace("f32[64,", f"f32[{step},").replace("i < 64", f"i < {step}")))
+        text = read_ptx(
+            program_of(alike(9, "points").replace("f32[64,", f"f32[{step},").replace("i < 64", f"i < {step}"))
+        )
         return len(re.findall(r"ld\.global\.v4", text)), len(re.findall(r"ld\.global", text))
 
     vectors, all_of_them = loads(4)
