@@ -33,17 +33,19 @@ from ferrite_scheduler.model.schedule import Decision, Kernel, Param
 from ferrite_scheduler.model.target import Policy
 
 
-class Written(dict[int, frozenset[Kernel]]):
-    """The kernels at positions of the order of execution as they are written, made as they are asked for."""
+class Written(dict[int, frozenset[int]]):
+    """The texts that kernels at positions of the order of execution have, by numbers, made as they are asked for."""
 
     def __init__(self, work: Sequence[Work]) -> None:
         super().__init__()
         self._work = work
+        self._numbers: dict[Kernel, int] = {}
 
-    def __missing__(self, position: int) -> frozenset[Kernel]:
+    def __missing__(self, position: int) -> frozenset[int]:
         kernel = self._work[position]
         assert isinstance(kernel, Kernel), "kernels are asked for"
-        found = self[position] = frozenset(map(as_written, single_members(kernel)))
+        texts = map(as_written, single_members(kernel))
+        found = self[position] = frozenset(self._numbers.setdefault(text, len(self._numbers)) for text in texts)
         return found
 
 
@@ -61,7 +63,7 @@ class Launch:
         shortest, longest: points of their reduction axes; 1 without one.
         is_pointwise: whether none has one.
         taken: where its kernels were in the order of execution.
-        written: how kernels are written, by those positions.
+        written: the texts of kernels, by those positions.
         bound: most bytes of one of them that others of the graph have made, or are to read.
         is_free: whether there are none.
     """
@@ -111,8 +113,8 @@ class Launch:
         )
 
     @property
-    def texts(self) -> frozenset[Kernel]:
-        """Returns the kernels as they are written, once for all that are alike."""
+    def texts(self) -> frozenset[int]:
+        """Returns the texts that the kernels have, one for all that are alike."""
         return frozenset().union(*(self.written[position] for position in self.taken))
 
     @property
