@@ -23,7 +23,7 @@ State: TypeAlias = tuple[Scalar, ...]
 
 @dataclass(frozen=True, slots=True)
 class Unroll:
-    """Turns reductions over small windows (pooling, resampling) into pointwise definitions.
+    """Turns reductions over small windows (pooling, resampling, depthwise convolutions) into pointwise definitions.
 
     Neighbouring windows overlap or touch, so a kernel that gives each result to one lane and takes the points of the
     window one after the other reads the same cache lines as its neighbours, and pads nothing to a power of two. A
@@ -32,6 +32,8 @@ class Unroll:
 
     Attributes:
         max_points: largest window that is unrolled.
+        max_filter_points: the same of a window whose elements are multiplied with a filter, of fewer elements than the
+            result: they are read again by many lanes.
         max_nodes: largest number of nodes in the expressions that come about.
         max_gap: neighbouring results read elements at most so many steps of the window apart.
         numerics: how bodies are simplified; see `Simplify`.
@@ -39,6 +41,7 @@ class Unroll:
 
     name: ClassVar[str] = "unroll"
     max_points: int = 16
+    max_filter_points: int = 25
     max_nodes: int = 800
     max_gap: int = 4
     numerics: str = "fast"
@@ -59,7 +62,8 @@ class Unroll:
 
     def _is_small_window(self, reduction: Reduction, graph: Graph, reach: dict[str, Size]) -> bool:
         points = sizes.product(dim.size for dim in reduction.reduction_dims)
-        if reduction.combine not in _STEPS or not isinstance(points, int) or not 1 < points <= self.max_points:
+        most = max(self.max_points, self.max_filter_points)
+        if reduction.combine not in _STEPS or not isinstance(points, int) or not 1 < points <= most:
             return False
         if sum(map(count_nodes, reduction.bodies)) * points > self.max_nodes:
             return False
@@ -68,7 +72,11 @@ class Unroll:
         loads = [
             load for body in reduction.bodies for load in body.loads if load.dims & frozenset(reduction.reduction_dims)
         ]
-        return bool(loads) and all(self._is_window(load, reduction, graph.type_of(load.source)) for load in loads)
+        others = [load for load in loads if not self._is_window(load, reduction, graph.type_of(load.source))]
+        numel = sizes.hint(reduction.results[0].type.numel)
+        are_filters = all(sizes.hint(graph.type_of(load.source).numel) < numel for load in others)
+        most = self.max_filter_points if others else self.max_points
+        return len(others) < len(loads) and are_filters and points <= most
 
     def _is_window(self, load: Scalar, reduction: Reduction, read: TensorType) -> bool:
         """Returns whether a reduction dim and a result dim move along one axis of what is read, in comparable steps."""
