@@ -30,6 +30,7 @@ from .rewriting import Rewriter, map_scalars, with_definitions
 from .round_stored import has_excess, round_values, with_sources
 from .simplify import simplifier
 from .storage import NEVER, Storage, fixed_names, trace_storage
+from .vectors import is_in_vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class Inline:
 
     A value that one reader uses at one index always moves there, unless many points would repeat an expensive body. A
     value with several uses moves if computing it again reads no more bytes than loading it, and is cheap. A value that
-    must lie in memory anyway moves only if it costs next to nothing. What rounds a product for another product stays.
+    must lie in memory anyway moves only if it costs next to nothing. What rounds a product for another product stays,
+    and so does what a contraction loads in vectors, if what it is made of lies otherwise.
 
     Attributes:
         max_cost: most expensive body that is computed at several places, in simple instructions.
@@ -86,13 +88,13 @@ class _Uses:
     Attributes:
         sites: number of (reader, index) pairs.
         points: the largest number of points at which one reader needs it.
-        is_factor: whether a reader is a contraction.
+        factors: the loads of it by contractions.
         rows: the most rows of such a reader.
     """
 
     sites: int = 0
     points: Size = 0
-    is_factor: bool = False
+    factors: list[Scalar] = field(default_factory=list)
     rows: int = 0
 
 
@@ -194,7 +196,8 @@ class _Inliner:
         for load in loads:
             uses = self._uses.setdefault(load.source, _Uses())
             uses.sites += 1
-            uses.is_factor |= isinstance(definition, Contract)
+            if isinstance(definition, Contract):
+                uses.factors.append(load)
             uses.rows = max(uses.rows, rows)
             if sizes.hint(points) > sizes.hint(uses.points):
                 uses.points = points
@@ -284,7 +287,7 @@ class _Inliner:
         """Makes the loop's value a source if its readers should compute it themselves."""
         (value,), (body,) = loop.results, loop.bodies
         uses = self._uses.get(value.name)
-        if uses is None or not self._is_worthwhile(value, body, uses):
+        if uses is None or not self._is_worthwhile(value, body, uses) or self._lies_better(loop, uses):
             return
         nodes = self._count_at_most(body, original)
         if nodes > self._policy.max_body_nodes:
@@ -314,7 +317,7 @@ class _Inliner:
         if value.name in self._fixed:
             return self._is_cheap(value, body, policy.max_stored_cost, 1)
         is_strip = uses.rows > policy.tile_rows
-        if uses.is_factor and self._is_narrower(value, body):
+        if uses.factors and self._is_narrower(value, body):
             return False
         if uses.sites > 1:
             most = policy.max_strip_cost if is_strip else policy.max_cost
@@ -322,7 +325,7 @@ class _Inliner:
         if sizes.hint(uses.points) <= sizes.hint(value.type.numel):
             return True
         factor_cost = policy.max_strip_cost if is_strip else policy.max_factor_cost
-        most = factor_cost if uses.is_factor else policy.max_repeated_cost
+        most = factor_cost if uses.factors else policy.max_repeated_cost
         return cost_up_to(body, most, COSTS) <= most
 
     def _is_narrower(self, value: Value, body: Scalar) -> bool:
@@ -331,6 +334,21 @@ class _Inliner:
         The kernel that makes it stores it as it is; the contraction would load the wider one for each of its strips.
         """
         return any(load.source in self._tiled and load.dtype.bytes > value.type.dtype.bytes for load in body.loads)
+
+    def _lies_better(self, loop: Loop, uses: _Uses) -> bool:
+        """Returns whether a contraction loads a value in vectors, and could not so load all that it is made of."""
+        (value,), (body,) = loop.results, loop.bodies
+        strides = value.type.strides
+        for factor in uses.factors:
+            if not is_in_vectors(factor, strides):
+                continue
+            mapping = dict(zip(loop.dims, factor.indices, strict=True))
+            for load in substitute_dims(body, mapping).loads:
+                kind = self._graph.values[load.source].type
+                is_part = kind.dtype.bytes < value.type.dtype.bytes or _is_small(kind.numel, value.type.numel)
+                if not is_part and not is_in_vectors(load, kind.strides):
+                    return True
+        return False
 
     def _is_cheap(self, value: Value, body: Scalar, max_cost: int, max_loads: int) -> bool:
         """Returns whether computing a value again is no dearer than loading it."""
