@@ -38,7 +38,7 @@ from ferrite_ir.language.graph import (
 )
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar
-from ferrite_ir.language.sizes import Size, Symbolic
+from ferrite_ir.language.sizes import Symbolic
 from ferrite_ir.passes.round_stored import without_excess
 from ferrite_ir.reference.rounding import wrap
 from ferrite_torch.devices.dtypes import dtype_of
@@ -199,24 +199,24 @@ class Builder:
     def contract(
         self,
         shape: Shape,
-        points: Size,
-        left: Callable[[Point], Scalar],
-        right: Callable[[Point], Scalar],
+        sums: Shape,
+        left: Callable[[Point, Point], Scalar],
+        right: Callable[[Point, Point], Scalar],
         *,
         fast: bool = False,
     ) -> Tensor:
-        """Returns the product of matrices ``left[…, m, k]`` and ``right[…, k, n]`` in the type that it is carried in.
+        """Returns sums of products of two factors, in the type that they are carried in.
 
         Args:
-            shape: batch, rows and columns of the product, none of them 0.
-            points: terms of each sum, at least one.
-            left: the element of the left matrix at a point, in the type that it is multiplied in.
-            right: the same of the right one.
+            shape: of the result, no extent 0.
+            sums: extents of what is summed up, none of them 0.
+            left: a factor at a point of the result and one of a sum, in the type that it is multiplied in.
+            right: the other one.
             fast: whether tensor cores may round more than the types say (`Contract.fast`).
         """
-        dims, reduced = grid_dims(shape), reduction_dims((points,))
-        *batch, row, column, position = (dim.index for dim in (*dims, *reduced))
-        first, second = left((*batch, row, position)), right((*batch, position, column))
+        dims, reduced = grid_dims(shape), reduction_dims(sums)
+        point, inside = (tuple(dim.index for dim in each) for each in (dims, reduced))
+        first, second = left(point, inside), right(point, inside)
         value = self._value(first.dtype.compute, shape, None)
         self.definitions.append(Contract(value, dims, reduced, first, second, self._origins, fast))
         return whole_tensor(value)

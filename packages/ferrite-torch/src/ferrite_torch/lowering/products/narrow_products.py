@@ -13,6 +13,7 @@ from ferrite_ir.language.sizes import hint
 from ferrite_scheduler.model.contractions import MULTIPLIED_ROWS
 from ferrite_torch.devices.facts import product_precision
 from ferrite_torch.lowering.builder import Builder
+from ferrite_torch.lowering.products.matrix_contractions import contract_matrices
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.thresholds import PRODUCTS
 
@@ -39,7 +40,7 @@ def sums_of_few_rows(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
         is_ours = product_precision() != "tf32" and 1 <= m <= b.choices.wide_product_rows
         if not is_ours or not (m <= MULTIPLIED_ROWS or _is_made_of_fewer_bits(b, right) or _lies_in_rows(b, left)):
             return None
-        return b.contract((m, n), k, left.at, right.at)
+        return contract_matrices(b, left, right)
     if not 1 <= m <= b.choices.product_rows:
         return None
     if (
@@ -48,7 +49,7 @@ def sums_of_few_rows(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
         and (b.is_returned or not _lies_in_rows(b, left))
     ):
         return None
-    return b.contract((m, n), k, left.at, right.at)
+    return contract_matrices(b, left, right)
 
 
 def _is_made_of_fewer_bits(b: Builder, weights: Tensor) -> bool:

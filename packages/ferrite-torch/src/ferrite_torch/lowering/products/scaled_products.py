@@ -10,6 +10,7 @@ from ferrite_scheduler.model.contractions import EIGHT_BIT_FLOATS, LEAST_EXTENT
 from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.expressions import add, mul
+from ferrite_torch.lowering.products.matrix_contractions import contract_matrices
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.tensors import Point, Tensor
 
@@ -45,7 +46,7 @@ def scaled_mm(
         and all(scale.dtype is F32 and _fits(scale, whole) for scale, whole in scales)
     ):
         raise Unlowered("a library product")
-    total = b.contract((rows, columns), points, left.at, right.at, fast=use_fast_accum)
+    total = contract_matrices(b, left, right, fast=use_fast_accum)
 
     def body(point: Point) -> Scalar:
         value = total.at(point)

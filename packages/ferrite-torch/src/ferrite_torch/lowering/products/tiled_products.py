@@ -20,6 +20,7 @@ from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_scheduler.model.tiled_contractions import FACTORS
 from ferrite_torch.devices.facts import product_precision
 from ferrite_torch.lowering.builder import Builder
+from ferrite_torch.lowering.products.matrix_contractions import contract_matrices
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.thresholds import PRODUCTS
 
@@ -38,7 +39,7 @@ def tiled_sums(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
         return None
     if min(map(hint, (rows, columns, points))) < LEAST_EXTENT or 0 in batch:
         return None  # of fewer the library makes more
-    return b.contract((*batch, rows, columns), points, left.at, right.at, fast=is_fast)
+    return contract_matrices(b, left, right, fast=is_fast)
 
 
 def is_small(b: Builder, extents: Sequence[Size], operations: int, most: int) -> bool:

@@ -1,0 +1,26 @@
+"""The contraction that a product of matrices, or of batches of them, is."""
+
+from __future__ import annotations
+
+from ferrite_ir.language.scalar import Scalar
+from ferrite_torch.lowering.builder import Builder
+from ferrite_torch.lowering.tensors import Point, Tensor
+
+
+def contract_matrices(b: Builder, left: Tensor, right: Tensor, *, fast: bool = False) -> Tensor:
+    """Returns the product of ``left[…, m, k]`` and ``right[…, k, n]`` in the type that it is carried in.
+
+    Args:
+        b: the graph.
+        left: matrices, no extent 0.
+        right: the others, of the same type.
+        fast: whether tensor cores may round more than the types say (`Contract.fast`).
+    """
+
+    def first(point: Point, inside: Point) -> Scalar:
+        return left.at((*point[:-1], *inside))
+
+    def second(point: Point, inside: Point) -> Scalar:
+        return right.at((*point[:-2], *inside, point[-1]))
+
+    return b.contract((*left.shape[:-1], right.shape[-1]), left.shape[-1:], first, second, fast=fast)
