@@ -51,9 +51,9 @@ class Options:
         align_matmuls: compute large half-precision matrix products with odd extents on operands extended with zeros.
         products: who computes products of matrices of half types with more than a few rows: ``small`` has kernels of
             ours for those that take the device no longer than the host takes to call the library (as well as for such
-            attention), and the library for the others; ``library`` has it do all of them; ``own`` none of them, and
-            computes them with what reads their results; ``measured`` times both on the GPU at hand, each with the
-            kernels beside it, takes the faster one, and keeps the times.
+            attention and convolutions), and the library for the others; ``library`` has it do all of them; ``own`` none
+            of the products, and computes them with what reads their results; ``measured`` times both on the GPU at
+            hand, each with the kernels beside it, takes the faster one, and keeps the times.
         layout: ``auto`` puts convolutions channels-last where the library is faster so, with what is between them;
             results, gradients and written inputs lie as in eager mode. ``keep`` leaves everything as it lies.
         repeat_blocks: compile modules that are called several times with the same structure once, as regions, whatever

@@ -54,6 +54,18 @@ class ProductThresholds:
 
 
 @dataclass(frozen=True, slots=True)
+class ConvolutionThresholds:
+    """Convolutions.
+
+    Attributes:
+        small_flops: most operations of a convolution that is a kernel of ours, unless users say otherwise. Set: that of
+            products, which its kernel is one of.
+    """
+
+    small_flops: int = 2_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionThresholds:
     """Attention.
 
@@ -145,7 +157,8 @@ class InterpreterThresholds:
     young_objects: int = 50_000
 
 
-PRODUCTS, ATTENTION, ORDER = ProductThresholds(), AttentionThresholds(), OrderThresholds()
+PRODUCTS, CONVOLUTIONS = ProductThresholds(), ConvolutionThresholds()
+ATTENTION, ORDER = AttentionThresholds(), OrderThresholds()
 REPEATED_BLOCKS, INTERPRETER = RepeatedBlockThresholds(), InterpreterThresholds()
 TRACING = TracingThresholds()
 """What graphs are captured and lowered by."""

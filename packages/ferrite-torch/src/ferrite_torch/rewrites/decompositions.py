@@ -89,7 +89,7 @@ def decomposition_table(has_lowering: Callable[[str], bool]) -> Mapping[Any, Any
     """Returns decompositions by overload, for AOTAutograd.
 
     None for an op that ``has_lowering`` knows by qualified name, but for putting its result into its kernel's layout,
-    for operands whose elements share memory, and for bounds that a type does not have.
+    for operands whose elements share memory, for bounds that a type does not have, and for biases of convolutions.
     """
     apart = {op: rule for op, rule in _candidates().items() if not has_lowering(str(op))}
     table = {op: with_conversions_between(rule) for op, rule in apart.items()}
