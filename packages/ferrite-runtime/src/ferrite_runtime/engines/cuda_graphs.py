@@ -73,6 +73,7 @@ class Generation:
         moving: the inputs that lie elsewhere in the next call.
         captured: how often its parts were captured.
         memory: where the results of its parts lie.
+        places: where in it values lie, by name, of those that captured parts make: these lie there in each call.
     """
 
     def __init__(self, watched: Sequence[str], depth: int, looks: int) -> None:
@@ -81,6 +82,7 @@ class Generation:
         self.moving: set[str] = set()
         self.captured = 0
         self.memory = GraphMemory()
+        self.places: dict[str, int | None] = {}
         self._watched = watched
         self._addresses: Sequence[int] | None = None
         self._looks, self._least_looks = 0, looks
@@ -110,7 +112,7 @@ class Generation:
         self.captured += 1
         self._resting = [place for place, name in enumerate(self._watched) if name not in self.moving]
         self._rests = [addresses[each] for each in self._resting]
-        self.memory = GraphMemory()
+        self.memory, self.places = GraphMemory(), {}
         self.parts = self.parts or tuple(parts)
         for part in self.parts:
             part.forget()
@@ -118,6 +120,13 @@ class Generation:
     def watch(self, result: Any) -> None:
         """Has a call that ran from the host count as one that holds what it was lent, as long as it holds a result."""
         self._seen = is_gone(result)
+
+    def place_of(self, name: str, value: Any, placed: Collection[str]) -> int | None:
+        """Returns where the memory of its parts that a value lies in begins; None if it lies elsewhere, as a copy does.
+
+        ``placed`` are the names of values that are where they were at the capture.
+        """
+        return self.places[name] if name in self.places and name in placed else self.memory.find(value)
 
     def is_held(self) -> bool:
         """Tells whether somebody holds what its last call was lent."""
@@ -268,28 +277,30 @@ class GraphedProgram:
         results: tuple[Any, ...] = ()
         for part in generation.parts:
             section = part.section
+            names: Collection[str] = section.escaping
             if part is generation.parts[-1] and self._lent and not self._recorder.is_hooked():
-                lent = [name for name in section.escaping & self._lendable if values[name] in generation.memory]
-                values |= {name: generation.memory.lent(values[name]) for name in lent}
-                self._copy_out(section.escaping.difference(lent), values, placed, generation.memory)
-            else:
-                self._copy_out(section.escaping, values, placed, generation.memory)
-            given = [values.pop(name) if name in section.dying else values[name] for name in section.inputs]
+                names = self._lend(generation, names, values, placed)
+            self._copy_out(generation, names, values, placed)
+            given = [values.pop(name) if name in section.dying else values[name] for name in part.inputs]
             if section.is_part and not part.is_played and not part.failure:
                 self._capture(generation, part, given, placed)
             results = part(given)
             self._count(part)
-            made = {name: value for name, value in zip(section.outputs, results, strict=True) if name is not None}
+            made = {name: value for name, value in zip(part.outputs, results, strict=True) if name is not None}
             values |= made
-            placed |= set(made) if part.is_played else set()
+            if part.is_played:
+                placed.update(made)
         generation.memory.tell(results[position] for position in self._lent)
         return results
 
     def _capture(
         self, generation: Generation, part: GraphedPart, given: Sequence[Any], placed: Collection[str]
     ) -> None:
-        part.capture(given, set(part.section.inputs) - set(placed), self._recorder, self._pool)
+        part.capture(given, set(part.inputs) - set(placed), self._recorder, self._pool)
         generation.memory.add(part.results)
+        if part.is_played:
+            found = map(generation.memory.find, part.results)
+            generation.places |= {name: each for name, each in zip(part.outputs, found, strict=True) if name}
         part.let_go()
         failures = [each.failure for each in generation.parts if each.failure]
         if len(failures) == self._partition.parts:
@@ -301,9 +312,27 @@ class GraphedProgram:
             )
             self._pool = self._recorder.make_pool()  # torch takes no pool again that nobody used any more
 
-    def _copy_out(self, names: Collection[str], values: dict[str, Any], placed: set[str], memory: GraphMemory) -> None:
+    def _lend(
+        self, generation: Generation, names: Collection[str], values: dict[str, Any], placed: Collection[str]
+    ) -> Collection[str]:
+        """Replaces values that only the program's backward sees by tensors over the same memory; returns the others."""
+        lent = set()
+        for name in names:
+            place = generation.place_of(name, values[name], placed) if name in self._lendable else None
+            if place is not None:
+                values[name] = generation.memory.lent(values[name], place)
+                lent.add(name)
+        return [name for name in names if name not in lent]
+
+    def _copy_out(
+        self, generation: Generation, names: Collection[str], values: dict[str, Any], placed: set[str]
+    ) -> None:
         """Replaces values that lie in the memory of parts by copies, before somebody gets them who may keep them."""
-        theirs = [name for name in names if name not in self._given and values[name] in memory]
+        theirs = [
+            name
+            for name in names
+            if name not in self._given and generation.place_of(name, values[name], placed) is not None
+        ]
         values |= zip(theirs, copies([values[name] for name in theirs]), strict=True)
         placed.difference_update(theirs)
 

@@ -14,6 +14,7 @@ from ferrite_runtime.errors import ExternError, FerriteRuntimeError
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Copy, Extern, Launch, Reuse, View, value_refs
 from ferrite_runtime.host.extern_calls import find_operator, is_captured
+from ferrite_runtime.host.tensors import make_allocator
 
 
 def owners_of(program: Program) -> dict[str, str]:
@@ -91,6 +92,7 @@ class GraphedPart:
 
     def __init__(self, section: Section, host: HostFunction) -> None:
         self.section = section
+        self.inputs, self.outputs = section.inputs, section.outputs
         self.failure = ""
         self._host = host
         self._written = written_inputs(section.program)
@@ -175,12 +177,9 @@ def _foreign(names: Iterable[str | None], values: Iterable[Any], device: Any) ->
 
 
 def copies(tensors: Sequence[Any]) -> list[Any]:
-    """Returns copies with the same strides; elements in one place, as of an expanded tensor, are copied once."""
-    import torch
-
-    made = [
-        torch.empty_strided(tuple(each.shape), each.stride(), dtype=each.dtype, device=each.device) for each in tensors
-    ]
+    """Returns copies with the same strides, of tensors of one device; elements in one place are copied once."""
+    make = make_allocator(tensors[0].device) if tensors else None
+    made = [make(tuple(each.shape), each.stride(), each.dtype) for each in tensors] if make else []
     _write(made, tensors)
     return made
 

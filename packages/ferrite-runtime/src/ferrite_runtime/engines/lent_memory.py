@@ -53,13 +53,14 @@ class GraphMemory:
 
     def __init__(self) -> None:
         self._storages: dict[int, tuple[Any, int]] = {}
-        self._held: list[tuple[Any, int]] = []
+        self._held: set[int] = set()
         self._told: list[int] = []
         weakref.finalize(self, _withdraw, self._told)
 
-    def __contains__(self, value: object) -> bool:
-        """Tells whether a value lies in this memory."""
-        return is_strided(value) and memory_of(value) in self._storages
+    def find(self, value: object) -> int | None:
+        """Returns where the storage of a value begins if it is of this memory, else None."""
+        address = memory_of(value) if is_strided(value) else None
+        return address if address in self._storages else None
 
     def add(self, results: Iterable[Any]) -> None:
         """Notes the memory of a graph's results, which nobody but the graph holds yet, unless others lend it."""
@@ -69,9 +70,9 @@ class GraphMemory:
                 address = int(storage.data_ptr())
                 self._storages[address] = (None, 0) if is_lent(address) else (storage, _holders(storage))
 
-    def lent(self, value: Any) -> Any:
-        """Returns a tensor of its own over memory of this kind: nothing is copied, and it has its own version."""
-        self._held.append(self._storages[memory_of(value)])
+    def lent(self, value: Any, address: int) -> Any:
+        """Returns a tensor over a value's storage, which begins at an address: no copy, but with its own version."""
+        self._held.add(address)
         return value.data
 
     def tell(self, tensors: Iterable[Any]) -> None:
@@ -79,16 +80,18 @@ class GraphMemory:
         if self._told:
             return
         for tensor in tensors:
-            if tensor in self:
+            if self.find(tensor) is not None:
                 self._told += {int(tensor.data_ptr()), memory_of(tensor)}
         for address in self._told:
             _lent[address] = _lent.get(address, 0) + 1
 
     def is_held(self) -> bool:
         """Tells whether somebody holds what was lent since this was last denied."""
-        if any(_holders(storage) > alone for storage, alone in self._held):
-            return True
-        self._held = []
+        for address in self._held:
+            storage, alone = self._storages[address]
+            if storage is not None and _holders(storage) > alone:
+                return True
+        self._held = set()
         return False
 
 
