@@ -112,6 +112,20 @@ def test_the_first_hidden_argument_is_where_scratch_memory_lies() -> None:
     assert driver.launches[0][3] == [0x8000, 0]
 
 
+@needs_launcher
+@pytest.mark.parametrize("count", [600, 2048])
+def test_a_launch_takes_the_tensors_of_a_long_list(count: int) -> None:
+    params = tuple(Param(f"p{k}", "tensor", "f32", align=16) for k in range(count))
+    function = Function(11, 1, Binary(b"", "f", 4, 32, 1000, hidden=HIDDEN), 32, 0)
+    driver, refused = Recording(params=params), []
+    loaded = LoadedKernel("f", params, function, None, 77)
+    launch = Waiting(None, loaded, tuple(("value", k, 0) for k in range(count)), 3, -1, (1, 1), ())
+    addresses = [16 * k + 0x4000 for k in range(count)]
+    bound([launch], count, driver, refused)(5, *addresses)
+    assert not refused
+    assert driver.launches[0][2] == struct.pack(f"={count}Q", *addresses)
+
+
 def edges(low: int, high: int) -> st.SearchStrategy[int]:
     return st.integers(low, high) | st.sampled_from([low, high, low - 1, high + 1, 0])
 
