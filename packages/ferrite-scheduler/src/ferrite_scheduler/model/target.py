@@ -288,7 +288,8 @@ class Policy:
         combo_moved_bytes: most bytes of one of them that is moved past others though what it reads or writes is of the
             graph's own: it would not find that in the cache. Not measured yet.
         combo_row_elements: longest row of a kernel that shares a launch with others of short rows, or none, where they
-            are not small together: all have as many warps. Not measured yet.
+            are not small together: all have as many warps. 2,048 was slower on an H200 (six programs of
+            ``benchmarks/host/combos.py``: 1.37, 1.03, 1.03, 0.92, 1.18 and 1.76 times the time without a limit).
         combo_unlike_bytes: most bytes that such kernels move together. Not measured yet.
         combo_peak_bytes: bytes by which shared launches may raise the peak of a program, all of them together: eight of
             the blocks that torch's allocator rounds to.
@@ -441,7 +442,7 @@ class Policy:
     mixed_combos: bool = True
     combo_part_bytes: int = 8 << 20
     combo_moved_bytes: int = 2 << 20
-    combo_row_elements: int = 2048
+    combo_row_elements: int = 1 << 20
     combo_unlike_bytes: int = 8 << 20
     combo_peak_bytes: int = 4096
     combo_peak_share: int = 256
