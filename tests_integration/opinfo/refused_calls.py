@@ -43,6 +43,20 @@ def _shape_members() -> dict[str, list[Refused]]:
             *_calls(_assign, (zeros(3), torch.tensor([True, True, True]), ones(2))),
             *_calls(_assign, (zeros(3, 2), torch.tensor([True, False, True]), ones(3, 2))),
             *_calls(_assign, (zeros(3), torch.tensor([False, False, False]), ones(2))),
+            *_calls(_assign, (zeros(3, 4), torch.ones(3, dtype=torch.bool), ones(5))),
+            *_calls(lambda x, m, v: _assign(x, (slice(None), m), v), (zeros(3, 4), torch.arange(4) > 1, ones(2, 2))),
+        ],
+        "masks of other shapes": [
+            *_calls(_assign, (zeros(3, 4), torch.ones(4, dtype=torch.bool), number)),
+            *_calls(_assign, (zeros(3, 4), torch.ones(3, 5, dtype=torch.bool), number)),
+            *_calls(_assign, (zeros(3), torch.ones(3, 1, dtype=torch.bool), number)),
+            *_calls(lambda x, m: _assign(x, (slice(None), m), 1.0), (zeros(3, 4), torch.ones(3, dtype=torch.bool))),
+            *_calls(lambda x, m: _assign(x, (..., m), 1.0), (zeros(3, 4), torch.ones(5, dtype=torch.bool))),
+            *_calls(
+                lambda x, m, v: x.index_put((m,), v, accumulate=True),
+                (zeros(3, 4), torch.ones(2, dtype=torch.bool), number),
+            ),
+            *_calls(lambda x, i, v: x.index_put((i,), v), (zeros(4, 5), zeros(2), ones(5))),
         ],
         "places that no load needs": [
             *_calls(lambda i: torch.arange(5, device=i.device)[i], (ints(7),), (ints(-6),)),
@@ -61,6 +75,8 @@ def _shape_members() -> dict[str, list[Refused]]:
             ),
             *_calls(lambda x, v: torch.select_scatter(x, v, 0, 1), (zeros(3, 4), ones(2)), (zeros(3, 4), ones(1))),
             *_calls(lambda x, v: torch.select_scatter(x, v, -1, 1), (zeros(3, 4), ones(4)), (zeros(3, 4), number)),
+            *_calls(lambda x, v: torch.select_scatter(x, v, 0, 9), (zeros(3, 4), ones(4)), (zeros(0, 4), ones(4))),
+            *_calls(lambda x, v: torch.select_scatter(x, v, -1, -5), (zeros(3, 4), ones(3))),
             *_calls(torch.diagonal_scatter, (zeros(5, 5), ones(3)), (zeros(5, 5), ones(6)), (zeros(2, 5), number)),
             *_calls(lambda x, v: torch.diagonal_scatter(x, v, 1), (zeros(5, 5), ones(5))),
             *_calls(lambda x, v: x.as_strided_scatter(v, (2, 2), (2, 1)), (zeros(3, 3), ones(3))),
@@ -259,6 +275,7 @@ def _reduction_members() -> dict[str, list[Refused]]:
             *_calls(
                 F.nll_loss, (zeros(2, 3), ints(0, 3)), (zeros(2, 3, 2), ints([0, 5], [0, 0])), (zeros(2, 3), ints(0))
             ),
+            *_calls(F.nll_loss, (zeros(2, 3, 4, 4), zeros(2, 4, 2).long()), (zeros(2, 3, 4, 4), zeros(1, 4, 4).long())),
             *_calls(F.cross_entropy, (zeros(2, 3), ints(0, 1), zeros(2))),
             *_calls(F.multi_margin_loss, (zeros(2, 3), ints(0, 3)), (zeros(2, 3), ints(0))),
             *_calls(lambda x, t: F.multi_margin_loss(x, t, p=3), (zeros(2, 3), ints(0, 1))),

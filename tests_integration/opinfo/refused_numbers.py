@@ -309,6 +309,36 @@ def types() -> dict[str, list[Refused]]:
 def writes() -> dict[str, list[Refused]]:
     """Returns calls that write to what does not take it: in place and through ``out``."""
     return {
+        "writes of types that are not taken": [
+            *each(
+                [
+                    lambda x, y: x.clone().add_(y),
+                    lambda x, y: x.clone().sub_(y),
+                    lambda x, y: x.clone().mul_(y),
+                    lambda x, y: torch._foreach_add_([x.clone()], [y]),
+                    lambda x, y: torch._foreach_mul_([x.clone(), x.clone()], [y, y]),
+                ],
+                (ones(2), torch.full((2,), 1j)),
+                (WHOLE, torch.full((2,), 1j)),
+                (WHOLE.half(), torch.tensor(1j)),
+                (WHOLE, ones(2)),
+            ),
+            *each(
+                [
+                    lambda x: x.clone().add_(1j),
+                    lambda x: x.clone().mul_(1j),
+                    lambda x: torch._foreach_mul_([x.clone()], 1j),
+                ],
+                (ones(2),),
+                (WHOLE,),
+            ),
+            *calls(lambda x: torch._foreach_mul_([x.clone()], 1.5), (WHOLE,), (TRUE,)),
+            *calls(lambda x: torch.add(x, x, alpha=True), (ones(2),), (WHOLE,)),
+            *calls(lambda x: torch.add(x, x, alpha=1.5), (TRUE,)),
+            *calls(lambda x: x.clone().sub_(True), (ones(2),)),
+            *calls(lambda x: x.nansum(), (torch.full((2,), 1j),)),
+            *calls(torch.nn.functional.glu, (torch.full((2,), 1j),)),
+        ],
         "writes in place": [
             *each(
                 [

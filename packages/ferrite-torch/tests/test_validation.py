@@ -62,6 +62,24 @@ class TestTable:
         for op in (aten.index_put.default, aten.index_put_.default):
             assert "cannot be broadcast to indexing result of shape [8]" in str(problem_of(op, args, {}))
 
+    def test_masks_are_as_large_as_the_dims_that_they_take_the_place_of(self) -> None:
+        x, rows, columns = zeros(3, 4), torch.ones(3, dtype=torch.bool), torch.ones(4, dtype=torch.bool)
+        for indices in ([rows], [None, columns], [x > 0], [rows, torch.tensor([0])], [rows, columns]):
+            assert problem_of(aten.index_put.default, (x, indices, zeros(1)), {}) is None
+            assert problem_of(aten.index.Tensor, (x, indices), {}) is None
+        for indices in ([columns], [None, rows], [x[:, :3] > 0], [columns, torch.tensor([0])]):
+            assert "The shape of the mask" in str(problem_of(aten.index_put.default, (x, indices, zeros(1)), {}))
+            assert "The shape of the mask" in str(problem_of(aten.index.Tensor, (x, indices), {}))
+
+    def test_values_fit_the_dims_that_a_mask_keeps_and_any_number_of_what_it_chooses(self) -> None:
+        x, rows = zeros(3, 4), torch.ones(3, dtype=torch.bool)
+        for values in (zeros(4), zeros(2, 4), zeros(2, 1), zeros(1, 3, 4)):
+            assert problem_of(aten.index_put.default, (x, [rows], values), {}) is None
+        for values in (zeros(3), zeros(2, 3), zeros(2, 3, 4)):
+            assert "cannot be broadcast to" in str(problem_of(aten.index_put.default, (x, [rows], values), {}))
+        assert problem_of(aten.index_put.default, (x, [x > 0], zeros(7)), {}) is None
+        assert problem_of(aten.index_put.default, (x, [x > 0], zeros(2, 7)), {}) is not None
+
     def test_arguments_are_found_by_position_name_and_default(self) -> None:
         assert problem_of(aten.normal_.default, (zeros(2), 0.0), {"std": -1.0}) is not None
         assert problem_of(aten.normal_.default, (zeros(2),), {}) is None
@@ -79,6 +97,33 @@ class TestTypes:
         with fake_mode():
             x = torch.empty(1 << 40, dtype=torch.int64)
         assert "not implemented for" in str(dtype_problem(aten._softmax.default, (x, 0, False), {}))
+
+    def test_what_is_written_in_place_takes_the_type_of_the_result(self) -> None:
+        real, turned = zeros(2), torch.full((2,), 1j)
+        for op, args in (
+            (aten.add_.Tensor, (real, turned)),
+            (aten.mul_.Tensor, (real, 1j)),
+            (aten._foreach_add_.List, ([real], [turned])),
+            (aten._foreach_mul_.Scalar, ([torch.arange(2)], 1.5)),
+        ):
+            assert "can't be cast to the desired output type" in str(dtype_problem(op, args, {}))
+        assert dtype_problem(aten.mul_.Tensor, (turned, 1j), {}) is None
+        assert dtype_problem(aten.mul.Tensor, (real, 1j), {}) is None
+        assert dtype_problem(aten._foreach_mul_.Scalar, ([real], 1.5), {}) is None
+
+    def test_numbers_of_another_kind_than_the_operands(self) -> None:
+        assert "Boolean alpha" in str(dtype_problem(aten.add.Tensor, (zeros(2), zeros(2)), {"alpha": True}))
+        assert "floating point number" in str(
+            dtype_problem(aten.add.Tensor, (zeros(2) > 0, zeros(2) > 0), {"alpha": 1.5})
+        )
+        assert "bool tensor" in str(dtype_problem(aten.sub.Tensor, (zeros(2), True), {}))
+        assert dtype_problem(aten.mul.Tensor, (torch.arange(2), 1.5), {}) is None
+        assert dtype_problem(aten.mul.Tensor, (zeros(2), True), {}) is None
+
+    def test_complex_numbers_that_kernels_of_cpus_lack_are_for_gpus(self) -> None:
+        turned = torch.full((2,), 1j)
+        assert "does not support complex" in str(dtype_problem(aten.nansum.default, (turned,), {}))
+        assert dtype_problem(aten.nansum.default, (turned.to("meta"),), {}) is None
 
     def test_only_numbers_of_elements_are_made_small(self) -> None:
         assert dtype_problem(aten.unfold.default, (torch.arange(4), 0, 2, 1), {}) is None

@@ -27,7 +27,7 @@ MOST = 2
 """Elements along each axis of an operand that stands for another."""
 _ABOUT_TYPES = re.compile(
     r"not implemented for|d-?types?\b|scalar[ _]types?\b|\bbool(ean)?\b|floating[- ]point|integral|data type|"
-    r"only supports?\b.*(float|int)|integers? (input|tensor)|without overflow|can't be cast|"
+    r"only supports?\b.*(float|int)|does not support complex|integers? (input|tensor)|without overflow|can't be cast|"
     r"is out of bounds for \w+( char| int)?$|expects \w+ tensor",
     re.IGNORECASE,
 )
@@ -42,6 +42,7 @@ _UNASKED = frozenset(
     """.split()  # noqa: SIM905  # a list of words reads better
 )
 """Ops that take all types, and those whose operands of small integers and bools are in every other graph."""
+_TYPE_OF_NUMBER: dict[type, torch.dtype] = {bool: torch.bool, float: torch.float32, complex: torch.complex64}
 _known: dict[Any, str | None] = {}
 
 
@@ -58,7 +59,11 @@ def dtype_problem(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def _is_asked(op: Overload, operands: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if op.namespace != "aten" or len({tensor.device for tensor in operands}) > 1:
         return False
-    if any(tensor.layout is not torch.strided or tensor.is_complex() for tensor in operands):
+    kinds = {_kind(tensor.dtype) for tensor in operands}
+    others = {_kind(dtype) for dtype in _types_of_numbers(op, args, kwargs)} - kinds
+    is_mutable = schema_of(op).is_mutable
+    has_more_kernels = torch.complex64 in kinds | others and any(x.device.type != "cpu" for x in operands)  # as GPUs do
+    if any(x.layout is not torch.strided for x in operands) or (has_more_kernels and not is_mutable):
         return False
     if has_number_outside(op, operands, args, kwargs):
         return not any(tensor.numel() == 0 for tensor in operands)
@@ -73,11 +78,33 @@ def _is_asked(op: Overload, operands: list[torch.Tensor], args: tuple[Any, ...],
     if operands[0].device.type != "cpu" and types & _HALVES:
         return False
     is_simple = len(types) == 1 and types <= _FLOATS
-    return has_results or not (is_simple or (_takes_all_types(op) and not schema_of(op).is_mutable))
+    return has_results or bool(others) or not (is_simple or (_takes_all_types(op) and not is_mutable))
 
 
 def _types_asked_for(kwargs: dict[str, Any]) -> set[torch.dtype]:
     return {value for name, value in kwargs.items() if name == "dtype" and value is not None}
+
+
+def _types_of_numbers(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.dtype]:
+    """Yields a type for each number that an op computes with; whole ones, which every type has, are left out."""
+    for position, name in _computed_with(op):
+        value = args[position] if position < len(args) else kwargs.get(name)
+        if type(value) in _TYPE_OF_NUMBER:
+            yield _TYPE_OF_NUMBER[type(value)]
+
+
+@functools.cache
+def _computed_with(op: Overload) -> tuple[tuple[int, str], ...]:
+    """Returns the places and names of an op's arguments that are tensors or numbers."""
+    declared = enumerate(schema_of(op).arguments)
+    return tuple((place, x.name) for place, x in declared if "number" in str(x.type) or "Tensor" in str(x.type))
+
+
+def _kind(dtype: torch.dtype) -> torch.dtype:
+    """Returns the type that stands for all that hold numbers of one kind."""
+    if dtype.is_complex or dtype.is_floating_point:
+        return torch.complex64 if dtype.is_complex else torch.float32
+    return torch.bool if dtype is torch.bool else torch.int64
 
 
 def _takes_all_types(op: Overload) -> bool:
@@ -95,6 +122,8 @@ def _is_ours(op: Overload) -> bool:
     from ferrite_torch.rewrites.decompositions import is_taken_apart  # noqa: PLC0415  # not needed where graphs are stored
 
     name = schema_of(op).name.removeprefix("aten::").removesuffix("_")
+    if name.startswith("_foreach_"):
+        return True
     packets = [getattr(torch.ops.aten, each, None) for each in (name, f"{name}_functional")]
     overloads = [getattr(packet, each) for packet in packets if packet is not None for each in packet.overloads()]
     return any(str(each) in LOWERINGS or is_taken_apart(each) for each in (op, *overloads))

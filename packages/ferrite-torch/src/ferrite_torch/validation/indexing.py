@@ -18,8 +18,10 @@ _MASKS = (torch.bool, torch.uint8)
 @checks("index_put", "_index_put_impl")
 def _index_put(self: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, **_: Any) -> Checks:
     """Yields that the values fit what they are written to, whose shape advanced indexing says."""
-    if any(index is not None and index.dtype in _MASKS for index in indices):
-        return  # a mask chooses a data-dependent number of elements; what writes there is refused or checked there
+    for index in indices:
+        known = index is None or index.dtype in (*_POSITIONS, *_MASKS)
+        yield known, "tensors used as indices must be long, int, byte or bool tensors"
+    yield from _masks_fit(self, indices)
     target = _indexed_shape(self, indices)
     shown = f"value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of shape {target}"
     yield _broadcasts(values.shape, target), f"shape mismatch: {shown}"
@@ -28,22 +30,44 @@ def _index_put(self: torch.Tensor, indices: Sequence[torch.Tensor | None], value
 
 @checks("index.Tensor")
 def _index(self: torch.Tensor, indices: Sequence[torch.Tensor | None], **_: Any) -> Checks:
-    if any(index is not None and index.dtype in _MASKS for index in indices):
-        return
+    yield from _masks_fit(self, indices)
     yield from _reads_something(self, indices, _indexed_shape(self, indices))
 
 
+def _masks_fit(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Checks:
+    """Yields that each mask is as large as the dims that it takes the place of."""
+    axis = 0
+    for index in indices:
+        if index is None or index.dtype not in _MASKS:
+            axis += 1
+            continue
+        shown = f"The shape of the mask {list(index.shape)} does not match the shape of the indexed tensor"
+        yield (
+            _same(index.shape, self.shape[axis : axis + index.dim()]),
+            f"{shown} {list(self.shape)}, whose dims it takes the place of from {axis} on",
+        )
+        axis += index.dim()
+
+
 def _reads_something(self: torch.Tensor, indices: Sequence[torch.Tensor | None], target: Sequence[Any]) -> Checks:
+    if any(size is None for size in target):
+        return  # what a mask has no room for it does not choose
     empty = any(index is not None and self.shape[axis] == 0 for axis, index in enumerate(indices))
     yield not empty or any(size == 0 for size in target), "index is out of bounds for dimension with size 0"
 
 
 def _indexed_shape(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> list[Any]:
-    """Returns the shape of what indices name: the axes of the indices stand together, first if they were apart."""
-    shapes = [index.shape for index in indices if index is not None]
-    shape = list(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
-    positions = [axis for axis, index in enumerate(indices) if index is not None]
-    kept = [(axis, size) for axis, size in enumerate(self.shape) if axis >= len(indices) or indices[axis] is None]
+    """Returns the shape of what indices name: the axes of the indices stand together, first if they were apart.
+
+    A mask counts as an index of each of its dims, of so many elements as it chooses: None, as that depends on data.
+    """
+    named = [shape for index in indices for shape in _shapes_of(index)]
+    positions = [axis for axis, shape in enumerate(named) if shape is not None]
+    counted = [[1 if size is None else size for size in named[axis]] for axis in positions]
+    shape = list(torch.broadcast_shapes(*counted))  # type: ignore[no-untyped-call]
+    if [None] in named and shape[-1] == 1:
+        shape[-1] = None
+    kept = [(axis, size) for axis, size in enumerate(self.shape) if axis not in positions]
     if not positions:
         return list(self.shape)
     is_together = positions[-1] - positions[0] + 1 == len(positions)
@@ -52,14 +76,21 @@ def _indexed_shape(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -
     return [*before, *shape, *after]
 
 
+def _shapes_of(index: torch.Tensor | None) -> list[Any]:
+    """Returns the shape of an index for each dim that it takes the place of, None where that is kept whole."""
+    if index is None or index.dtype not in _MASKS:
+        return [None if index is None else list(index.shape)]
+    return [[None]] * index.dim()
+
+
 def _broadcasts(shape: Sequence[Any], target: Sequence[Any]) -> bool:
-    """Returns whether a shape can be expanded to another."""
+    """Returns whether a shape can be expanded to another, whose sizes may be unknown (None)."""
     if len(shape) > len(target):
         return all(size == 1 for size in shape[: len(shape) - len(target)]) and _broadcasts(
             shape[len(shape) - len(target) :], target
         )
     ends = target[len(target) - len(shape) :]
-    return all(size == 1 or size == end for size, end in zip(shape, ends, strict=True))  # noqa: PLR1714
+    return all(end is None or size == 1 or size == end for size, end in zip(shape, ends, strict=True))  # noqa: PLR1714
 
 
 def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
@@ -88,7 +119,8 @@ def _select(self: torch.Tensor, dim: int, index: Any, **_: Any) -> Checks:
 
 
 @checks("select_scatter")
-def _select_scatter(self: torch.Tensor, src: torch.Tensor, dim: int, **_: Any) -> Checks:
+def _select_scatter(self: torch.Tensor, src: torch.Tensor, dim: int, index: Any, **_: Any) -> Checks:
+    yield from _select(self, dim, index)
     kept = [size for axis, size in enumerate(self.shape) if axis != dim % max(self.dim(), 1)]
     yield _same(kept, src.shape), f"expected src to have a size equal to the slice of self: {kept}"
 

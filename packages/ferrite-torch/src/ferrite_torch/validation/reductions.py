@@ -129,6 +129,10 @@ def _nll_loss(self: torch.Tensor, target: torch.Tensor, weight: Any, **_: Any) -
     yield target.dtype in (torch.int64, torch.uint8), "expected scalar type Long or Byte for the target"
     axis = 1 if self.dim() > 1 else 0
     yield weight is None or weight.numel() == self.shape[axis], "weight tensor should be defined for all classes"
+    if self.dim() == 4 and target.dim() == 3:  # of one label for each place of an image
+        places = [*self.shape[:1], *self.shape[2:]]
+        shown = f"size mismatch (got input: {list(self.shape)}, target: {list(target.shape)})"
+        yield all(a == b for a, b in zip(places, target.shape, strict=True)), shown
 
 
 @checks("multi_margin_loss")
