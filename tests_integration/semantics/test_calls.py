@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from against_eager import compiled, compiled_or_eager, devices
+from against_eager import compiled, compiled_or_eager, devices, is_own, observed_work
 from bitwise import assert_same_bits, check_bits
 
 each_device = pytest.mark.parametrize("device", devices())
@@ -141,6 +141,40 @@ def test_writes_through_windows_leave_the_rest_alone(name: str) -> None:
         return x.tolist()
 
     assert outcome(compiled_or_eager(WINDOWS[name])) == outcome(WINDOWS[name])
+
+
+LISTS: dict[str, tuple[Callable[[Tensor, Tensor], object], bool]] = {
+    "one tensor twice": (lambda x, y: torch._foreach_mul_([x, x], 2.0), False),
+    "a number for each": (lambda x, y: torch._foreach_mul_([x, x], [2.0, 3.0]), False),
+    "an intermediate": (lambda x, y: x.copy_((z := x * 1, torch._foreach_add_([z, z, z], 1.0))[0]), False),
+    "a part and all": (lambda x, y: torch._foreach_mul_([x[0], x], 2.0), False),
+    "parts that overlap": (lambda x, y: torch._foreach_mul_([x[:2], x[1:]], 2.0), False),
+    "transposed": (lambda x, y: torch._foreach_mul_([x, x.t()], 2.0), False),
+    "a column twice": (lambda x, y: torch._foreach_mul_([x[:, 0], x[:, 0]], 2.0), False),
+    "read after it is written": (lambda x, y: torch._foreach_add_([x, y], [y, x]), False),
+    "copied in turn": (lambda x, y: torch._foreach_copy_([x, y], [y, x]), False),
+    "a factor that is written": (lambda x, y: torch._foreach_addcmul_([x, y], [y, x], [y, y], value=0.5), False),
+    "read before it is written": (lambda x, y: torch._foreach_add_([x, y], [y, y * 2]), True),
+    "rows": (lambda x, y: torch._foreach_mul_(list(x.unbind()), 2.0), True),
+    "columns": (lambda x, y: torch._foreach_mul_([x[:, 0], x[:, 1]], 2.0), True),
+}
+"""Ops on lists, each with whether it is compiled."""
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", LISTS)
+def test_ops_on_lists_write_a_tensor_that_is_there_twice_in_turn(name: str, *, dynamic: bool) -> None:
+    function, is_compiled = LISTS[name]
+
+    def outcome(call: Callable[[Tensor, Tensor], object]) -> list[Tensor]:
+        tensors = [torch.arange(1.0, 13.0).view(3, 4), torch.full((3, 4), 0.5)]
+        call(*tensors)
+        return tensors
+
+    with observed_work() as work:
+        actual = outcome(compiled_or_eager(function, dynamic=dynamic))
+    assert_same_bits(actual, outcome(function), "inputs")
+    assert bool(work.graphs) == is_compiled or not is_own()
 
 
 def test_a_storage_that_is_filled_and_freed_inside_is_the_users() -> None:

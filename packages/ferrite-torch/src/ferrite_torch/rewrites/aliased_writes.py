@@ -1,8 +1,9 @@
 """Writes whose places AOTAutograd does not follow: graphs that are refused, and calls that run eagerly.
 
 It turns a write in place into a new value and, at the end, a copy. That loses writes to a tensor whose elements lie on
-each other, works on a copy where a storage is freed and filled inside, and counts on inputs that share memory to lie as
-far apart in every call as when it traced them: dynamo guards sizes and strides, not where a view begins.
+each other, and all but one of those of an op on lists that has a tensor twice. It works on a copy where a storage is
+freed and filled inside, and counts on inputs that share memory to lie as far apart in every call as when it traced
+them: dynamo guards sizes and strides, not where a view begins.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import itertools
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -52,6 +53,12 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
                     "a write to a tensor whose elements share memory, as those of an expanded one do",
                     "write to a clone() of it, or to what it is a view of",
                 )
+        if _writes_what_is_used_later(node):
+            raise unsupported(
+                node,
+                "an op on lists of tensors that writes to memory which it uses at a later position again",
+                "call it once for each of the tensors that share memory, or the op on one tensor in a loop",
+            )
         for destination in destinations(node):
             if any(map(_leaves_gaps, _views_on_the_way(destination))):
                 raise unsupported(
@@ -79,6 +86,58 @@ def destinations(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
             yield value
         elif isinstance(value, (tuple, list)):
             stack.extend(value)
+
+
+def _writes_what_is_used_later(node: torch.fx.Node) -> bool:
+    """Returns whether an op on lists provably writes elements that it reads, or writes, at a later position.
+
+    Eager mode goes from tensor to tensor: ``_foreach_mul_([x, x], 2)`` is a product with 4. A graph computes each from
+    what there was before.
+    """
+    lists = [value for value in (*node.args, *node.kwargs.values()) if _is_list_of_nodes(value)]
+    targets = set(destinations(node)) if lists else set()
+    if not targets:
+        return False
+    places = {each: _place(each) for value in lists for each in value}
+    named = [value for value in (*node.args[:1], node.kwargs.get("out")) if _is_list_of_nodes(value)]
+    written: defaultdict[Any, list[_Place]] = defaultdict(list)
+    for position in range(max(map(len, lists))):
+        used = [places[value[position]] for value in lists if position < len(value)]
+        if any(_meet(place, other) for place in used if place is not None for other in written[place[0]]):
+            return True
+        for value in named:
+            place = places[value[position]] if position < len(value) and value[position] in targets else None
+            if place is not None:
+                written[place[0]].append(place)
+    return False
+
+
+def _is_list_of_nodes(value: Any) -> TypeGuard[Sequence[torch.fx.Node]]:
+    return isinstance(value, (tuple, list)) and all(isinstance(each, torch.fx.Node) for each in value)
+
+
+_Place = tuple[Any, Any, Any, tuple[Any, ...] | None]
+"""A tensor's storage, where its elements begin and end there in bytes, and its sizes and strides if it has gaps."""
+
+
+def _place(node: torch.fx.Node) -> _Place | None:
+    fake = _fake(node)
+    if fake is None or is_known(fake.numel() == 0):
+        return None
+    begin = fake.storage_offset() * fake.element_size()
+    reach = sum((size - 1) * stride for size, stride in zip(fake.shape, fake.stride(), strict=True)) + 1
+    gaps = None if is_known(reach == fake.numel()) else (*fake.shape, *fake.stride())
+    return storage_key(fake), begin, begin + reach * fake.element_size(), gaps
+
+
+def _meet(one: _Place, other: _Place) -> bool:
+    """Returns whether tensors of one storage provably have an element in common."""
+    (_, begin, end, gaps), (_, start, stop, others) = one, other
+    if gaps is None and others is None:
+        return is_known(begin < stop) and is_known(start < end)
+    if gaps is None or others is None or len(gaps) != len(others) or not is_known(begin == start):
+        return False
+    return all(is_known(mine == theirs) for mine, theirs in zip(gaps, others, strict=True))
 
 
 def _fake(node: torch.fx.Node) -> torch.Tensor | None:
