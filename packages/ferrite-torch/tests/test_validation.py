@@ -287,3 +287,18 @@ def test_types_are_asked_of_operands_that_repeat_elements_as_the_given_ones_do()
         except (NotImplementedError, RuntimeError) as error:
             said = str(error)
         assert dtype_problem(flip, (given, [0]), {}) == said
+
+
+@pytest.mark.parametrize("function", [torch.quantile, torch.nanquantile])
+def test_quantiles_look_at_their_places(function: Callable[..., torch.Tensor]) -> None:
+    x = torch.rand(3, 4, requires_grad=True)
+    call = compiled(lambda x, places: function(x, places, 1), options={"fallback": False})
+    for places in (torch.tensor([0.0, 0.3, 1.0]), torch.tensor([0.2, 0.2, 0.9], requires_grad=True)):
+        found, expected = call(x, places), function(x, places, 1)
+        torch.testing.assert_close(found, expected)
+        gradients = [torch.autograd.grad(each.square().sum(), x)[0] for each in (found, expected)]
+        torch.testing.assert_close(*gradients)
+    for wrong in (-1e-6, 1.0001, float("nan")):
+        places = torch.tensor([0.5, wrong, 0.0])
+        assert isinstance(error_of(function, x, places, 1), RuntimeError)
+        assert isinstance(error_of(call, x, places), RuntimeError)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 
 from ferrite_torch.formulas.dropout import dropout
 from ferrite_torch.formulas.one_hot import one_hot
+from ferrite_torch.formulas.quantiles import within_the_line
 from ferrite_torch.formulas.scan_gradients import cumprod_gradient
 from ferrite_torch.torch_private.operators import Overload
 
@@ -65,7 +67,7 @@ def taking_apart_as_ours() -> Iterator[None]:
 
     The library's gradient of a cumulative product has several pieces for every element of a line, and its ``one_hot``
     does not look at what it is given (before torch 2.13), or asserts in calls of their own. Torch's ``dropout`` copies
-    where it drops nothing.
+    where it drops nothing. Its quantiles look at their places in eager mode only.
     """
     composite, autograd = torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd
     ours: dict[tuple[Overload, Any], Callable[..., Any]] = {
@@ -74,6 +76,8 @@ def taking_apart_as_ours() -> Iterator[None]:
         (torch.ops.aten.dropout.default, composite): dropout,
         (torch.ops.aten.dropout.default, autograd): dropout,
     }
+    for op in (torch.ops.aten.quantile.default, torch.ops.aten.nanquantile.default):
+        ours |= dict.fromkeys(((op, composite), (op, autograd)), within_the_line(partial(op._op_dk, composite)))
     theirs = {(op, key): op.py_kernels.get(key) for op, key in ours}
     try:
         for (op, key), pieces in ours.items():
