@@ -275,18 +275,6 @@ def test_a_step_gives_what_torch_has_told() -> None:
 
 
 @own_only("looks at its kernels")
-def test_gradients_of_what_is_captured_are_torchs() -> None:
-    query, key, value = given("cpu", 40)
-    table = torch.linspace(-1, 1, HEADS)
-
-    def attend(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
-        return flex_attention(q, k, v, lambda s, b, h, i, j: s + table[h] * j)
-
-    check_gradients(attend, (query, key, value, table))  # type: ignore[arg-type]
-    assert "attention" not in forms()
-
-
-@own_only("looks at its kernels")
 def test_gradients_of_a_step_where_nothing_captured_has_one() -> None:
     table = torch.linspace(-1, 1, HEADS)
     attend: Attention = lambda q, k, v: flex_attention(q, k, v, lambda s, b, h, i, j: s + table[h] * j)  # noqa: E731

@@ -146,15 +146,14 @@ def test_products_that_the_library_computes(what: str, monkeypatch: pytest.Monke
 
 
 @own_only("looks at its steps")
-@pytest.mark.parametrize("what", ["large", "dropout", "mask", "float32", "asked for"])
+@pytest.mark.parametrize("what", ["large", "dropout", "float32", "asked for"])
 def test_attention_that_the_library_computes(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from ferrite_torch.lowering.products import small_attention
 
     flops = 4 * 2 * HEADS * LENGTH * LENGTH * HEAD
     monkeypatch.setattr(small_attention, "ATTENTION", type(ATTENTION)(small_flops=flops - (what == "large")))
     inputs = heads("cpu", torch.float32 if what == "float32" else torch.bfloat16)
-    mask = torch.zeros(LENGTH, LENGTH, dtype=inputs[0].dtype) if what == "mask" else None
-    function = partial(attend, attn_mask=mask, dropout_p=0.5 * (what == "dropout"))
+    function = partial(attend, dropout_p=0.5 * (what == "dropout"))
     options = {"products": "library"} if what == "asked for" else {}
     compiled(function, options=options)(*inputs)
     assert any("attention" in step["target"] or "bmm" in step["target"] for step in steps("extern"))

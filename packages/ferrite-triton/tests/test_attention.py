@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import pytest
@@ -185,6 +186,27 @@ def test_a_row_that_is_masked_gives_nothing() -> None:
     got, _ = run(attention(" if lt(index.i32(i), index.i32(3))"), 16)
     assert got[0][3 * 5 : 20 * 5] == [0.0] * 85
     assert got[1][3:20] == got[2][3:20] == [float("-inf")] * 17
+
+
+@pytest.mark.parametrize("weigh", ["add(s[], c[h])", "add(s[], f32(-3e38))"])
+def test_weights_near_the_least_number_are_weighed_alike(weigh: str) -> None:
+    """Times ``log2(e)`` they would be infinite."""
+    plan, generator = schedule(attention(weigh=weigh, outputs="o")), random.Random(0)
+    params = {p.name: draw(generator, int(p.type.storage_size), p.type.dtype) for p in plan.kernels[0].params}
+    if "c" in params:
+        params["c"] = [-3e38] * 2
+    run_kernel(plan, params, 16)
+    values = [params["v"][h * 185 + e : (h + 1) * 185 : 5] for h in range(2) for _ in range(20) for e in range(5)]
+    assert params["o"] == pytest.approx([sum(each) / 37 for each in values], rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("weigh", "taken"),
+    [("mul(s[], f32(0.5))", True), ("add(s[], cast.f32(index.i32(j)))", True), ("add(s[], c[h])", False)],
+)
+def test_a_power_is_one_multiply_add_where_nothing_is_near_the_ends(weigh: str, *, taken: bool) -> None:
+    source = source_of(attention(weigh=weigh))
+    assert bool(re.search(r"power\w* = .*exp2\(\(?\w+ \* [\d.]+\)? - ", source)) is taken, source
 
 
 def test_what_reads_the_result_is_computed_with_it() -> None:

@@ -56,10 +56,10 @@ def _flex_attention_backward(
     score, derivative, blocks = node.args[7:10]
     if grad_out is None:
         raise Unlowered("its result has no gradient")
-    if any(user.args[1] == CAPTURED_GRADIENTS and user.users for user in node.users):
-        raise Unlowered("a tensor that its score modification has captured has a gradient")
+    lists = [user for user in node.users if user.args[1] == CAPTURED_GRADIENTS]
+    wanted = {place for found in lists for reader in found.users if isinstance(place := reader.args[1], int)}
     given = _attended(module, score, blocks, (*args[:3], None, *args[9:]), _function(module, derivative))
-    return lower_gradients(b, given, Outer(out, power, grad_out, grad_power))
+    return lower_gradients(b, given, Outer(out, power, grad_out, grad_power), sorted(wanted))
 
 
 def _attended(

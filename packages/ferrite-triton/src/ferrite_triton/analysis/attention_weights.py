@@ -6,10 +6,11 @@ counts. Scores are sums of products in an order that nobody says, so what is sav
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator
 
 from ferrite_ir.language.attend import Attend
-from ferrite_ir.language.dtypes import F32
+from ferrite_ir.language.dtypes import F16, F32
 from ferrite_ir.language.index import Dim, Index, atom_dims, constant
 from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, postorder, rebuilt
 from ferrite_ir.language.sizes import is_static
@@ -89,6 +90,19 @@ def _is_exact(index: Index) -> bool:
     """Returns whether all values of an index are numbers of f32."""
     bounds = (index.lo, index.hi)
     return all(bound is not None and is_static(bound) and abs(int(bound)) <= EXACT for bound in bounds)
+
+
+def is_moderate(weight: Scalar, products: Collection[str]) -> bool:
+    """Returns whether nothing that a weight is made of may be near the ends of f32, but what the products are.
+
+    Numbers of half precision with few bits of exponent, and integers, are not.
+    """
+    for node in postorder((weight,)):
+        if node.op == "load" and node.source not in products and node.dtype.is_float and node.dtype is not F16:
+            return False
+        if node.op == "const" and node.dtype.is_float and MOST < abs(node.value) < math.inf:
+            return False
+    return True
 
 
 def grows_with_rows(attend: Attend, row: Dim, along: Dim) -> bool:

@@ -21,7 +21,7 @@ from ferrite_ir.language.dtypes import F16, F32, I32, DType
 from ferrite_ir.language.scalar import Scalar, load
 from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.attention_space import FIRST_ROW, attend_of, inner_names
-from ferrite_triton.analysis.attention_weights import grows_with_rows
+from ferrite_triton.analysis.attention_weights import grows_with_rows, is_moderate
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis, flat_dim
 from ferrite_triton.forms.builder import AxisPosition, Builder, Tile
@@ -116,6 +116,7 @@ class AttentionRows:
         # Weights without the constants that all of them are multiplied by; of a softmax, in units of powers of two.
         pairs = [self._without_unit(number) for number in range(len(self._attend.weights))]
         self._weighed, self._units = zip(*pairs, strict=True)
+        self._is_moderate = all(is_moderate(weight, self._attend.names) for weight in self._weighed)
 
     def _over(self, order: tuple[str, ...], zeroed: Sequence[Scalar] = ()) -> ScalarValues:
         """Returns what evaluates expressions with tiles of these axes; ``zeroed`` ones give zero past their ends."""
@@ -314,7 +315,9 @@ class AttentionRows:
     def _add_powers(self, carried: _State, highest: Tile, total: Tile, weight: Expression, factor: Expression) -> None:
         """Writes how a round changes the state of a softmax.
 
-        The maximum of a row is that of its weights without their unit, so that a power takes one multiply-add.
+        The maximum of a row is that of its weights without their unit, so that a power takes one multiply-add. Where
+        the unit may take a weight out of the range of f32, as one that hides a key without being infinite, the maximum
+        is taken off before.
         """
         builder, axes, unit = self._builder, frozenset("yr"), literal(self._units[0], F32)
         row = ROWS | INSIDE
@@ -322,9 +325,14 @@ class AttentionRows:
         new = builder.hold("highest", apply("maximum", highest.expression, top), row).expression
         is_empty = apply("eq", new, literal(-math.inf, F32))
         base = builder.hold("base", where(is_empty, literal(0.0, F32), new), row).expression
-        base = builder.hold("base", mul(base, unit), row).expression
-        power = builder.hold("power", apply("exp2", sub(mul(weight, unit), base)), axes).expression
-        scale = builder.hold("scale", apply("exp2", sub(mul(highest.expression, unit), base)), row).expression
+        if self._is_moderate:
+            base = builder.hold("base", mul(base, unit), row).expression
+
+        def relative(value: Expression) -> Expression:
+            return sub(mul(value, unit), base) if self._is_moderate else mul(sub(value, base), unit)
+
+        power = builder.hold("power", apply("exp2", relative(weight)), axes).expression
+        scale = builder.hold("scale", apply("exp2", relative(highest.expression)), row).expression
         added = builder.hold("added", Reduce((power,), "sum", 1, keep=True), row).expression
         scaled = builder.hold("scaled", mul(carried.sums[0].expression, scale), RESULT | INSIDE).expression
         narrow = _narrowed(power, self._attend.factors[0].dtype)

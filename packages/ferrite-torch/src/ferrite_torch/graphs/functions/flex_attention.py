@@ -16,20 +16,24 @@ import torch
 from ferrite_ir.language import index as ix
 from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.attend import BlockList, BlockSparsity
-from ferrite_ir.language.dtypes import BOOL, F32
+from ferrite_ir.language.dtypes import BOOL, F32, I32
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.scalar import Scalar, is_constant, replace_loads
 from ferrite_ir.language.sizes import Size
 from ferrite_scheduler.model.contractions import LEAST_EXTENT
-from ferrite_torch.graphs.functions.scalar_graphs import ScalarGraph
+from ferrite_torch.graphs.functions.captured_gradients import Additions, added_up
+from ferrite_torch.graphs.functions.scalar_graphs import ScalarGraph, Scattered
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.products.attention import Operands, Scores, attend, positions_of, stored
 from ferrite_torch.lowering.products.attention_gradients import Outer, gradients
+from ferrite_torch.lowering.products.scores_in_memory import scores_in_memory
 from ferrite_torch.lowering.requirements import existing
 from ferrite_torch.lowering.tensors import Tensor
 
 OF_QUERIES, OF_KEYS = slice(2, 6), slice(6, 10)
 """Places in torch's tuple of a block mask: lists of keys for blocks of queries, and of queries for blocks of keys."""
+OF_SCORE, OF_CAPTURED = 0, 5
+"""Places among what a derivative gives: the gradient of a score, and the first of those of what is captured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +83,8 @@ class UsersFunction:
             Unlowered: there is no expression for it.
         """
         numbers = (score, *positions_of(scores))
-        (found,) = read_numbers(b, "score modification", self.score, numbers, self.captured)[:1]
-        if found is None:
+        (found,) = read_numbers(b, "score modification", self.score, numbers, self.captured)
+        if not isinstance(found, Scalar):
             raise Unlowered("its score modification gives no number")
         return sc.cast(found, F32)
 
@@ -90,10 +94,19 @@ class UsersFunction:
         Raises:
             Unlowered: there is no expression for it.
         """
+        (found,) = self.derivatives(b, score, positions_of(scores), gradient, (OF_SCORE,))
+        return _unrounded(found) if isinstance(found, Scalar) else sc.const(0.0, F32)
+
+    def derivatives(
+        self, b: Builder, score: Scalar, positions: Sequence[Scalar], gradient: Scalar, asked: Sequence[int]
+    ) -> list[Scalar | Additions | None]:
+        """Returns those that are asked for of the gradients of a score, of its place, and of what is captured.
+
+        Raises:
+            Unlowered: there is no expression for one of them.
+        """
         assert self.derivative is not None
-        numbers = (score, *positions_of(scores), gradient)
-        (found,) = read_numbers(b, "derivative", self.derivative, numbers, self.captured)[:1]
-        return sc.const(0.0, F32) if found is None else _unrounded(found)
+        return read_numbers(b, "derivative", self.derivative, (score, *positions, gradient), self.captured, asked)
 
     def mask(self, b: Builder, scores: Scores) -> Scalar | None:
         """As in `ScoreFunction`.
@@ -102,8 +115,8 @@ class UsersFunction:
             Unlowered: there is no expression for it.
         """
         mask = self.block_mask
-        (found,) = read_numbers(b, "mask", mask.function, positions_of(scores), mask.captured)[:1]
-        if found is None:
+        (found,) = read_numbers(b, "mask", mask.function, positions_of(scores), mask.captured)
+        if not isinstance(found, Scalar):
             raise Unlowered("its mask gives no number")
         found = sc.cast(found, BOOL)
         return None if is_constant(found, value=True) else found
@@ -137,20 +150,40 @@ def lower_attention(b: Builder, given: Operands) -> tuple[Tensor, ...]:
     return stored(b, out, given, fakes[0]), power, greatest
 
 
-def lower_gradients(b: Builder, given: Operands, outer: Outer) -> tuple[Any, ...]:
-    """Returns the gradients of queries, keys and values, and of what the score modification has captured: none.
+def lower_gradients(b: Builder, given: Operands, outer: Outer, wanted: Sequence[int]) -> tuple[Any, ...]:
+    """Returns the gradients of queries, keys and values, and those of what the score modification has captured.
+
+    Args:
+        b: the graph.
+        given: what scores are made of.
+        outer: the results and their gradients.
+        wanted: places of captured tensors whose gradients are read; there are none of others.
 
     Raises:
         Unlowered: there is no kernel for them.
     """
     fakes = b.fake
-    return (*gradients(b, given, outer, fakes), tuple(None for _ in fakes[3]))
+    captured: list[Tensor | None] = [None] * len(fakes[3])
+    if wanted:
+        each, function = scores_in_memory(b, given, outer, fakes), given.function
+        assert isinstance(function, UsersFunction), "users' functions capture tensors"
+        positions = tuple(sc.index_value(dim.index, I32) for dim in each.dims)
+        asked = [OF_CAPTURED + place for place in wanted]
+        found = function.derivatives(b, each.score, positions, each.gradient, asked)
+        for place, added in zip(wanted, found, strict=True):
+            captured[place] = added_up(b, added, each, fakes[3][place])
+    return (*gradients(b, given, outer, fakes), tuple(captured))
 
 
 def read_numbers(
-    b: Builder, what: str, function: torch.fx.GraphModule, numbers: Sequence[Scalar], captured: Sequence[Any]
-) -> list[Scalar | None]:
-    """Returns what a function of single numbers gives, None where it gives nothing.
+    b: Builder,
+    what: str,
+    function: torch.fx.GraphModule,
+    numbers: Sequence[Scalar],
+    captured: Sequence[Any],
+    asked: Sequence[int] = (0,),
+) -> list[Scalar | Additions | None]:
+    """Returns what a function of single numbers gives: numbers, additions to zeros, or None where it gives nothing.
 
     Args:
         b: the graph that it stands in.
@@ -158,6 +191,7 @@ def read_numbers(
         function: takes the numbers, and then what it has captured.
         numbers: expressions of the graph.
         captured: tensors and numbers of the graph.
+        asked: places among the results.
 
     Raises:
         Unlowered: there is no expression for a number, or it is no number.
@@ -167,18 +201,23 @@ def read_numbers(
     known = {operand.value.name: number for operand, number in zip(operands, numbers, strict=True)}
     results = graph.results(function, [*operands, *map(graph.captured, captured)])
 
-    def number(result: Any) -> Scalar | None:
-        if result is None:
-            return None
-        if not isinstance(result, Tensor):
-            raise Unlowered(f"its {what} gives {result}, which is no tensor")
-        if result.shape != ():
-            return None
+    def number(result: Tensor) -> Scalar:
         # A place is one that a load gives, which a kernel checks, only as long as the numbers are such loads.
         element = replace_loads(graph.outer(graph.element(result, ())), lambda load: existing(b, load, known))
         return replace_loads(element, lambda load: known.get(load.source))
 
-    return [number(result) for result in results]
+    def read(result: Any) -> Scalar | Additions | None:
+        match result:
+            case None:
+                return None
+            case Scattered():
+                parts = ((tuple(map(number, places)), number(added)) for places, added in result.parts)
+                return Additions(result.shape, tuple(parts))
+            case Tensor() if result.shape == ():
+                return number(result)
+        raise Unlowered(f"its {what} gives {result}, which is no number")
+
+    return [read(results[place]) for place in asked]
 
 
 def _unrounded(change: Scalar) -> Scalar:

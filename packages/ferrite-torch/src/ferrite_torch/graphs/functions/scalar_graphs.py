@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.dtypes import F64, DType
 from ferrite_ir.language.graph import Loop, row_major
 from ferrite_ir.language.scalar import Scalar, replace_loads
+from ferrite_ir.language.sizes import Size
 from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.diagnostics.origins import origins_of
 from ferrite_torch.lowering import LOWERINGS
@@ -31,6 +32,30 @@ from ferrite_torch.torch_private.symbolic_shapes import symbolic_value
 
 DETACHED = "aten.detach_.default"
 """What torch says of a constant that it has just made: it changes no number."""
+SCATTERED = "flex_lib.zeros_and_scatter.default"
+"""What torch says of the gradient of a tensor of which a function reads an element: zeros, but for this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scattered:
+    """A tensor of zeros, but for numbers that are added at places of it.
+
+    Attributes:
+        shape: of the tensor.
+        parts: of each number the places along all axes, and the number.
+    """
+
+    shape: Shape
+    parts: tuple[tuple[tuple[Tensor, ...], Tensor], ...]
+
+    @classmethod
+    def of(cls, shape: Sequence[Size], places: Sequence[Tensor], added: Tensor | Scattered) -> Scattered:
+        """Returns zeros with a number, or with what is such a tensor, added at places along the first axes."""
+        parts = added.parts if isinstance(added, Scattered) else (((), added),)
+        return cls(tuple(shape), tuple(((*places, *rest), number) for rest, number in parts))
+
+    def __add__(self, other: Scattered) -> Scattered:
+        return Scattered(self.shape, (*self.parts, *other.parts))
 
 
 class ScalarGraph:
@@ -127,6 +152,10 @@ class ScalarGraph:
     def _called(self, node: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if str(node.target) == DETACHED:
             return args[0]
+        if str(node.target) == SCATTERED:
+            return Scattered.of(*args)
+        if any(isinstance(arg, Scattered) for arg in args):
+            return self._of_scattered(node, args)
         fake = node.meta.get("val")
         if isinstance(fake, torch.SymFloat):
             return self._float(node, args, fake)
@@ -135,6 +164,20 @@ class ScalarGraph:
             raise Unlowered(f"its {self._what} calls {node.target}, which is not compiled")
         self._scratch.begin(node, origins_of(node))
         return lowering(self._scratch, *args, **kwargs)
+
+    def _of_scattered(self, node: torch.fx.Node, args: Sequence[Any]) -> Scattered:
+        """Returns what an op makes of gradients that are zero but for some places; they are rounded once added up.
+
+        Raises:
+            Unlowered: something else than one of these, or their sum.
+        """
+        if str(node.target) == "aten.add.Tensor" and all(isinstance(arg, Scattered) for arg in args):
+            total: Scattered = args[0] + args[1]
+            return total
+        if str(node.target) == "aten._to_copy.default":
+            found: Scattered = args[0]
+            return found
+        raise Unlowered(f"its {self._what} calls {node.target} on the gradient of a tensor that it has captured")
 
     def _float(self, node: torch.fx.Node, args: Sequence[Any], fake: torch.SymFloat) -> Scalar:
         """Returns a float: one that is no constant to dynamo, which captures it as a tensor, or what is made of such.

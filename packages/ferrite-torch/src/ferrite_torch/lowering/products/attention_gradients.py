@@ -65,25 +65,26 @@ def gradients(b: Builder, given: Operands, outer: Outer, fakes: Sequence[Any]) -
     refuse_operands(given)
     if outer.grad_out.dtype is not given.query.dtype or outer.grad_out.device:
         raise Unlowered("the gradient of its result is of another type")
-    rows = _Rows.of(b, outer)
+    rows = Rows.of(b, outer)
     queries = _gradient_of_queries(b, given, outer, rows)
     keys, values = _gradients_of_keys(b, given, outer, rows)
     return (
         _stored(b, queries, given.query, fakes[0], 1),
-        _stored(b, keys, given.key, fakes[1], _group(given)),
-        _stored(b, values, given.value, fakes[2], _group(given)),
+        _stored(b, keys, given.key, fakes[1], group_of(given)),
+        _stored(b, values, given.value, fakes[2], group_of(given)),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class Rows:
     """What there is one of for each query: the logarithm of its sum, 0 where all is masked, and ``delta``."""
 
     power: Tensor
     delta: Tensor
 
     @classmethod
-    def of(cls, b: Builder, outer: Outer) -> _Rows:
+    def of(cls, b: Builder, outer: Outer) -> Rows:
+        """Returns what there is of each query, by the results and their gradients."""
         *shape, length = outer.out.shape
 
         def terms(point: Point, inside: Point) -> tuple[Scalar, ...]:
@@ -107,15 +108,23 @@ class _Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class _Weights:
-    """The products of which gradients are made, the share of a key, and the gradient of its score."""
+class Weights:
+    """The products of which gradients are made.
+
+    Attributes:
+        products: of queries and keys, and of gradients and values.
+        share: of a key.
+        exponent: the gradient of the exponent of its weight.
+        scaled: its score before anything is made of it.
+    """
 
     products: tuple[ScoreProduct, ScoreProduct]
     share: Scalar
-    score: Scalar
+    exponent: Scalar
+    scaled: Scalar
 
 
-def _weights(b: Builder, given: Operands, outer: Outer, rows: _Rows, scores: Scores, *, by_keys: bool) -> _Weights:
+def weights_of(b: Builder, given: Operands, outer: Outer, rows: Rows, scores: Scores, *, by_keys: bool) -> Weights:
     """Returns what scores and their gradients are; the rows of the score matrix are keys, or queries."""
     first, second = depth_of(given.query, 0), depth_of(given.value, 1)
     score, gradient = new_name(b), new_name(b)
@@ -131,8 +140,13 @@ def _weights(b: Builder, given: Operands, outer: Outer, rows: _Rows, scores: Sco
     made = given.function.weight(b, scaled, scores)
     share = sc.apply("exp2", sc.apply("sub", _in_powers_of_two(made), scores.of_query(rows.power)))
     rest = sc.apply("sub", sc.load(gradient, (), F32), scores.of_query(rows.delta))
-    change = given.function.change(b, scaled, scores, sc.apply("mul", share, rest))
-    return _Weights((products[0], products[1]), share, sc.apply("mul", change, sc.const(given.scale, F32)))
+    return Weights((products[0], products[1]), share, sc.apply("mul", share, rest), scaled)
+
+
+def _change(b: Builder, given: Operands, scores: Scores, weights: Weights) -> Scalar:
+    """Returns the gradient of a product of a query and a key."""
+    change = given.function.change(b, weights.scaled, scores, weights.exponent)
+    return sc.apply("mul", change, sc.const(given.scale, F32))
 
 
 def _in_powers_of_two(weight: Scalar) -> Scalar:
@@ -142,22 +156,24 @@ def _in_powers_of_two(weight: Scalar) -> Scalar:
     return sc.apply("mul", weight, sc.const(LOG2_E, F32))
 
 
-def _gradient_of_queries(b: Builder, given: Operands, outer: Outer, rows: _Rows) -> Tensor:
+def _gradient_of_queries(b: Builder, given: Operands, outer: Outer, rows: Rows) -> Tensor:
     dims = grid_dims(given.query.shape)
     scores = Scores.of(given, dims[2], Dim("r0", given.key.shape[2]))
-    weights = _weights(b, given, outer, rows, scores, by_keys=False)
+    weights = weights_of(b, given, outer, rows, scores, by_keys=False)
     factor = scores.of_key(given.key, dims[3].index)
-    (found,) = _sums(b, given, scores, scores.query, dims, weights.products, [(weights.score, factor)])
+    (found,) = _sums(
+        b, given, scores, scores.query, dims, weights.products, [(_change(b, given, scores, weights), factor)]
+    )
     return found
 
 
-def _gradients_of_keys(b: Builder, given: Operands, outer: Outer, rows: _Rows) -> tuple[Tensor, Tensor]:
+def _gradients_of_keys(b: Builder, given: Operands, outer: Outer, rows: Rows) -> tuple[Tensor, Tensor]:
     """Returns the gradients of keys and values, for each head of queries: in one definition if they are as long."""
     lead = (*given.query.shape[:2], given.key.shape[2])
     key_dims, value_dims = (grid_dims((*lead, tensor.shape[3])) for tensor in (given.key, given.value))
     scores = Scores.of(given, Dim("r0", given.query.shape[2]), key_dims[2])
-    weights = _weights(b, given, outer, rows, scores, by_keys=True)
-    of_keys = (weights.score, scores.of_query(given.query, key_dims[3].index))
+    weights = weights_of(b, given, outer, rows, scores, by_keys=True)
+    of_keys = (_change(b, given, scores, weights), scores.of_query(given.query, key_dims[3].index))
     of_values = (weights.share, scores.of_query(outer.grad_out, value_dims[3].index))
     if key_dims == value_dims:
         keys, values = _sums(b, given, scores, scores.key, key_dims, weights.products, [of_keys, of_values])
@@ -188,7 +204,7 @@ def _sums(
     return [whole_tensor(value) for value in values]
 
 
-def _group(given: Operands) -> Size:
+def group_of(given: Operands) -> Size:
     """Returns how many heads of queries share one of keys."""
     queries, keys = given.query.shape[1], given.key.shape[1]
     return 1 if queries == keys else int(queries) // int(keys)

@@ -6,6 +6,7 @@ the device takes for a small one, and kernels on both sides of an extern call ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,17 +15,20 @@ import torch
 
 from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.attend import BlockSparsity
-from ferrite_ir.language.dtypes import F32
+from ferrite_ir.language.dtypes import BOOL, F32, I64
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import Scalar
 from ferrite_scheduler.model.contractions import HALVES
 from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.lowering.builder import Builder, Unlowered
+from ferrite_torch.lowering.elementwise import broadcast_point, packed_strides
+from ferrite_torch.lowering.expressions import both, guarded
 from ferrite_torch.lowering.products.attention import Operands, Scores, attend, positions_of, stored
 from ferrite_torch.lowering.products.attention_gradients import LOG2_E, Outer, gradients
+from ferrite_torch.lowering.products.scores_in_memory import scores_in_memory
 from ferrite_torch.lowering.products.tiled_products import is_small
 from ferrite_torch.lowering.registry import lowers
-from ferrite_torch.lowering.tensors import Point, Tensor
+from ferrite_torch.lowering.tensors import Point, Shape, Tensor
 from ferrite_torch.sizes.symbolic_sizes import sizes_of
 from ferrite_torch.thresholds import ATTENTION
 from ferrite_torch.torch_private.operators import arguments_by_name
@@ -32,17 +36,23 @@ from ferrite_torch.torch_private.operators import arguments_by_name
 
 @dataclass(frozen=True, slots=True)
 class PlainScores:
-    """Scores are exponents as they are: a `ScoreFunction`.
+    """Scores are exponents as they are, or with a number added: a `ScoreFunction`.
 
     Attributes:
-        is_causal: a query attends to its own key and those before it.
+        is_causal: a query attends to the key of its own place and those before it.
+        given: a mask of all scores, or of what is broadcast to them: numbers to add, or True where a score counts.
+        shape: of all scores.
     """
 
     is_causal: bool
+    given: Tensor | None
+    shape: Shape
 
     def weight(self, b: Builder, score: Scalar, scores: Scores) -> Scalar:
         """As in `ScoreFunction`."""
-        return score
+        if self.given is None or self.given.dtype is BOOL:
+            return score
+        return sc.apply("add", score, sc.cast(self._given_at(self.given, scores), F32))
 
     def change(self, b: Builder, score: Scalar, scores: Scores, gradient: Scalar) -> Scalar:
         """As in `ScoreFunction`."""
@@ -51,11 +61,17 @@ class PlainScores:
     def mask(self, b: Builder, scores: Scores) -> Scalar | None:
         """As in `ScoreFunction`."""
         *_, query, key = positions_of(scores)
-        return sc.apply("ge", query, key) if self.is_causal else None
+        conditions = [sc.apply("ge", query, key)] if self.is_causal else []
+        if self.given is not None and self.given.dtype is BOOL:
+            conditions.append(self._given_at(self.given, scores))
+        return both(*conditions) if conditions else None
 
     def blocks(self, scores: Scores, row: Dim) -> BlockSparsity | None:
         """As in `ScoreFunction`."""
         return None
+
+    def _given_at(self, mask: Tensor, scores: Scores) -> Scalar:
+        return mask.at(broadcast_point(mask.shape, self.shape, scores.position))
 
 
 FORWARD = (
@@ -72,6 +88,8 @@ BACKWARD = (
     "aten._scaled_dot_product_efficient_attention_backward.default",
 )
 """Torch's ops, which differ in the order of their arguments, and in what they give besides."""
+ENDS = "_flash_attention.default", "_flash_attention_backward.default"
+"""Ends of the names of those whose causal queries are the last ones of as many as there are keys, not the first."""
 
 
 @lowers(*FORWARD)
@@ -86,12 +104,16 @@ def attention(b: Builder, *args: Any, **named: Any) -> Tensor | Sequence[Tensor 
         return stored(b, attend(b, given)[0], given, fakes)
     shape = sizes_of(fakes[1].shape)
     is_read = fakes[1].numel() != 0
-    if is_read and shape[:3] != given.query.shape[:3]:
-        raise Unlowered("a library attention")
+    if is_read:
+        _refuse_logarithms(shape, given)
     out, power, _ = attend(b, given)
 
     def natural(point: Point) -> Scalar:
-        return sc.apply("mul", power.at(point[:3]), sc.const(1 / LOG2_E, F32))
+        found = sc.apply("mul", power.at(point[:3]), sc.const(1 / LOG2_E, F32))
+        if shape[2] == power.shape[2]:
+            return found
+        inside = sc.apply("lt", sc.index_value(point[2], I64), sc.const(power.shape[2], I64))
+        return guarded(inside, found, math.inf)
 
     logarithms = b.loop(shape, F32, natural) if is_read else _zeros(b, fakes[1])
     rest = [_zeros(b, fake) if isinstance(fake, torch.Tensor) else None for fake in fakes[2:]]
@@ -100,7 +122,7 @@ def attention(b: Builder, *args: Any, **named: Any) -> Tensor | Sequence[Tensor 
 
 @lowers(*BACKWARD)
 def attention_backward(b: Builder, *args: Any, **named: Any) -> Sequence[Tensor | None]:
-    """Returns the gradients of queries, keys and values; there is none of a mask.
+    """Returns the gradients of queries, keys and values, and of a mask where it is asked for.
 
     Raises:
         Unlowered: they are left to the library.
@@ -108,8 +130,7 @@ def attention_backward(b: Builder, *args: Any, **named: Any) -> Sequence[Tensor 
     call, fakes = arguments_by_name(b.node.target, args, named), b.fake
     given, logarithms = _operands(b, call), call["logsumexp"]
     trailing = logarithms.shape[3:]
-    if logarithms.shape[:3] != given.query.shape[:3]:
-        raise Unlowered("a library attention")
+    _refuse_logarithms(logarithms.shape, given)
 
     def power(point: Point) -> Scalar:
         position = (*point, *(index * 0 for index in point[: len(trailing)]))
@@ -117,7 +138,17 @@ def attention_backward(b: Builder, *args: Any, **named: Any) -> Sequence[Tensor 
 
     (grad_out,) = (call[name] for name in ("grad_out", "grad_out_") if name in call)
     outer = Outer(call["out"], b.loop(given.query.shape[:3], F32, power), grad_out, None)
-    return (*gradients(b, given, outer, fakes), *[None] * (len(fakes) - 3))
+    found: list[Tensor | None] = [None] * (len(fakes) - 3)
+    if any(call.get("grad_input_mask", ())[3:]):
+        found = [_gradient_of_mask(b, given, outer, fakes)]
+    return (*gradients(b, given, outer, fakes), *found)
+
+
+def _gradient_of_mask(b: Builder, given: Operands, outer: Outer, fakes: Sequence[Any]) -> Tensor:
+    """Returns the gradient of what is added to each score, which is that of the exponent of its weight."""
+    each = scores_in_memory(b, given, outer, fakes)
+    shape, kind = tuple(dim.size for dim in each.dims), dtype_of(fakes[3].dtype)
+    return b.loop(shape, kind, lambda _: each.gradient, strides=packed_strides(fakes[3]))
 
 
 def _operands(b: Builder, call: Mapping[str, Any]) -> Operands:
@@ -133,12 +164,20 @@ def _operands(b: Builder, call: Mapping[str, Any]) -> Operands:
         b.choices.products == "small"
         and query.dtype in HALVES
         and is_small(b, (*query.shape, key.shape[2]), 4, ATTENTION.small_flops)
-        and all(call.get(name) is None for name in ("attn_mask", "attn_bias"))
         and not call["dropout_p"]
-        and not (is_causal and query.shape[2] != key.shape[2])
+        and not (is_causal and str(b.node.target).endswith(ENDS) and query.shape[2] != key.shape[2])
     ):
         raise Unlowered("a library attention")
-    return Operands(query, key, value, query.shape[3] ** -0.5 if scale is None else scale, PlainScores(is_causal))
+    mask: Tensor | None = next(filter(None, (call.get(name) for name in ("attn_mask", "attn_bias"))), None)
+    function = PlainScores(is_causal, mask, (*query.shape[:3], key.shape[2]))
+    return Operands(query, key, value, query.shape[3] ** -0.5 if scale is None else scale, function)
+
+
+def _refuse_logarithms(shape: Shape, given: Operands) -> None:
+    """Raises `Unlowered` unless logarithms of this shape are those of all queries, and maybe of some beyond them."""
+    *batch, length = given.query.shape[:3]
+    if shape[:2] != tuple(batch) or shape[2] < length:
+        raise Unlowered("a library attention")
 
 
 def _zeros(b: Builder, fake: Any) -> Tensor:
