@@ -5,11 +5,11 @@
     python benchmarks/kernels/attention.py --queries 1 --heads 32 --batch 1 --lengths 8192,65536 --timed 8192,65536
 
 With ``--queries`` these are the last ones of a sequence of keys, as in decoding, and there are no gradients.
-Eight variants, each in a process of its own: these compile at the same time, and measure one after the other once all
-have compiled. Results and gradients at each length are checked against torch's unfused attention in float32 for the
-first of the batch, with the error of that in the type that is measured beside it. Prints milliseconds of the forward
-and of the backward alone, operations per second of blocks that are not masked altogether, and how many times as fast we
-are as Inductor.
+The variants (`attention_variants.py`) are each in a process of their own: these compile at the same time, and measure
+one after the other once all have compiled. Results and gradients at each length are checked against torch's unfused
+attention in float32, mostly for the first of the batch, with the error of that in the type that is measured beside it.
+Prints milliseconds of the forward and of the backward alone, operations per second of blocks that are not masked
+altogether, and how many times as fast we are as Inductor.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from benchmarks.kernels.attention_variants import NAMES, Sizes, Variant, variants
 from benchmarks.kernels.results import geomean
 from benchmarks.tools.backends import compile_with
 from benchmarks.tools.timing import machine_name, time_launches
@@ -41,77 +40,9 @@ from benchmarks.tools.tree import add_packages_to_path, caches_in, results_folde
 
 LAUNCHES = 8
 ERROR_BAR, FLOOR = 2.0, 4e-3  # times the unfused error; of the largest element, in bf16 a rounding
-GROUP = 4
-WINDOW, PREFIX, CAP, DOCUMENTS = 512, 256, 20.0, 6
 LIBRARY, OTHER = "library", "inductor"
 PATIENCE = 240.0
 """Seconds after which a process no longer waits for the others to compile."""
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """A function of queries, keys and values, the library's form of it, and the blocks that it computes of all."""
-
-    call: Callable[..., Tensor]
-    library: Callable[..., Tensor] | None = None
-    density: float = 1.0
-    group: int = 1
-
-
-def _masked(function: Any, queries: int, keys: int, device: str) -> BlockMask:
-    """Returns the block mask of a function of the places of a query and a key, where queries are the last ones."""
-    first = keys - queries
-    whole = lambda b, h, q, k: function(q + first if first else q, k)  # noqa: E731
-    return create_block_mask(whole, None, None, queries, keys, device)
-
-
-def _density(mask: BlockMask) -> float:
-    return 1.0 - mask.sparsity() / 100
-
-
-def variants(length: int, heads: int, device: str, queries: int = 0) -> dict[str, Variant]:
-    """Returns all variants at a length of keys, by name; there are as many queries unless it says how many."""
-    queries = queries or length
-    slopes = torch.exp2(-8.0 * torch.arange(1, heads + 1, device=device) / heads)
-    number = torch.arange(length, device=device) * DOCUMENTS // length
-    functions: dict[str, Any] = {
-        "causal": lambda q, k: q >= k,
-        "window": lambda q, k: (q >= k) & (q - k <= WINDOW),
-        "document": lambda q, k: (number[q] == number[k]) & (q >= k),
-        "prefix": lambda q, k: (k < PREFIX) | (q >= k),
-    }
-    masks = {name: _masked(function, queries, length, device) for name, function in functions.items()}
-
-    def library(**options: Any) -> Callable[..., Tensor] | None:
-        # In its causal attention the first query looks at the first key alone; a single one looks at all keys here.
-        if queries not in (1, length):
-            return None
-        return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=queries == length, **options)
-
-    def masked(name: str, score: Any = None, form: Callable[..., Tensor] | None = None) -> Variant:
-        mask = masks[name]
-        call = lambda q, k, v: flex_attention(q, k, v, score_mod=score, block_mask=mask)  # noqa: E731
-        return Variant(call, form, _density(mask))
-
-    grouped = Variant(
-        lambda q, k, v: flex_attention(q, k, v, block_mask=masks["causal"], enable_gqa=True),
-        library(enable_gqa=True),
-        _density(masks["causal"]),
-        GROUP,
-    )
-    return {
-        "plain": Variant(flex_attention, F.scaled_dot_product_attention),
-        "causal": masked("causal", form=library()),
-        "window": masked("window"),
-        "alibi": masked("causal", lambda s, b, h, q, k: s + slopes[h] * (k - q)),
-        "soft cap": masked("causal", lambda s, b, h, q, k: CAP * torch.tanh(s / CAP)),
-        "document": masked("document"),
-        "grouped": grouped,
-        "prefix": masked("prefix"),
-    }
-
-
-NAMES = ("plain", "causal", "window", "alibi", "soft cap", "document", "grouped", "prefix")
 
 
 @dataclass(slots=True)
@@ -132,18 +63,22 @@ class Row:
         return others / mine if mine and others else None
 
 
-def inputs_of(plan: argparse.Namespace, length: int, group: int) -> tuple[list[Tensor], Tensor]:
-    """Returns queries, keys and values, and a gradient of the result."""
+def inputs_of(plan: argparse.Namespace, length: int, variant: Variant) -> tuple[list[Tensor], Tensor]:
+    """Returns queries, keys, values and what is learned, and a gradient of the result."""
     generator = torch.Generator(plan.device).manual_seed(0)
     dtype = getattr(torch, plan.dtype)
+    queries, key_heads = plan.queries or length, plan.heads // variant.group
+    head = variant.head or plan.head
+    width = variant.width or head
 
-    def drawn(heads: int, length: int) -> Tensor:
-        shape = (plan.batch, heads, length, plan.head)
+    def drawn(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, device=plan.device, dtype=dtype)
 
-    queries, key_heads = plan.queries or length, plan.heads // group
-    tensors = [drawn(plan.heads, queries), drawn(key_heads, length), drawn(key_heads, length)]
-    return [tensor.requires_grad_(not plan.forward) for tensor in tensors], drawn(plan.heads, queries)
+    shapes = [(plan.heads, queries, head), (key_heads, length, head), (key_heads, length, width)]
+    tensors = [*(drawn(plan.batch, *shape) for shape in shapes), *(drawn(*shape) for shape in variant.learned)]
+    return [tensor.requires_grad_(not plan.forward) for tensor in tensors], drawn(
+        plan.batch, plan.heads, queries, width
+    )
 
 
 def results_of(
@@ -155,17 +90,22 @@ def results_of(
 
 
 def errors_of(found: Sequence[Tensor], expected: Sequence[Tensor]) -> list[float]:
-    """Returns the largest errors in the first of the batch, over the largest elements."""
+    """Returns the largest errors in as much of a batch as is expected, over the largest elements."""
     pairs = zip(found, expected, strict=True)
-    return [((a[:1].float() - b[:1]).abs().max() / b[:1].abs().max()).item() for a, b in pairs]
+    return [((a[: len(b)].float() - b).abs().max() / b.abs().max()).item() for a, b in pairs]
 
 
 def reference(variant: Variant, inputs: Sequence[Tensor], gradient: Tensor, *, forward: bool) -> tuple[Any, Any]:
-    """Returns what unfused attention of the first of the batch gives in float32, and its errors in the inputs' type."""
-    first = [tensor[:1].detach().requires_grad_(not forward) for tensor in inputs]
+    """Returns what unfused attention gives in float32, and its errors in the inputs' type.
+
+    That is of the first of the batch, unless the others are masked otherwise, or add to a gradient.
+    """
+    count = len(gradient) if variant.is_of_batch else 1
+    parts = [*(tensor[:count] for tensor in inputs[:3]), *inputs[3:]]
+    first = [tensor.detach().requires_grad_(not forward) for tensor in parts]
     wide = [tensor.float().detach().requires_grad_(not forward) for tensor in first]
-    expected = results_of(variant.call, wide, gradient[:1].float(), forward=forward)
-    own = errors_of(results_of(variant.call, first, gradient[:1], forward=forward), expected)
+    expected = results_of(variant.call, wide, gradient[:count].float(), forward=forward)
+    own = errors_of(results_of(variant.call, first, gradient[:count], forward=forward), expected)
     return expected, own
 
 
@@ -192,10 +132,11 @@ def measure_variant(name: str, plan: argparse.Namespace, ready: Any, turn: Any, 
 
 def _prepared(name: str, length: int, plan: argparse.Namespace, turn: Any) -> tuple[Row, dict[str, Any], list[Any]]:
     """Returns a row without times, what is to be timed, and what that needs alive."""
-    variant = variants(length, plan.heads, plan.device, plan.queries)[name]
-    inputs, gradient = inputs_of(plan, length, variant.group)
-    scores = plan.batch * plan.heads * (plan.queries or length) * length
-    row = Row(name, length, 4.0 * scores * plan.head * variant.density)
+    queries = plan.queries or length
+    variant = variants(Sizes(queries, length, plan.heads, plan.batch, plan.device))[name]()
+    inputs, gradient = inputs_of(plan, length, variant)
+    widths = inputs[0].shape[3] + inputs[2].shape[3]
+    row = Row(name, length, 2.0 * plan.batch * plan.heads * queries * length * widths * variant.density)
     with turn:
         expected, own = reference(variant, inputs, gradient, forward=plan.forward)
         _free(plan.device)
@@ -249,7 +190,7 @@ def lines(rows: Sequence[Row], plan: argparse.Namespace) -> Iterator[str]:
     """Yields a line for each variant and length that was timed, geometric means, and what failed."""
     names = [*plan.backends, LIBRARY]
     ways = ["forward"] if plan.forward else ["forward", "backward"]
-    yield f"{'milliseconds':10} {'length':>6} " + " ".join(
+    yield f"{'milliseconds':20} {'length':>6} " + " ".join(
         f"{name[:9] + ' ' + way[:3]:>13}" for way in ways for name in names
     )
     for row in rows:
@@ -257,7 +198,7 @@ def lines(rows: Sequence[Row], plan: argparse.Namespace) -> Iterator[str]:
             cells = (row.ms.get(name, {}).get(way) for way in ways for name in names)
             rate = row.ms.get(plan.backends[0], {}).get("forward")
             text = " ".join(f"{cell:13.3f}" if cell else f"{'-':>13}" for cell in cells)
-            yield f"{row.variant:10} {row.length:6} {text}" + (f" {row.flops / rate * 1e-9:5.0f} TF/s" if rate else "")
+            yield f"{row.variant:20} {row.length:6} {text}" + (f" {row.flops / rate * 1e-9:5.0f} TF/s" if rate else "")
     mine = plan.backends[0]
     for other in [name for name in names[1:] if any(name in row.ms for row in rows)]:
         for way in ways:
