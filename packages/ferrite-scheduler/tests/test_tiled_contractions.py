@@ -90,6 +90,15 @@ def test_a_batch_with_one_right_factor_is_more_rows() -> None:
     assert {axis.name: axis.size for axis in kernel.axes} == {"y": 60, "x": 5, "r": 6}
 
 
+def test_heads_that_share_a_factor_are_no_rows_of_their_neighbours() -> None:
+    """Along the heads of a group the one factor lies as more rows, and the other one stays where it is."""
+    kernel = sole("""
+    graph @f(x: bf16[2, 4, 20, 6], w: bf16[2, 2, 5, 6]) -> (p) {
+      p: f32[8, 20, 5] = contract [z < 8, m < 20, n < 5 | k < 6] x[z // 4, z % 4, m, k] * w[z // 4, z % 4 // 2, n, k]
+    }""")
+    assert {axis.name: axis.size for axis in kernel.axes} == {"z": 8, "y": 20, "x": 5, "r": 6}
+
+
 SECOND = "q: f32[20, 5] = contract [m < 20, n < 5 | k < 6] x[m, k] * neg(w[n, k])"
 
 

@@ -64,6 +64,10 @@ RULES: dict[str, tuple[Attend, str]] = {
         lambda q, k, v: torch.softmax((q @ k.mT * 0.5).double(), -1, dtype=torch.float32).to(q.dtype) @ v,
         "scale=0.5",
     ),
+    "a type that is asked for": (
+        lambda q, k, v: (s := q @ k.mT).double().softmax(-1).type_as(s) @ v,
+        "scale=1.0",
+    ),
     "causal, filled": (
         lambda q, k, v: (q @ k.mT).masked_fill(~causal(SIZE), -math.inf).softmax(-1) @ v,
         "is_causal=True, scale=1.0",
@@ -111,12 +115,62 @@ RULES: dict[str, tuple[Attend, str]] = {
 }
 """Attention as models write it, and the options of the call that it becomes."""
 
-KEPT: dict[str, Attend] = {
-    "a mask that hides everything from a query": lambda q, k, v: (
+KNOWN_ONLY_TO_THE_CALL: dict[str, Attend] = {
+    "hidden": lambda q, k, v: (q @ k.mT).masked_fill(v[..., :1].mT > 0, -math.inf).softmax(-1) @ v,
+    "seen": lambda q, k, v: torch.where(v[..., :1].mT > 0, q @ k.mT, -math.inf).softmax(-1) @ v,
+    "hidden by a number": lambda q, k, v: (q @ k.mT * 0.5).masked_fill(v[..., :1].mT > 0, -1e9).softmax(-1) @ v,
+    "hidden by the least number": lambda q, k, v: (
+        torch.where(v[..., :1] > 0, q @ k.mT, torch.finfo(q.dtype).min).softmax(-1) @ v
+    ),
+    "hidden by a tensor": lambda q, k, v: (
+        torch.where(v[..., :1] > 0, q @ k.mT, torch.full([], -3e38, dtype=q.dtype)).softmax(-1) @ v
+    ),
+    "numbers": lambda q, k, v: (q @ k.mT + v[..., :1].mT).softmax(-1) @ v,
+    "numbers before": lambda q, k, v: (v[..., :1].mT + q @ k.mT).softmax(-1) @ v,
+    "infinities": lambda q, k, v: (
+        (q @ k.mT + torch.zeros_like(v[..., :1]).masked_fill(v[..., :1] > 0, -math.inf)).softmax(-1) @ v
+    ),
+    "numbers and numbers": lambda q, k, v: (q @ k.mT / 2 + v[..., :1].mT + k[:1, :, :, 1:2]).softmax(-1) @ v,
+    "numbers, and hidden": lambda q, k, v: (
+        (q @ k.mT / 2 + v[..., :1].mT).masked_fill(k[..., :1] > 0.5, -math.inf).softmax(-1) @ v
+    ),
+    "numbers, and hidden by a number": lambda q, k, v: (
+        (q @ k.mT / 2 + v[..., :1].mT).masked_fill(k[..., :1] > 0.5, -1e9).softmax(-1) @ v
+    ),
+    "three dims": lambda q, k, v: (q[0] @ k[0].mT).masked_fill(v[0, :, :, :1] > 0, -math.inf).softmax(-1) @ v[0],
+    "a query that sees nothing": lambda q, k, v: (
         (q @ k.mT).masked_fill(torch.ones(SIZE, SIZE, dtype=torch.bool).triu(), -math.inf).softmax(-1) @ v
     ),
-    "a mask that only the call knows": lambda q, k, v: (q @ k.mT + v[..., :SIZE, :1].mT).softmax(-1) @ v,
-    "a finite number in place of scores": lambda q, k, v: (q @ k.mT).masked_fill(~causal(SIZE), -1e9).softmax(-1) @ v,
+}
+"""Masks of which nobody can say before the call that they leave every query a key; many here do not."""
+
+
+def scores(q: Tensor, k: Tensor) -> Tensor:
+    return torch.einsum("bhqd,bhkd->bhqk", q, k)
+
+
+EINSUMS: dict[str, Attend] = {
+    "heads first": lambda q, k, v: torch.einsum("bhqk,bhkd->bhqd", scores(q, k).softmax(-1), v),
+    "heads inside": lambda q, k, v: torch.einsum(
+        "b h i j, b j h d -> b i h d",
+        (torch.einsum("b i h d, b j h d -> b h i j", q.transpose(1, 2), k.transpose(1, 2)) * 0.5).softmax(-1),
+        v.transpose(1, 2),
+    ),
+    "ellipsis": lambda q, k, v: torch.einsum(
+        "...ij,...jd->...id", torch.einsum("...id,...jd->...ij", q, k).softmax(dim=-1), v
+    ),
+    "keys first": lambda q, k, v: torch.einsum("bhkd,bhqk->bhqd", v, torch.einsum("bhkd,bhqd->bhqk", k, q).softmax(-1)),
+    "a product and a sum": lambda q, k, v: torch.einsum("bhij,bhje->bhie", (q @ k.mT).softmax(-1), v),
+}
+
+
+KEPT: dict[str, Attend] = {
+    "added numbers of another type": lambda q, k, v: (q @ k.mT + v[..., :SIZE, :1].mT.bfloat16()).softmax(-1) @ v,
+    "a number that may not hide": lambda q, k, v: (q @ k.mT).masked_fill(~causal(SIZE), -1e4).softmax(-1) @ v,
+    "numbers added to a number that hides": lambda q, k, v: (
+        ((q @ k.mT).masked_fill(v[..., :1].mT > 0, -1e9) + v[..., 1:2].mT).softmax(-1) @ v
+    ),
+    "a product that is broadcast": lambda q, k, v: torch.einsum("bhqk,bhkd->bhqd", scores(q, k[:, :1]).softmax(-1), v),
     "a factor around added numbers": lambda q, k, v: (0.5 * (q @ k.mT + torch.ones(SIZE))).softmax(-1) @ v,
     "a negative factor around a mask": lambda q, k, v: (
         (-1.0 * (q @ k.mT).masked_fill(~causal(SIZE), -math.inf)).softmax(-1) @ v
@@ -163,6 +217,38 @@ def test_what_it_becomes(name: str) -> None:
     attend, options = RULES[name]
     inputs = heads(WIDTH if name == "keys as they are" else SIZE)
     assert rewritten(attend, *inputs) == options
+
+
+@pytest.mark.parametrize("name", KNOWN_ONLY_TO_THE_CALL)
+def test_masks_that_only_the_call_knows(name: str) -> None:
+    """Where a query sees nothing, results are what they were; gradients are NaN where any were."""
+    attend = KNOWN_ONLY_TO_THE_CALL[name]
+    found = rewritten(attend, *heads())
+    assert found is not None
+    assert "attn_mask" in found
+
+    def trained(call: Attend) -> list[Tensor]:
+        inputs = [each.requires_grad_() for each in heads()]
+        result = call(*inputs)
+        return [result.detach(), *torch.autograd.grad(result.square().sum(), inputs)]
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        assert rewrite_attention(module) == 1
+        return module.forward
+
+    torch.compiler.reset()
+    fast = torch.compile(attend, backend=backend, fullgraph=True, dynamic=False)
+    (mine, *grads), (result, *expected) = trained(fast), trained(attend)
+    torch.testing.assert_close(mine, result, equal_nan=True)
+    broken = torch.stack([grad.isnan().any(-1).any(-1) for grad in expected]).any(0)
+    for found, wanted in zip(grads, expected, strict=True):
+        torch.testing.assert_close(found[~broken], wanted[~broken], rtol=1e-4, atol=1e-5)
+        assert found[wanted.isnan()].isnan().all()
+
+
+@pytest.mark.parametrize("name", EINSUMS)
+def test_sums_of_einstein(name: str) -> None:
+    assert rewritten(EINSUMS[name], *heads()) == f"scale={0.5 if name == 'heads inside' else 1.0}"
 
 
 @pytest.mark.parametrize("name", KEPT)

@@ -40,7 +40,7 @@ from ferrite_scheduler.model.tiled_contractions import roles_of
 from .iteration_space import Base, coefficients, cut, own_digits
 from .kernel_names import kernel_name
 from .kernel_params import params_of
-from .tiling import Group, Stride, Tiles, join_bases, place_groups
+from .tiling import Group, Stride, Tiles, apart, join_bases, place_groups
 
 
 class Misfit(Exception):
@@ -155,7 +155,7 @@ def _lay_out(
     rows = _bases_of(_rows_of, nodes, own, bases)
     batch = _bases_of(_batch_of, nodes, own, bases)
     block = frozenset(number for number, base in enumerate(bases) if base.step < min(cluster.inner, reduction))
-    tiles = place_groups(grid, inside, strides, policy, rows, block, batch)
+    tiles = place_groups(apart(grid, (rows, batch), bases), inside, strides, policy, rows, block, batch)
     positions, (grid_dims, reduction_dims) = _name_dims(tiles, bases, whole_reduction=whole_reduction)
     flat = linearize(tuple(positions), tuple(size_of(base.step) for base in bases))
     mappings = tuple(_mapping(node, digits, bases, positions, flat) for node, digits in zip(nodes, own, strict=True))

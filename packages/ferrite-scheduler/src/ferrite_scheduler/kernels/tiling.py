@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
 
 from ferrite_scheduler.analysis.generic_sizes import hinted, typical
@@ -68,6 +69,19 @@ def join_bases(
     longer = _lengthened(groups, vectors, rigid, strides, policy)
     # What is neither reduced nor cut into rows is walked as one flat position, by all accesses alike.
     return longer if reduced or len(longer) > 1 else groups, reduced
+
+
+def apart(groups: Iterable[Group], roles: Sequence[frozenset[int]], bases: Sequence[Base]) -> tuple[Group, ...]:
+    """Returns groups none of which holds bases of one role beside others: these lie on different axes."""
+    found: list[Group] = []
+    for group in groups:
+        runs = groupby(group.bases, key=lambda base: tuple(base in role for role in roles))
+        parts = [tuple(run) for _, run in runs]
+        if len(parts) == 1:
+            found.append(group)
+        else:
+            found += [Group(part, prod(bases[base].extent for base in part)) for part in parts]
+    return tuple(found)
 
 
 def _lengthened(
