@@ -55,6 +55,26 @@ def test_f32_has_tiles_where_it_may_be_rounded() -> None:
     assert sole(product(dtype="f32").replace("contract", "contract fast")).form == TiledContraction()
 
 
+def test_axes_end_with_what_factors_walk_along() -> None:
+    """Channels lie side by side in the images, and images in the gradients; in the result it is steps of a window."""
+    kernel = sole("""
+    graph @f(g: bf16[64, 20], x: bf16[66, 8]) -> (y) {
+      p: f32[20, 3, 8] = contract [f < 20, s < 3, c < 8 | r < 64] g[r, f] * x[r + s, c]
+      y: f32[20, 8, 3] = loop [f < 20, c < 8, s < 3] p[f, s, c]
+    }""")
+    assert [[dim.size for dim in axis.dims] for axis in kernel.axes] == [[20], [3, 8], [64]]
+
+
+def test_sums_end_with_what_a_factor_walks_along() -> None:
+    """Each filter is the larger factor, and goes through its channels last; images have theirs side by side."""
+    kernel = sole("""
+    graph @f(x: bf16[8, 16], w: bf16[16, 3, 40]) -> (y) {
+      p: f32[6, 40] = contract [o < 6, f < 40 | s < 3, c < 16] x[o + s, c] * w[c, s, f]
+      y: f32[6, 40] = loop [o < 6, f < 40] relu(p[o, f])
+    }""")
+    assert [[dim.size for dim in axis.dims] for axis in kernel.axes] == [[6], [40], [3, 16]]
+
+
 def test_policy_leaves_them_reductions() -> None:
     (kernel,) = check(product()).kernels
     assert isinstance(kernel.body[0], Reduction)

@@ -165,8 +165,9 @@ def place_groups(
     """Returns the groups put on axes; unit-stride traffic decides what is innermost, and whether to tile in two.
 
     Groups of the bases ``rows``, those of a contraction, lie on ``y``, those of its ``batch`` on ``z``, all others of
-    the grid on ``x``. Those of the bases ``block`` of a reduction axis that is cut into blocks come last, however they
-    lie in memory.
+    the grid on ``x``; on each axis what its factors walk along comes last, since blocks of them are loaded for each
+    tile, and a result is stored once. Those of the bases ``block`` of a reduction axis that is cut into blocks come
+    last, however they lie in memory.
     """
     guide = _guide(strides)
     store = max((s for s in strides if s.is_store), key=lambda stride: stride.bytes, default=guide)
@@ -176,10 +177,13 @@ def place_groups(
     if not ordered:
         return Tiles((), (), reduction_groups)
     if rows or batch:
+        factors = [stride for stride in strides if any(stride.coefficients[group.bases[-1]] for group in inside)]
+        ordered.sort(key=lambda group: _unit_bytes(group, factors))
         outer = tuple(group for group in ordered if rows.issuperset(group.bases))
         whole = tuple(group for group in ordered if batch.issuperset(group.bases))
         columns = tuple(group for group in ordered if group not in outer and group not in whole)
-        return Tiles(outer, columns, reduction_groups, whole)
+        steps = sorted(reduction_groups, key=lambda group: (block.issuperset(group.bases), _unit_bytes(group, factors)))
+        return Tiles(outer, columns, tuple(steps), whole)
     weights = [_unit_bytes(group, strides) for group in ordered]
     total = sum(weights) + sum(_unit_bytes(group, strides) for group in inside)
     # They lie as the main store walks, its innermost one last: that one wins if it carries about as much as any.
