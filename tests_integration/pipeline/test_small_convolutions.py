@@ -67,6 +67,43 @@ CALLS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
 }  # fmt: skip
 
 
+WIDE = (2, 24, 5, 6)
+TRANSPOSED: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
+    "plain": (F.conv_transpose2d, (WIDE, (24, 16, 3, 3))),
+    "padded": (partial(F.conv_transpose2d, padding=1), (WIDE, (24, 16, 3, 3))),
+    "strided": (partial(F.conv_transpose2d, stride=2, padding=1, output_padding=1), (WIDE, (24, 16, 3, 3))),
+    "strided to odd sizes": (partial(F.conv_transpose2d, stride=2, padding=1), (WIDE, (24, 16, 3, 3))),
+    "windows of whole strides": (partial(F.conv_transpose2d, stride=2, padding=1), (WIDE, (24, 16, 4, 4))),
+    "windows apart": (partial(F.conv_transpose2d, stride=2), (WIDE, (24, 16, 2, 2))),
+    "positions in no window": (partial(F.conv_transpose2d, stride=3, output_padding=1), (WIDE, (24, 16, 1, 2))),
+    "dilated": (partial(F.conv_transpose2d, dilation=(2, 3), padding=1), (WIDE, (24, 16, 3, 3))),
+    "dilated and strided": (partial(F.conv_transpose2d, stride=(4, 3), dilation=(2, 2), padding=(1, 2)),
+                            (WIDE, (24, 16, 3, 3))),
+    "a bias": (lambda x, w, b: F.conv_transpose2d(x, w, b, stride=2).relu(), (WIDE, (24, 16, 2, 2), (16,))),
+    "groups": (partial(F.conv_transpose2d, groups=2, stride=2, padding=1), ((2, 32, 5, 6), (32, 16, 3, 3))),
+    "one dim": (partial(F.conv_transpose1d, stride=2, padding=1), ((2, 24, 20), (24, 16, 4))),
+    "three dims": (partial(F.conv_transpose3d, stride=2, padding=1, output_padding=(1, 0, 1)),
+                   ((1, 16, 2, 3, 3), (16, 16, 3, 3, 3))),
+}  # fmt: skip
+
+
+GRADIENTS = {
+    **{what: CALLS[what] for what in ("plain", "padded", "strided and dilated", "a bias", "groups", "one element",
+                                      "a window beyond the image", "one dim")},
+    "three dims": (partial(F.conv3d, padding=1, stride=(1, 2, 1)), ((1, 16, 3, 4, 5), (16, 16, 3, 3, 3))),
+    "one element, strided": (partial(F.conv2d, stride=2), (IMAGE, (24, 16, 1, 1))),
+    **{f"transposed, {what}": TRANSPOSED[what] for what in ("strided", "a bias", "groups")},
+}  # fmt: skip
+
+
+LAYOUTS = ("row-major", "channels-last")
+
+
+def laid_out(x: Tensor, layout: str) -> Tensor:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return x.to(memory_format=formats[x.dim()]) if layout == "channels-last" and x.dim() in formats else x
+
+
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("what", CALLS)
 def test_calls(what: str, device: str) -> None:
@@ -84,6 +121,44 @@ def test_channels_last(what: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("what", TRANSPOSED)
+def test_transposed(what: str, layout: str, device: str) -> None:
+    function, shapes = TRANSPOSED[what]
+    check(function, device, *(laid_out(x, layout) for x in drawn(*shapes)))
+    assert not steps("extern")
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("what", ["strided", "positions in no window", "dilated and strided"])
+def test_an_infinity_stays_where_its_windows_are(what: str, device: str) -> None:
+    function, shapes = TRANSPOSED[what]
+    x, w = drawn(*shapes)
+    x[0, :, 2, 3] = torch.inf
+    check(function, device, x, w.abs())
+    assert not steps("extern")
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("what", GRADIENTS)
+def test_gradients(what: str, layout: str, device: str) -> None:
+    function, (image, filters, *rest) = GRADIENTS[what]
+    inputs = [laid_out(x, layout).to(device) for x in drawn(image, filters, *rest)]
+    grad = torch.randn(function(*inputs).shape, generator=torch.Generator().manual_seed(7)).to(device, HALF)
+
+    def gradients(given: Callable[..., Tensor], *operands: Tensor) -> list[Tensor]:
+        leaves = [x.detach().requires_grad_() for x in operands[:-1]]
+        return list(torch.autograd.grad(given(*leaves), leaves, operands[-1]))
+
+    mine = gradients(compiled(function, fullgraph=True), *inputs, grad)
+    eager = gradients(function, *inputs, grad)
+    exact = gradients(function, *map(widened, (*inputs, grad)))
+    assert_all_close(mine, eager, exact)
+    assert not steps("extern")
+
+
+@pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("what", ["padded", "depthwise"])
 def test_float32(what: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolutions, "convolution_precision", lambda: "tf32")
@@ -97,9 +172,7 @@ def steps(kind: str) -> list[dict[str, Any]]:
 
 
 @own_only("looks at its steps")
-@pytest.mark.parametrize(
-    "what", ["large", "symbolic", "on the CPU", "float32", "transposed", "few filters", "asked for"]
-)
+@pytest.mark.parametrize("what", ["large", "symbolic", "on the CPU", "float32", "few filters", "asked for"])
 def test_convolutions_that_the_library_computes(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     flops = 2 * 2 * 24 * 7 * 8 * 16 * 9
     monkeypatch.setattr(convolutions, "CONVOLUTIONS", type(CONVOLUTIONS)(small_flops=flops - (what == "large")))
@@ -110,9 +183,67 @@ def test_convolutions_that_the_library_computes(what: str, monkeypatch: pytest.M
     filters = (8, *FILTERS[1:]) if what == "few filters" else FILTERS
     x, w = drawn(IMAGE, filters, dtype=torch.float32 if what == "float32" else HALF)
     options = {"use_cache": False, "products": "library" if what == "asked for" else "small"}
-    function, w = (F.conv_transpose2d, w.transpose(0, 1)) if what == "transposed" else (F.conv2d, w)
-    compiled(function, fullgraph=True, dynamic=what == "symbolic", options=options)(x, w)
+    compiled(F.conv2d, fullgraph=True, dynamic=what == "symbolic", options=options)(x, w)
     assert [step["target"] for step in steps("extern")] == ["aten.convolution.default"]
+
+
+@own_only("looks at its steps")
+@pytest.mark.parametrize(("filters", "groups"), [((24, 8, 3, 3), 1), ((16, 1, 3, 3), 16)], ids=["few", "depthwise"])
+def test_transposed_convolutions_that_the_library_computes(filters: tuple[int, ...], groups: int) -> None:
+    x, w = drawn((2, filters[0], 9, 10), filters)
+    with torch.no_grad():
+        compiled(partial(F.conv_transpose2d, groups=groups), fullgraph=True)(x, w)
+    assert [step["target"] for step in steps("extern")] == ["aten.convolution.default"]
+
+
+@own_only("looks at its steps")
+@pytest.mark.parametrize("what", ["large", "float32", "few channels", "depthwise"])
+def test_gradients_that_the_library_computes(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if what == "float32":
+        monkeypatch.setattr(convolutions, "convolution_precision", lambda: "ieee")
+    if what == "large":
+        monkeypatch.setattr(convolutions, "CONVOLUTIONS", type(CONVOLUTIONS)(small_flops=1))
+    channels, depth, groups = {"few channels": (8, 8, 1), "depthwise": (24, 1, 24)}.get(what, (16, 16, 1))
+    x, w = drawn((2, channels, 9, 10), (24, depth, 3, 3), dtype=torch.float32 if what == "float32" else HALF)
+    x, w = x.requires_grad_(), w.requires_grad_()
+    compiled(partial(F.conv2d, groups=groups), fullgraph=True)(x, w).sum().backward()
+    assert [step["target"] for step in steps("extern")] == ["aten.convolution_backward.default"]
+
+
+@own_only("looks at its steps")
+@pytest.mark.parametrize("wanted", ["image", "filters", "bias"])
+def test_only_the_gradients_asked_for_are_computed(wanted: str) -> None:
+    """That of an image of three channels would be the library's, which has no part in the others."""
+    names = ("image", "filters", "bias")
+    shapes = ((2, 16 if wanted == "image" else 3, 9, 10), (24, 16 if wanted == "image" else 3, 3, 3), (24,))
+    inputs = [x.requires_grad_(name == wanted) for name, x in zip(names, drawn(*shapes), strict=True)]
+    x = inputs[names.index(wanted)]
+
+    def gradient(function: Callable[..., Tensor], *given: Tensor) -> Tensor:
+        return torch.autograd.grad(function(*given).sum(), given[names.index(wanted)])[0]
+
+    exact = gradient(F.conv2d, *map(widened, inputs))
+    assert_all_close([gradient(compiled(F.conv2d, fullgraph=True), *inputs)], [gradient(F.conv2d, *inputs)], [exact])
+    assert not steps("extern")
+    assert forms().count("tiled_contraction") == (wanted != "bias")
+    assert x.grad is None
+
+
+@own_only("looks at its steps")
+def test_a_step_of_training_calls_no_library() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.BatchNorm2d(16), torch.nn.ReLU(),
+        torch.nn.Conv2d(16, 32, 3, stride=2, padding=1), torch.nn.ReLU(),
+        torch.nn.ConvTranspose2d(32, 16, 4, stride=2, padding=1),
+    ).to(HALF)  # fmt: skip
+    x = torch.randn(2, 3, 8, 8).to(HALF)
+    before = len(ferrite_torch.compiled_programs())
+    compiled(net, fullgraph=True)(x).square().mean().backward()
+    programs = ferrite_torch.compiled_programs()[before:]
+    assert len(programs) == 2
+    assert not [step for program in programs for step in program["steps"] if step["do"] == "extern"]
+    assert all(parameter.grad is not None for parameter in net.parameters())
 
 
 @own_only("looks at its kernels")
