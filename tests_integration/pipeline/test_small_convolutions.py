@@ -161,10 +161,23 @@ def test_gradients(what: str, layout: str, device: str) -> None:
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("what", ["padded", "depthwise"])
 def test_float32(what: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolutions, "convolution_precision", lambda: "tf32")
+    """Both factors lose at most 2**-10 of themselves; the library rounds none that is small."""
+    for name in ("convolution_precision", "product_precision"):
+        monkeypatch.setattr(convolutions, name, lambda: "tf32")
     function, shapes = CALLS[what]
-    check(function, device, *drawn(*shapes, dtype=torch.float32))
+    inputs = [each.to(device) for each in drawn(*shapes, dtype=torch.float32)]
+    mine = compiled(function, fullgraph=True)(*inputs)
+    wide = [each.double() for each in inputs]
+    rounding = 2.0**-9 if what == "padded" else 2.0**-21
+    allowed = function(*(each.abs() for each in wide)).abs() * rounding
+    assert ((mine.double() - function(*wide)).abs() <= allowed).all()
     assert not steps("extern")
+
+
+@pytest.mark.parametrize("device", devices())
+def test_float32_is_not_rounded_unless_products_are(device: str) -> None:
+    function, shapes = CALLS["padded"]
+    check(function, device, *drawn(*shapes, dtype=torch.float32))
 
 
 def steps(kind: str) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.dtypes import F32
 from ferrite_ir.language.scalar import Scalar
 from ferrite_scheduler.model.contractions import HALVES, LEAST_EXTENT
-from ferrite_torch.devices.facts import convolution_precision
+from ferrite_torch.devices.facts import convolution_precision, product_precision
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import packed_strides
 from ferrite_torch.lowering.products.tiled_products import is_small
@@ -126,7 +126,7 @@ def _convolution(
     (x, weight, *_), (image, result) = operands, shapes
     filters, depth, *size = weight.shape
     extents = (result[0], filters, depth, *size, *result[2:])
-    is_fast = x.dtype is F32 and (is_exact or convolution_precision() == "tf32")
+    is_fast = x.dtype is F32 and (is_exact or convolution_precision() == product_precision() == "tf32")
     if (
         b.choices.products != "small"
         or len(image) != len(weight.shape)  # an image without a batch
