@@ -23,7 +23,7 @@ from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.diagnostics.statistics import observed, observer
 from ferrite_torch.errors import ExternRefused, FerriteError, LaunchRefused, OptionError, Refused, Unsupported
 from ferrite_torch.options import Options, parse_options
-from ferrite_torch.rewrites.aliased_writes import keeping_aliases, refuse_lost_writes, written_together
+from ferrite_torch.rewrites.aliased_writes import keeping_aliases, refuse_lost_writes, watched_inputs
 from ferrite_torch.rewrites.attention_masks import simplify_masks
 from ferrite_torch.rewrites.attention_patterns import rewrite_attention
 from ferrite_torch.rewrites.copied_storages import counts_from_storage
@@ -44,7 +44,7 @@ from ferrite_torch.torch_private.dynamo import (
 )
 from ferrite_torch.torch_private.graph_positions import has_effects
 from ferrite_torch.torch_private.nodes import example_of
-from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats
+from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats, is_symbolic
 from ferrite_torch.torch_private.transforms import leaving_transforms
 from ferrite_torch.validation.functions import check_functions
 from ferrite_torch.validation.observing import watching
@@ -110,7 +110,7 @@ def _compiled(
         _check_devices(module, inputs)
         _check_layouts(module, inputs)
         refuse_lost_writes(captured)
-        together = written_together(captured)
+        watched = watched_inputs(captured, inputs if module is captured else ())
         rewrite_attention(captured)
         simplify_masks(captured)
         choose_by_masks(captured)
@@ -118,13 +118,14 @@ def _compiled(
         multiply_out(captured)
         blocks = outline_blocks(captured, is_wanted(chosen)) if module is captured and is_asked(chosen) else module
         is_kept = module is captured and stores_graphs(chosen) and not has_guarded_floats() and observer() is None
-        tensors = list(_tensors(module, inputs))
-        plan = plan_storage(captured, _traced(captured, inputs), tensors, chosen) if is_kept else None
+        tensors, traced = list(_tensors(module, inputs)), _traced(captured, inputs)
+        is_kept = is_kept and not (watched.together and is_symbolic(traced))  # no key tells if such inputs overlap
+        plan = plan_storage(captured, traced, tensors, chosen) if is_kept else None
         if (plan is None or not plan.is_completed()) and observer() is None:
             _warm_up(module, inputs, chosen)
         note = partial(announce_eager, module=captured) if chosen.fallback else _refuse
         call = keeping_tangents(_compile(blocks, inputs, chosen, plan), eager, captured, note)
-        return undisturbed(keeping_aliases(call, eager, together, captured, note) if together else call)
+        return undisturbed(keeping_aliases(call, eager, watched, captured, note))
     except Refused as refused:
         return _refused(eager, refused, chosen, captured)
     except Exception as error:  # every layer's, whatever it is: the table translates them all

@@ -3,7 +3,7 @@
 It turns a write in place into a new value and, at the end, a copy. That loses writes to a tensor whose elements lie on
 each other, and all but one of those of an op on lists that has a tensor twice. It works on a copy where a storage is
 freed and filled inside, and counts on inputs that share memory to lie as far apart in every call as when it traced
-them: dynamo guards sizes and strides, not where a view begins.
+them, and on others not to share any: dynamo guards sizes and strides, not where a view begins, nor what it is one of.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import itertools
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 
 from ferrite_torch.diagnostics.origins import unsupported, unsupported_graph
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.rewrites.overlapping_targets import is_repeated
+from ferrite_torch.torch_private.dynamo import is_static_input
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
 from ferrite_torch.torch_private.nodes import example_of, is_in_place_name, nodes_of, target_name
 from ferrite_torch.torch_private.operators import Overload, schema_of
@@ -205,50 +206,74 @@ def _is_number(size: int | torch.SymInt) -> bool:
     return type(size) is int
 
 
-def written_together(module: torch.fx.GraphModule) -> list[list[int]]:
-    """Returns the positions of inputs that share a storage to which a captured graph writes, by storage."""
+class Watched(NamedTuple):
+    """The inputs of a captured graph that the graph writes to, and those that must not lie there, by position.
+
+    Attributes:
+        together: those that share a storage to which the graph writes, by storage.
+        storages: all that callers choose, with a number for the storage of each; none where the graph writes to none.
+        written: those of them that the graph writes to.
+    """
+
+    together: list[list[int]]
+    storages: dict[int, int]
+    written: frozenset[int]
+
+
+def watched_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Watched:
+    """Returns the inputs whose places in memory a captured graph, which writes to some, counts on.
+
+    Parameters, buffers and what else dynamo takes for a part of a model are compared only where they share a storage
+    at first: they stay where they are. Tensors of other classes, and those without strides, are passed over.
+
+    Args:
+        module: the graph.
+        inputs: its example inputs, real, one for each placeholder; none where they come in lists.
+    """
     fakes = (_fake(destination) for node in nodes_of(module) for destination in destinations(node))
-    written = {storage_key(fake) for fake in fakes if fake is not None}
+    targets = {storage_key(fake) for fake in fakes if fake is not None}
+    storages: dict[int, int] = {}
     groups: defaultdict[int, list[int]] = defaultdict(list)
-    for position, node in enumerate(module.graph.find_nodes(op="placeholder")):
+    for position, (node, value) in enumerate(zip(module.graph.find_nodes(op="placeholder"), inputs, strict=False)):
         fake = _fake(node)
-        if fake is not None and storage_key(fake) in written:
-            groups[storage_key(fake)].append(position)
-    return [group for group in groups.values() if len(group) > 1]
+        if fake is None or not is_fake(fake):
+            continue
+        key = storage_key(fake)
+        if key in targets:
+            groups[key].append(position)
+        if not is_static_input(value):
+            storages[position] = key
+    written = frozenset(position for position, key in storages.items() if key in targets)
+    return Watched(
+        [group for group in groups.values() if len(group) > 1],
+        storages if written and len(storages) > 1 else {},
+        written,
+    )
 
 
 def keeping_aliases(
     compiled: Callable[..., Any],
     eager: Callable[..., Any],
-    groups: Sequence[Sequence[int]],
+    watched: Watched,
     module: torch.fx.GraphModule,
     note: Callable[[Unsupported], None],
 ) -> Callable[..., Any]:
-    """Returns a compiled graph that runs eagerly where inputs of a group lie on each other as they did not at first.
+    """Returns a compiled graph that runs eagerly where inputs lie on each other as they did not at first.
 
-    The first call comes with the inputs that the graph was traced with. Inputs that are apart then may move, as long as
-    they stay apart; others need as much of a storage as there was. ``note`` is told the first time, in a message where
-    the first op of ``module`` stands for the graph.
+    ``note`` is told the first time, in a message where the first op of ``module`` stands for the graph. A graph of
+    which no inputs are watched is returned as it is.
     """
-    first: list[tuple[int, ...]] = []
-    needed: list[int] = []
+    positions = (*itertools.chain(*watched.together), *watched.storages)
+    if not positions:
+        return compiled
+    lie_as_at_first = _comparing_to_first(watched.together)
     noted: list[Unsupported] = []
 
     def call(*inputs: Any) -> Any:
         values = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], list) else inputs
-        if is_fake(values[groups[0][0]]):
+        if is_fake(values[positions[0]]):
             return compiled(*inputs)  # dynamo asks what the results look like
-        offsets = tuple(values[position].storage_offset() for group in groups for position in group)
-        if not first:
-            first.append(offsets)
-            needed.extend(values[group[0]].untyped_storage().nbytes() for group in groups)
-            apart.append(all(_are_apart([values[position] for position in group]) for group in groups))
-        if apart[0]:
-            is_as_traced = offsets == first[0] or all(_are_apart([values[p] for p in group]) for group in groups)
-        else:
-            held = (values[group[0]].untyped_storage().nbytes() for group in groups)
-            is_as_traced = offsets == first[0] and all(map(operator.ge, held, needed))
-        if is_as_traced:
+        if lie_as_at_first(values) and not _have_met(values, watched):
             return compiled(*inputs)
         if not noted:
             noted.append(
@@ -262,8 +287,61 @@ def keeping_aliases(
             note(noted[0])
         return eager(*inputs)
 
-    apart: list[bool] = []
     return call
+
+
+def _comparing_to_first(groups: Sequence[Sequence[int]]) -> Callable[[Sequence[Any]], bool]:
+    """Returns a function that tells whether the inputs of each group lie to each other as they did in its first call.
+
+    That comes with the inputs that the graph was traced with. Inputs that are apart then may move, as long as they stay
+    apart; others need one storage, as large as there was.
+    """
+    first: list[tuple[tuple[int, ...], list[int], bool]] = []
+
+    def compare(values: Sequence[Any]) -> bool:
+        offsets = tuple(values[position].storage_offset() for group in groups for position in group)
+        if not first:
+            first.append((offsets, _bytes_held(values, groups), _all_apart(values, groups)))
+        at_first, needed, were_apart = first[0]
+        if were_apart:
+            return offsets == at_first or _all_apart(values, groups)
+        has_room = all(map(operator.ge, _bytes_held(values, groups), needed))
+        return offsets == at_first and has_room and _share_storages(values, groups)
+
+    return compare if groups else lambda values: True
+
+
+def _bytes_held(values: Sequence[Any], groups: Sequence[Sequence[int]]) -> list[int]:
+    return [values[group[0]].untyped_storage().nbytes() for group in groups]
+
+
+def _share_storages(values: Sequence[Any], groups: Sequence[Sequence[int]]) -> bool:
+    """Returns whether the inputs of each group still share one storage."""
+    return all(len({values[position].untyped_storage().data_ptr() for position in group}) == 1 for group in groups)
+
+
+def _all_apart(values: Sequence[Any], groups: Sequence[Sequence[int]]) -> bool:
+    return all(_are_apart([values[position] for position in group]) for group in groups)
+
+
+def _have_met(values: Sequence[Any], watched: Watched) -> bool:
+    """Returns whether a written input lies on one with which it shared no storage when the graph was traced.
+
+    Storages at no address are passed over: they have been freed, or have no elements.
+    """
+    addresses = [values[position].untyped_storage().data_ptr() for position in watched.storages]
+    if len(set(addresses)) == len(addresses):
+        return False
+    sharers: defaultdict[int, list[int]] = defaultdict(list)
+    for position, address in zip(watched.storages, addresses, strict=True):
+        sharers[address].append(position)
+    return any(
+        watched.storages[one] != watched.storages[other] and not _are_apart([values[one], values[other]])
+        for address, group in sharers.items()
+        if address and not _are_apart([values[position] for position in group])
+        for one in watched.written.intersection(group)
+        for other in group
+    )
 
 
 def _are_apart(tensors: Sequence[torch.Tensor]) -> bool:

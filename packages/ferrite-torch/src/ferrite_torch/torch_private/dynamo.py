@@ -115,6 +115,14 @@ def keep_writes_through_restarts() -> None:
     )
 
 
+def is_static_input(value: Any) -> bool:
+    """Returns whether dynamo takes an input for a part of a model, or of an optimizer's state, that does not move.
+
+    It marks parameters, buffers and other tensors of modules, and what users pass to its ``mark_static_address``.
+    """
+    return getattr(value, "_dynamo_static_input_type", None) is not None
+
+
 def flatten_inputs(
     module: torch.fx.GraphModule, inputs: Sequence[Any], compiler: Callable[..., Any]
 ) -> Callable[..., Any]:
