@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.attention.flex_attention as torch_flex
 from torch import Tensor
 
 from against_eager import assert_all_close, compiled, devices, forms, is_own, widened
@@ -17,13 +16,7 @@ SAMPLE = ("soft cap in a window", "padded rows", "narrower values", "learned buc
 """Those that are no repetition: all others are slow."""
 
 
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forgets what was compiled; lets torch take gradients on the CPU, which it refuses for want of a kernel there."""
-    monkeypatch.setattr(torch_flex, "_validate_device", lambda *_: None)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("flex_gradients_on_cpu")
 
 
 def results(call: Callable[..., Tensor], inputs: list[Tensor]) -> list[Tensor]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.attention.flex_attention as torch_flex
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -17,13 +16,7 @@ from attention_cases import causal
 BATCH, HEADS, LENGTH, HEAD = 2, 4, 70, 32
 
 
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forgets what was compiled; lets torch take gradients on the CPU, which it refuses for want of a kernel there."""
-    monkeypatch.setattr(torch_flex, "_validate_device", lambda *_: None)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("flex_gradients_on_cpu")
 
 
 SCORES: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Any]]] = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from torch import Tensor
 
 import ferrite_torch
 from against_eager import assert_all_close, compiled, devices, is_own, widened
-from ferrite_torch.lowering.products import tiled_products
 
 BATCH, HEADS, QUERIES, HEAD = 2, 4, 24, 32
 
@@ -96,13 +95,7 @@ def drawn(seed: int) -> Program:
     return Program(parts[0], parts[1], mask, *parts[2:])
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Treats the CPU as a device whose library is waited for; forgets what was compiled before and after each test."""
-    monkeypatch.setattr(tiled_products, "DEVICES", ("cuda", "cpu"))
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("small_on_cpu")
 
 
 @pytest.mark.parametrize("device", devices())

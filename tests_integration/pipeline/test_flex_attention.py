@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,14 +14,7 @@ import ferrite_torch
 from against_eager import assert_all_close, compiled, devices, forms, is_own, own_only, widened
 from attention_cases import HEADS, VARIANTS, Attention, blocks, causal, masked
 
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forgets what was compiled; lets torch take gradients on the CPU, which it refuses for want of a kernel there."""
-    monkeypatch.setattr(torch_flex, "_validate_device", lambda *_: None)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("flex_gradients_on_cpu")
 
 
 def given(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,19 +14,12 @@ from torch.nn.functional import scaled_dot_product_attention as attend
 
 import ferrite_torch
 from against_eager import assert_all_close, compiled, devices, is_own, own_only, widened
-from ferrite_torch.lowering.products import tiled_products
 
 BATCH, HEADS, QUERIES, KEYS, HEAD = 2, 4, 40, 50, 64
 OPS = torch.ops.aten
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Treats the CPU as a device whose library is waited for; forgets what was compiled before and after each test."""
-    monkeypatch.setattr(tiled_products, "DEVICES", ("cuda", "cpu"))
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("small_on_cpu")
 
 
 def drawn(device: str, *shape: int, seed: int = 0) -> Tensor:

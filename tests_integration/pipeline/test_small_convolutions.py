@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,13 +20,7 @@ from ferrite_torch.thresholds import CONVOLUTIONS
 HALF = torch.bfloat16
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Treats the CPU as a device whose library is waited for; forgets what was compiled before and after each test."""
-    monkeypatch.setattr(tiled_products, "DEVICES", ("cuda", "cpu"))
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("small_on_cpu")
 
 
 def drawn(*shapes: tuple[int, ...], dtype: torch.dtype = HALF) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,13 +20,7 @@ from ferrite_torch.thresholds import ATTENTION, PRODUCTS
 HEADS, LENGTH, HEAD = 4, 40, 64
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Treats the CPU as a device whose library is waited for; forgets what was compiled before and after each test."""
-    monkeypatch.setattr(tiled_products, "DEVICES", ("cuda", "cpu"))
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("small_on_cpu")
 
 
 def drawn(device: str, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tensor]:
