@@ -15,6 +15,7 @@ from typing import Any
 
 from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.dtypes import F32
+from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar
 from ferrite_scheduler.model.contractions import HALVES, LEAST_EXTENT
 from ferrite_torch.devices.facts import convolution_precision, product_precision
@@ -52,12 +53,9 @@ def convolution(
     is_depthwise = weight.shape[1] == 1 and groups != 1 and not transposed
     c = _convolution(b, (x, weight), (image, result), (stride, padding, dilation), groups, is_exact=is_depthwise)
     if is_depthwise:
-        return _result(b, c.reduced(x, weight), c.filters, x, bias, b.fake)
+        return _result(c, c.reduced(x, weight), x, bias, b.fake)
     _refuse_few(c, "image" if transposed else "result")
-    x, weight = c.readable(x), channels_last(b, weight)
-    if transposed:
-        return _image(b, c.image(x, weight), c, x, bias, b.fake)
-    return _result(b, c.result(x, weight), c.filters, x, bias, b.fake)
+    return _moved(c, c.readable(x), weight, bias, b.fake, to_image=transposed)
 
 
 @lowers("aten.convolution_backward.default")
@@ -89,15 +87,10 @@ def convolution_backward(
     made: list[Tensor | None] = [None, None, _sum(b, grad, b.fake[2]) if wants_bias else None]
     grad = c.readable(grad)
     if wants_input:
-        filters = channels_last(b, weight)
-        if transposed:
-            made[0] = _result(b, c.result(grad, filters), c.filters, x, None, b.fake[0])
-        else:
-            made[0] = _image(b, c.image(grad, filters), c, x, None, b.fake[0])
+        made[0] = _moved(c, grad, weight, None, b.fake[0], to_image=not transposed)
     if wants_weight:
         x = c.readable(x)
-        total = c.weight(grad, x) if transposed else c.weight(x, grad)
-        made[1] = _weight(b, total, c, weight, b.fake[1])
+        made[1] = _weight(c, c.weight(grad, x) if transposed else c.weight(x, grad), weight, b.fake[1])
     return tuple(made)
 
 
@@ -156,40 +149,51 @@ def _refuse_few(c: Convolution, what: str) -> None:
         raise Unlowered("a library convolution")
 
 
-def _result(b: Builder, total: Tensor, own: int, x: Tensor, bias: Tensor | None, fake: Any) -> Tensor:
-    """Returns a result of its sums, groups of ``own`` filters, in the type of ``x`` and the layout of its fake."""
+def _moved(c: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None, fake: Any, *, to_image: bool) -> Tensor:
+    """Returns images made of results, or results of images: of ``x``, which is readable, and filters."""
+    filters = channels_last(c.b, weight)
+    if to_image:
+        return _image(c, c.image(x, filters), x, bias, fake)
+    return _result(c, c.result(x, filters), x, bias, fake)
+
+
+def _result(c: Convolution, total: Tensor, x: Tensor, bias: Tensor | None, fake: Any) -> Tensor:
+    """Returns a result of its sums in the type of ``x`` and the layout of its fake."""
 
     def element(point: Point) -> Scalar:
         count, channel, *output = point
-        group, channel = (channel // own, channel % own) if total.shape[1] != 1 else (channel * 0, channel)
-        return _biased(total.at((count, group, channel, *output)), bias, point)
+        return _biased(total.at((count, *_in_group(c, channel, c.filters), *output)), bias, point)
 
-    return b.loop(sizes_of(fake.shape), x.dtype, element, strides=packed_strides(fake))
+    return c.b.loop(sizes_of(fake.shape), x.dtype, element, strides=packed_strides(fake))
 
 
-def _image(b: Builder, total: Tensor, c: Convolution, x: Tensor, bias: Tensor | None, fake: Any) -> Tensor:
+def _image(c: Convolution, total: Tensor, x: Tensor, bias: Tensor | None, fake: Any) -> Tensor:
     """Returns an image of its sums, whose positions are apart by phases, as `_result` does a result."""
-    own, strides = c.depth, c.windows.stride
+    strides = c.windows.stride
 
     def element(point: Point) -> Scalar:
         count, channel, *position = point
-        group, channel = (channel // own, channel % own) if c.groups != 1 else (channel * 0, channel)
+        group, own = _in_group(c, channel, c.depth)
         places = (p // stride for p, stride in zip(position, strides, strict=True))
         phases = (p % stride for p, stride in zip(position, strides, strict=True))
-        return _biased(total.at((count, group, *phases, channel, *places)), bias, point)
+        return _biased(total.at((count, group, *phases, own, *places)), bias, point)
 
-    return b.loop(sizes_of(fake.shape), x.dtype, element, strides=packed_strides(fake))
+    return c.b.loop(sizes_of(fake.shape), x.dtype, element, strides=packed_strides(fake))
 
 
-def _weight(b: Builder, total: Tensor, c: Convolution, weight: Tensor, fake: Any) -> Tensor:
+def _weight(c: Convolution, total: Tensor, weight: Tensor, fake: Any) -> Tensor:
     """Returns filters of their sums."""
 
     def element(point: Point) -> Scalar:
         number, channel, *step = point
-        group, number = (number // c.filters, number % c.filters) if c.groups != 1 else (number * 0, number)
-        return total.at((group, number, *step, channel))
+        return total.at((*_in_group(c, number, c.filters), *step, channel))
 
-    return b.loop(sizes_of(fake.shape), weight.dtype, element, strides=packed_strides(fake))
+    return c.b.loop(sizes_of(fake.shape), weight.dtype, element, strides=packed_strides(fake))
+
+
+def _in_group(c: Convolution, number: Index, count: int) -> tuple[Index, Index]:
+    """Returns the group of a filter or a channel, and its number in that, where a group has so many."""
+    return (number // count, number % count) if c.groups != 1 else (number * 0, number)
 
 
 def _biased(value: Scalar, bias: Tensor | None, point: Point) -> Scalar:
