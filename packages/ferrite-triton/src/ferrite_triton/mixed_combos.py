@@ -10,13 +10,13 @@ from typing import Any
 from ferrite_ir.language.dtypes import DType
 from ferrite_ir.language.size_polynomials import symbol
 from ferrite_ir.language.sizes import is_static
+from ferrite_ir.passes.vectors import VECTOR_BYTES
 from ferrite_scheduler.model.forms import MixedCombo
 from ferrite_scheduler.model.identity import without_names
 from ferrite_scheduler.model.lists import as_written, elements_of, single_members, with_elements
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_triton.analysis.accesses import Condition
 from ferrite_triton.analysis.flat import FlatKernel, name_params
-from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.size_params import SizeParams
 from ferrite_triton.facts.records import MixedComboFacts
 from ferrite_triton.forms.grid import program_count
@@ -123,7 +123,7 @@ def _group(members: Sequence[Kernel], sizes: Sequence[int]) -> Alike:
 
 def divisor_of(kernel: Kernel, size: int) -> int:
     """Returns the elements of a vector of a thread, if tensors of a size have whole vectors, else 1."""
-    vector = LOWERING.list_vector // min(param.type.dtype.bytes for param in kernel.params)
+    vector = VECTOR_BYTES // min(param.type.dtype.bytes for param in kernel.params)
     return vector if vector > 1 and size % vector == 0 else 1
 
 

@@ -15,7 +15,7 @@ from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size
 
 VECTOR_BYTES = 16
-"""The most that a thread of a GPU loads at once."""
+"""The most that a thread of a GPU loads or stores at once."""
 
 
 def is_in_vectors(load: Scalar, strides: Sequence[Size]) -> bool:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 
 from ferrite_ir.language.graph import Reduction
 from ferrite_ir.language.sizes import Size, is_provably_at_most, is_static
+from ferrite_ir.passes.vectors import VECTOR_BYTES
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.loop_plan import plan_passes
 from ferrite_triton.analysis.lowering_policy import LOWERING
-from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row
+from ferrite_triton.analysis.rows import behind, is_aligned_row
 from ferrite_triton.analysis.space import Axes, Space
 from ferrite_triton.tile.language import Block, Expand, Expression, Extent, Reduce, Reshape, Shape
 
@@ -111,7 +112,7 @@ def grouping(flat: FlatKernel, reduction: Reduction) -> Grouping:
             continue
         if behind(offset) is None:
             return Grouping(1, 1)
-        width = WIDEST_ACCESS // flat.param_of(load.source).dtype.bytes
+        width = VECTOR_BYTES // flat.param_of(load.source).dtype.bytes
         if flat.space.misalignment is not None:
             return Grouping(1, width)
         # The compiler looks at addresses alone: where the last row's end is no multiple, threads hold the same points.
@@ -141,7 +142,7 @@ def needed_multiple(flat: FlatKernel) -> int:
         d for d in flat.definitions if isinstance(d, Reduction) and d.combine in GROUPED and len(d.bodies) == 1
     ]
     loads = [load for reduction in reductions for load in memory_loads(flat, reduction.bodies)]
-    multiple = max((WIDEST_ACCESS // flat.param_of(load.source).dtype.bytes for load in loads), default=1)
+    multiple = max((VECTOR_BYTES // flat.param_of(load.source).dtype.bytes for load in loads), default=1)
     aligned = replace(flat, space=replace(flat.space, multiple=multiple))
     return multiple if any(grouping(flat, reduction) != grouping(aligned, reduction) for reduction in reductions) else 1
 

@@ -65,8 +65,6 @@ class LoweringPolicy:
             Set.
         shortest_draw: fewest points of an axis whose blocks are surely whole quartets of random numbers. Set.
         quartet_share: share of its cost that a random number has where four of them come from one draw. Set.
-        list_vector: bytes of the vectors of which tensors of a list have a whole number, if one text is to read such.
-            Others have a text of their own. Of the hardware.
     """
 
     largest_block: int = 4096
@@ -102,7 +100,6 @@ class LoweringPolicy:
     repeated_share: int = 16
     shortest_draw: int = 64
     quartet_share: float = 0.5
-    list_vector: int = 16
 
 
 LOWERING = LoweringPolicy()

@@ -13,9 +13,10 @@ from ferrite_ir.language.graph import Computed, Loop, Reduction, bodies_of
 from ferrite_ir.language.index import Index, mod
 from ferrite_ir.language.scalar import postorder
 from ferrite_ir.language.sizes import is_static
+from ferrite_ir.passes.vectors import VECTOR_BYTES
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.lowering_policy import LOWERING
-from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_reduction
+from ferrite_triton.analysis.rows import behind, is_aligned_row, varies_along_reduction
 from ferrite_triton.analysis.traversal import Misalignment
 
 
@@ -40,7 +41,7 @@ def misalignment_of(flat: FlatKernel) -> Misalignment | None:
     if len(loads) != 1 or counts:
         return None
     param, offset = flat.param_of(loads[0].source), flat.offset(loads[0].source, loads[0].indices)
-    width, elements = WIDEST_ACCESS // param.dtype.bytes, param.param.type.storage_size
+    width, elements = VECTOR_BYTES // param.dtype.bytes, param.param.type.storage_size
     start = behind(offset)
     if start is None or start.is_indirect or is_aligned_row(offset, width):
         return None

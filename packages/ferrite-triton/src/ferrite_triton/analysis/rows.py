@@ -7,9 +7,6 @@ from collections.abc import Iterable
 from ferrite_ir.language.index import Atom, Dim, Index, atom_dims
 from ferrite_ir.language.sizes import Size, add, is_provably_at_most, is_static, quotient
 
-WIDEST_ACCESS = 16
-"""Bytes that a thread reads or writes at a time, at most."""
-
 
 def is_aligned_row(offset: Index, width: int, axis: str = "r", row: Size = 0) -> bool:
     """Returns whether an offset counts along an axis, from a multiple of ``width`` elements on.

@@ -10,10 +10,11 @@ from ferrite_ir.language.index import Index, floordiv
 from ferrite_ir.language.ops import REQUIREMENTS
 from ferrite_ir.language.scalar import Number, Scalar, cast, postorder
 from ferrite_ir.language.sizes import hint, is_provably_at_most, is_static
+from ferrite_ir.passes.vectors import VECTOR_BYTES
 from ferrite_scheduler.model.contractions import uses_tensor_cores
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_reduction
 from ferrite_triton.analysis.lowering_policy import LOWERING
-from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_reduction
+from ferrite_triton.analysis.rows import behind, is_aligned_row, varies_along_reduction
 
 
 class ScalarAnalysis:
@@ -173,13 +174,13 @@ def bytes_beside(flat: FlatKernel) -> dict[Scalar, int]:
     """
     if flat.space.order[-1:] != ("r",) or flat.space.misalignment is not None or uses_tensor_cores(flat.kernel.body):
         return {}
-    if not is_static(flat.space.reduction_size) or flat.space.reduction_size < WIDEST_ACCESS:
+    if not is_static(flat.space.reduction_size) or flat.space.reduction_size < VECTOR_BYTES:
         return {}  # what is said of neighbours would not be true of rows that are shorter
     roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
     along = [load for load in memory_loads(flat, roots) if behind(flat.offset(load.source, load.indices)) is not None]
     widths = {load: flat.param_of(load.source).dtype.bytes for load in along}
     widest = max(widths.values(), default=1)
-    return {load: WIDEST_ACCESS // widest for load, width in widths.items() if width == 1 < widest}
+    return {load: VECTOR_BYTES // widest for load, width in widths.items() if width == 1 < widest}
 
 
 def _is_negative_zero(value: Number) -> bool:

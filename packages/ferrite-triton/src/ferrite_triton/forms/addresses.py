@@ -8,8 +8,9 @@ from ferrite_ir.language.dtypes import DType
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, is_static
+from ferrite_ir.passes.vectors import VECTOR_BYTES
 from ferrite_triton.analysis.flat import KernelParam
-from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, column_start, padded_extent, row_start, step_along
+from ferrite_triton.analysis.rows import behind, column_start, padded_extent, row_start, step_along
 from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis, Space, flat_dim
 from ferrite_triton.analysis.traversal import Misalignment
 from ferrite_triton.forms.builder import Builder, Tile
@@ -220,7 +221,7 @@ class Addresses:
         own = self._builder.positions["r"].mask if "r" in self._builder.positions else None
         if axis is None or not param.dtype.is_float:
             return own
-        end = padded_extent(offset, axis.size, WIDEST_ACCESS // param.dtype.bytes, param.param.type.storage_size)
+        end = padded_extent(offset, axis.size, VECTOR_BYTES // param.dtype.bytes, param.param.type.storage_size)
         return own if end is None else apply("lt", self._builder.position("r"), Literal(end, self._dtype))
 
     def access(

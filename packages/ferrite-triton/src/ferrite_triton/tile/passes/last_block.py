@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ferrite_ir.passes.vectors import VECTOR_BYTES
 from ferrite_triton.tile.build import apply, mul, sub
 from ferrite_triton.tile.language import (
     AtomicUpdate,
@@ -36,9 +37,6 @@ from ferrite_triton.tile.language import (
     parts_of,
 )
 from ferrite_triton.tile.statements import Do, If, Let, Statement, TileProgram, expressions_of
-
-VECTOR_BYTES = 16
-"""The widest access of a thread."""
 
 
 def peel_last_block(program: TileProgram) -> TileProgram:
