@@ -118,10 +118,10 @@ class GraphedPart:
         """
         import torch
 
-        self.failure = _foreign(self.section.inputs, given, recorder.device)
+        self.failure = _foreign(self.inputs, given, recorder.device)
         if self.failure:
             return
-        self._moving = tuple(position for position, name in enumerate(self.section.inputs) if name in moving)
+        self._moving = tuple(position for position, name in enumerate(self.inputs) if name in moving)
         try:
             # Tensors of inference mode could not be written to in a later call that is in another mode.
             with torch.inference_mode(mode=False), torch.no_grad():
@@ -130,7 +130,7 @@ class GraphedPart:
                     held[position] = copied
                 self.results, self._replay = recorder.capture(lambda: self._host(list(held)), pool)
             self._held = held
-            self.failure = _foreign(self.section.outputs, self.results, recorder.device)
+            self.failure = _foreign(self.outputs, self.results, recorder.device)
         except (RuntimeError, FerriteRuntimeError) as error:
             self.failure = (str(error).strip() or type(error).__name__).splitlines()[0]
         if self.failure:

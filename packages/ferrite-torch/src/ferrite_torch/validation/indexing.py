@@ -24,7 +24,7 @@ def _index_put(self: torch.Tensor, indices: Sequence[torch.Tensor | None], value
     yield from _masks_fit(self, indices)
     target = _indexed_shape(self, indices)
     shown = f"value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of shape {target}"
-    yield _broadcasts(values.shape, target), f"shape mismatch: {shown}"
+    yield broadcasts(values.shape, target), f"shape mismatch: {shown}"
     yield from _reads_something(self, indices, target)
 
 
@@ -83,10 +83,10 @@ def _shapes_of(index: torch.Tensor | None) -> list[Any]:
     return [[None]] * index.dim()
 
 
-def _broadcasts(shape: Sequence[Any], target: Sequence[Any]) -> bool:
+def broadcasts(shape: Sequence[Any], target: Sequence[Any]) -> bool:
     """Returns whether a shape can be expanded to another, whose sizes may be unknown (None)."""
     if len(shape) > len(target):
-        return all(size == 1 for size in shape[: len(shape) - len(target)]) and _broadcasts(
+        return all(size == 1 for size in shape[: len(shape) - len(target)]) and broadcasts(
             shape[len(shape) - len(target) :], target
         )
     ends = target[len(target) - len(shape) :]

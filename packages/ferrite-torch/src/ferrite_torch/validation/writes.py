@@ -19,6 +19,7 @@ import torch
 
 from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.operators import Overload, schema_of
+from ferrite_torch.validation.indexing import broadcasts
 
 _BY_ELEMENT = frozenset(("copy", "where", "floor_divide", "masked_fill", "heaviside"))
 """Ops that compute element by element and are not marked as such."""
@@ -62,10 +63,7 @@ def _problems(tensors: dict[str, torch.Tensor], name: str, *, is_shaped: bool) -
 
 def _fits(value: torch.Tensor, target: torch.Tensor) -> bool:
     """Returns whether the elements of an operand are for those of a target; compares sizes, which are then fixed."""
-    if value.dim() > target.dim():
-        return False
-    ends = target.shape[target.dim() - value.dim() :]
-    return all(size == 1 or size == end for size, end in zip(value.shape, ends, strict=True))  # noqa: PLR1714
+    return value.dim() <= target.dim() and broadcasts(value.shape, target.shape)
 
 
 def _overlaps_in_part(one: torch.Tensor, other: torch.Tensor) -> bool:
