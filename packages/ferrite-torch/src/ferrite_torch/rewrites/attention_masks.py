@@ -21,7 +21,7 @@ from torch.fx import Graph, GraphModule, Node
 from ferrite_torch.rewrites.mask_elements import CAUSAL, Elements, Hiding, Line
 from ferrite_torch.thresholds import ATTENTION
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key, without_modes
-from ferrite_torch.torch_private.nodes import attribute_read, is_in_place_name
+from ferrite_torch.torch_private.nodes import attribute_read, fake_of, is_in_place_name
 from ferrite_torch.torch_private.symbolic_shapes import symbolic_value
 
 log = logging.getLogger(__name__)
@@ -118,8 +118,8 @@ def _expression(size: int | torch.SymInt) -> Any:
 
 
 def _fake(node: Any) -> torch.Tensor | None:
-    value = node.meta.get("example_value") if isinstance(node, Node) else None
-    return value if isinstance(value, torch.Tensor) and is_fake(value) else None
+    value = fake_of(node)
+    return value if value is not None and is_fake(value) else None
 
 
 def _replace_mask(call: Node, *, is_causal: bool) -> None:

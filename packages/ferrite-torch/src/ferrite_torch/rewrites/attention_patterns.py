@@ -35,8 +35,15 @@ from torch.fx import GraphModule, Node
 
 from ferrite_torch.rewrites.attention_masks import changing_storages, storage_of
 from ferrite_torch.rewrites.einsum_products import take_einsums_apart
-from ferrite_torch.rewrites.pattern_masks import Mask, MaskPlan, fake_of, given, made, mask_plan, masked_by, method
-from ferrite_torch.torch_private.nodes import attribute_read, target_name
+from ferrite_torch.rewrites.pattern_masks import Mask, MaskPlan, mask_plan, masked_by
+from ferrite_torch.torch_private.nodes import (
+    add_method_call,
+    argument_of,
+    attribute_read,
+    fake_of,
+    target_name,
+    with_fake,
+)
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +177,7 @@ def _through_weights(walk: _Walk) -> float | None:
         node = walk.node
         if node.target is F.dropout and dropout == 0.0:
             share, training, inplace = (
-                given(node, *each) for each in ((1, "p", 0.5), (2, "training", True), (3, "inplace", False))
+                argument_of(node, *each) for each in ((1, "p", 0.5), (2, "training", True), (3, "inplace", False))
             )
             if inplace or not isinstance(share, float) or not 0.0 <= share < 1.0 or not isinstance(training, bool):
                 return None
@@ -185,7 +192,7 @@ def _enter_softmax(walk: _Walk) -> bool:
     node = walk.node
     if not walk.is_alone or node.target not in _SOFTMAXES or fake_of(node) is None:
         return False
-    dim = given(node, 1, "dim", None)
+    dim = argument_of(node, 1, "dim", None)
     if dim not in (-1, fake_of(node).ndim - 1):  # type: ignore[union-attr]
         return False
     walk.enter(node.args[0])
@@ -311,17 +318,17 @@ def _replace(node: Node, attention: Attention, plan: MaskPlan, *, is_changed: bo
         mask, query = plan.write(attention.query)
         operands = [query, attention.key, attention.value]
         if fake.ndim == 3:  # the fast kernels want heads
-            operands = [method(each, "unsqueeze", 0) for each in operands]
+            operands = [add_method_call(each, "unsqueeze", 0) for each in operands]
         kwargs: dict[str, Any] = {"attn_mask": mask, "dropout_p": attention.dropout, "scale": attention.scale}
         call = graph.call_function(F.scaled_dot_product_attention, tuple(operands), kwargs)
         call.meta.update(node.meta)  # the source lines
-        result = made(call, fake if fake.ndim == 4 else fake.unsqueeze(0))
+        result = with_fake(call, fake if fake.ndim == 4 else fake.unsqueeze(0))
         if fake.ndim == 3:
-            result = made(graph.call_method("squeeze", (result, 0)), fake)
+            result = with_fake(graph.call_method("squeeze", (result, 0)), fake)
         if _minds_layout(node):
-            result = made(graph.call_method("contiguous", (result,)), fake)
+            result = with_fake(graph.call_method("contiguous", (result,)), fake)
         if is_changed:
-            result = made(graph.call_method("clone", (result,)), fake)
+            result = with_fake(graph.call_method("clone", (result,)), fake)
     node.replace_all_uses_with(result)
     for each in attention.inside:
         if not each.users:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ferrite_torch.rewrites.pattern_masks import call, fake_at, fake_of, method
+from ferrite_torch.torch_private.nodes import add_call, add_method_call, fake_at, fake_of
 
 ELLIPSIS = "..."
 
@@ -94,10 +94,10 @@ def _rewrite(node: Node, operands: Sequence[Any], words: tuple[str, str, str]) -
         rows = _permuted(operands[0], left, found.batch + found.row + found.depth)
         if found.depth == right[-1]:
             columns = _permuted(operands[1], right, found.batch + found.column + found.depth)
-            columns = method(columns, "transpose", -1, -2)
+            columns = add_method_call(columns, "transpose", -1, -2)
         else:
             columns = _permuted(operands[1], right, found.batch + found.depth + found.column)
-        product = call(torch.matmul, rows, columns)
+        product = add_call(torch.matmul, rows, columns)
         whole = _permuted(product, found.batch + found.row + found.column, result)
     for each in (product, whole):
         each.meta = {**node.meta, **each.meta}
@@ -108,4 +108,4 @@ def _rewrite(node: Node, operands: Sequence[Any], words: tuple[str, str, str]) -
 
 def _permuted(node: Node, letters: str, wanted: str) -> Node:
     order = [letters.index(letter) for letter in wanted]
-    return node if order == sorted(order) else method(node, "permute", *order)
+    return node if order == sorted(order) else add_method_call(node, "permute", *order)

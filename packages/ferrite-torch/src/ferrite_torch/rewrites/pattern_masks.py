@@ -25,6 +25,7 @@ import torch
 from torch.fx import Node
 
 from ferrite_torch.rewrites.attention_masks import known_value, storage_of
+from ferrite_torch.torch_private.nodes import add_call, add_method_call, fake_at, fake_of
 
 HIDES = -1e8
 """A number from here on hides a key in whose place it stands: f32 has no two scores near it that a softmax tells apart
@@ -82,16 +83,16 @@ class MaskPlan:
                 if numbers is None and seen is not None:  # in the place of a score a mask would hide NaN
                     hidden = _not(seen)
                     numbers, seen = _filled(_of_type(hidden, query), hidden, -math.inf), None
-                query = call(torch.mul, query, _filled(_of_type(_not(blind), query), blind, math.nan))
+                query = add_call(torch.mul, query, _filled(_of_type(_not(blind), query), blind, math.nan))
             else:
                 query = _filled(query, blind, 0.0)
-                seen = blind if seen is None else call(torch.logical_or, seen, blind)
+                seen = blind if seen is None else add_call(torch.logical_or, seen, blind)
                 numbers = None if numbers is None else _filled(numbers, blind, 0.0)
         if numbers is not None and seen is not None:
             numbers, seen = _filled(numbers, _not(seen), -math.inf), None
         found = seen if numbers is None else numbers
         if found is not None and fake_at(found).ndim < 2:
-            found = method(found, "unsqueeze", 0)
+            found = add_method_call(found, "unsqueeze", 0)
         return found, query
 
 
@@ -165,12 +166,12 @@ def _hiding(number: Any) -> float | None:
 
 
 def _not(node: Node) -> Node:
-    return call(torch.logical_not, node)
+    return add_call(torch.logical_not, node)
 
 
 def _filled(node: Node, where: Node, number: float) -> Node:
     """Returns what a node holds, a number in some places, of the shape that both are broadcast to."""
-    return method(node, "masked_fill", where, number)
+    return add_method_call(node, "masked_fill", where, number)
 
 
 def _seen(mask: Mask) -> Node:
@@ -180,14 +181,14 @@ def _seen(mask: Mask) -> Node:
 def _all_of(masks: Sequence[Node]) -> Node | None:
     found: Node | None = None
     for mask in masks:
-        found = mask if found is None else call(torch.logical_and, found, mask)
+        found = mask if found is None else add_call(torch.logical_and, found, mask)
     return found
 
 
 def _summed(numbers: Sequence[Node]) -> Node | None:
     found: Node | None = None
     for each in numbers:
-        found = each if found is None else call(torch.add, found, each)
+        found = each if found is None else add_call(torch.add, found, each)
     return found
 
 
@@ -196,48 +197,12 @@ def _rows_that_see(numbers: Node | None, seen: Node | None) -> Node:
     parts = [] if seen is None else [seen]
     if numbers is not None:
         # What is no number counts: it makes of the row what it was.
-        parts.append(call(torch.ne, numbers, -math.inf))
+        parts.append(add_call(torch.ne, numbers, -math.inf))
     every = _all_of(parts)
     assert every is not None, "there is a mask"
-    return method(every, "any", -1, True)
+    return add_method_call(every, "any", -1, True)
 
 
 def _of_type(node: Node, like: Node) -> Node:
     dtype = fake_at(like).dtype
-    return node if fake_at(node).dtype is dtype else method(node, "to", dtype)
-
-
-def call(function: Callable[..., Any], first: Node, *rest: Any) -> Node:
-    """Returns a node that calls a function."""
-    values = [fake_at(each) if isinstance(each, Node) else each for each in (first, *rest)]
-    return made(first.graph.call_function(function, (first, *rest)), function(*values))
-
-
-def method(first: Node, name: str, *rest: Any) -> Node:
-    """Returns a node that calls a method."""
-    values = [fake_at(each) if isinstance(each, Node) else each for each in rest]
-    return made(first.graph.call_method(name, (first, *rest)), getattr(fake_at(first), name)(*values))
-
-
-def fake_at(node: Node) -> torch.Tensor:
-    """Returns the fake tensor of a node that is known to compute one."""
-    fake = fake_of(node)
-    assert fake is not None, "judged before"
-    return fake
-
-
-def made(node: Node, fake: torch.Tensor) -> Node:
-    """Returns a node that was made, with what it computes."""
-    node.meta["example_value"] = fake
-    return node
-
-
-def given(node: Node, position: int, name: str, default: Any) -> Any:
-    """Returns an argument of a node."""
-    return node.args[position] if position < len(node.args) else node.kwargs.get(name, default)
-
-
-def fake_of(node: Any) -> torch.Tensor | None:
-    """Returns the fake tensor that a node of dynamo's computes, None where it computes no tensor."""
-    value = node.meta.get("example_value") if isinstance(node, Node) else None
-    return value if isinstance(value, torch.Tensor) else None
+    return node if fake_at(node).dtype is dtype else add_method_call(node, "to", dtype)

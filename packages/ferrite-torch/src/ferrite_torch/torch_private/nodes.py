@@ -1,4 +1,4 @@
-"""FX nodes: their example values, the attributes that they read, the names of what they call."""
+"""FX nodes: their example values, the attributes that they read, the names of what they call; nodes that are added."""
 
 from __future__ import annotations
 
@@ -92,3 +92,39 @@ def traced_graph() -> torch.fx.Graph | None:
 
     mode = get_proxy_mode()
     return None if mode is None else mode.tracer.graph
+
+
+def add_call(function: Callable[..., Any], first: torch.fx.Node, *rest: Any) -> torch.fx.Node:
+    """Adds a node that calls a function, with the fake tensor of what that gives; returns it."""
+    values = [fake_at(each) if isinstance(each, torch.fx.Node) else each for each in (first, *rest)]
+    return with_fake(first.graph.call_function(function, (first, *rest)), function(*values))
+
+
+def add_method_call(first: torch.fx.Node, name: str, *rest: Any) -> torch.fx.Node:
+    """Adds a node that calls a method, as `add_call` does a function."""
+    values = [fake_at(each) if isinstance(each, torch.fx.Node) else each for each in rest]
+    return with_fake(first.graph.call_method(name, (first, *rest)), getattr(fake_at(first), name)(*values))
+
+
+def fake_at(node: torch.fx.Node) -> torch.Tensor:
+    """Returns the fake tensor of a node that is known to compute one."""
+    fake = fake_of(node)
+    assert fake is not None, "judged before"
+    return fake
+
+
+def with_fake(node: torch.fx.Node, fake: torch.Tensor) -> torch.fx.Node:
+    """Notes what a node that was added computes; returns the node."""
+    node.meta["example_value"] = fake
+    return node
+
+
+def argument_of(node: torch.fx.Node, position: int, name: str, default: Any) -> Any:
+    """Returns an argument of a node."""
+    return node.args[position] if position < len(node.args) else node.kwargs.get(name, default)
+
+
+def fake_of(node: Any) -> torch.Tensor | None:
+    """Returns the fake tensor that a node of dynamo's computes, None where it computes no tensor."""
+    value = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
