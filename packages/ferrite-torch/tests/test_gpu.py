@@ -208,3 +208,18 @@ def test_results_on_other_streams_are_right() -> None:
         y = f(x)
     stream.synchronize()
     torch.testing.assert_close(y, (x * 2).softmax(-1))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_complex_operands_are_refused_as_the_gpu_refuses_them(dynamic: bool) -> None:  # noqa: FBT001
+    turned = torch.full((2,), 1j, device="cuda")
+    half, number = torch.ones(2, device="cuda", dtype=torch.float16), turned[0]
+    calls: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...], type[Exception]]] = [
+        (lambda x, y: x.clone().add_(y), (half, number), RuntimeError),
+        (lambda x, y: torch._foreach_mul_([x.clone()], [y]), (half, number), RuntimeError),
+        (F.glu, (turned,), NotImplementedError),
+    ]
+    for function, inputs, refusal in calls:
+        for run in (function, compiled(function, dynamic=dynamic)):
+            with pytest.raises(refusal, match=r"can't be cast|not implemented for"):
+                run(*inputs)

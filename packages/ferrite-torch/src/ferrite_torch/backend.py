@@ -23,7 +23,12 @@ from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.diagnostics.statistics import observed, observer
 from ferrite_torch.errors import ExternRefused, FerriteError, LaunchRefused, OptionError, Refused, Unsupported
 from ferrite_torch.options import Options, parse_options
-from ferrite_torch.rewrites.aliased_writes import keeping_aliases, refuse_lost_writes, watched_inputs
+from ferrite_torch.rewrites.aliased_writes import (
+    keeping_aliases,
+    refuse_lost_views,
+    refuse_lost_writes,
+    watched_inputs,
+)
 from ferrite_torch.rewrites.attention_masks import simplify_masks
 from ferrite_torch.rewrites.attention_patterns import rewrite_attention
 from ferrite_torch.rewrites.copied_storages import counts_from_storage
@@ -110,6 +115,7 @@ def _compiled(
         _check_devices(module, inputs)
         _check_layouts(module, inputs)
         refuse_lost_writes(captured)
+        refuse_lost_views(captured)
         watched = watched_inputs(captured, inputs if module is captured else ())
         rewrite_attention(captured)
         simplify_masks(captured)

@@ -1,9 +1,12 @@
-"""Writes whose places AOTAutograd does not follow: graphs that are refused, and calls that run eagerly.
+"""Writes and views whose places AOTAutograd does not follow: graphs that are refused, and calls that run eagerly.
 
 It turns a write in place into a new value and, at the end, a copy. That loses writes to a tensor whose elements lie on
 each other, and all but one of those of an op on lists that has a tensor twice. It works on a copy where a storage is
 freed and filled inside, and counts on inputs that share memory to lie as far apart in every call as when it traced
 them, and on others not to share any: dynamo guards sizes and strides, not where a view begins, nor what it is one of.
+
+A result that is a view of an input is made anew from that input in each call: by the views that led to it or, where
+their sizes are symbols, by one ``as_strided``, which counts in elements of the input's type.
 """
 
 from __future__ import annotations
@@ -31,6 +34,11 @@ _METADATA_NAMES = "requires_grad_ detach_ share_memory_ t_ transpose_ swapaxes_ 
 _WRITE_NOTHING = frozenset(_METADATA_NAMES.split())
 _COPIES = frozenset(("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter"))
 _RESIZE = "resize_storage_bytes_"
+_REPLAYED_NAMES = (
+    "transpose t mT swapaxes swapdims permute movedim moveaxis select getitem squeeze unsqueeze detach alias"
+)
+_REPLAYED = frozenset(_REPLAYED_NAMES.split())
+"""Views without sizes among their arguments."""
 
 
 def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
@@ -68,6 +76,39 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
                     "the rest of what they are windows of",
                     "write to a slice of it, or to a clone() of the windows",
                 )
+
+
+def refuse_lost_views(module: torch.fx.GraphModule) -> None:
+    """Checks that AOTAutograd can make the results that are views of inputs from these.
+
+    Raises:
+        Unsupported: it cannot make one of another type, with sizes that are symbols; the message names op and line.
+    """
+    fakes = map(_fake, module.graph.find_nodes(op="placeholder"))
+    inputs = {storage_key(fake): fake for fake in fakes if fake is not None}
+    for node in module.graph.output_node().all_input_nodes:
+        fake = _fake(node)
+        whole = None if fake is None else inputs.get(storage_key(fake))
+        if fake is None or whole is None or whole.element_size() == fake.element_size():
+            continue
+        if not all(map(_is_replayed, _views_on_the_way(node))):
+            raise unsupported(
+                node,
+                f"a result that is a view of an input of {whole.dtype} as {fake.dtype}, through sizes that differ "
+                "between calls: torch makes it with elements of the wrong size",
+                "return a clone() of it, or compile with dynamic=False",
+            )
+
+
+def _is_replayed(view: torch.fx.Node) -> bool:
+    """Returns whether a view has no symbols among its arguments."""
+    fake = _fake(view)
+    if fake is not None and all(map(_is_number, (*fake.shape, *fake.stride(), fake.storage_offset()))):
+        return True
+    if len(view.all_input_nodes) > 1:
+        return False
+    is_of_type = target_name(view) == "view" and len(view.args) == 2 and isinstance(view.args[1], torch.dtype)
+    return is_of_type or target_name(view).partition(".")[0] in _REPLAYED
 
 
 def destinations(node: torch.fx.Node) -> Iterator[torch.fx.Node]:

@@ -3,8 +3,9 @@
 Which types a kernel takes is said in its code only: for operands, for results that are written (``out``), for random
 numbers, and for numbers that a type does not have (300 in eight bits). An op is asked once in a process for each
 combination of types. It is asked on the CPU, whatever the device of the graph: an assertion of a kernel that zeros do
-not meet would end the process's use of a GPU. Floats of one type are taken to be fine, and so are, for a GPU, 16-bit
-floats beside others, of which its kernels take more. What the op says counts only if it is about types: sizes of 2, in
+not meet would end the process's use of a GPU. A GPU has more kernels for complex numbers, so there it is asked again,
+on the GPU, if the CPU refuses. Floats of one type are taken to be fine, and so are, for a GPU, 16-bit floats beside
+other real numbers, of which its kernels take more. What the op says counts only if it is about types: sizes of 2, in
 place of the true ones, may fit no window.
 """
 
@@ -48,9 +49,10 @@ _known: dict[Any, str | None] = {}
 
 def dtype_problem(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Returns what the op says of the types of its operands and results, None if nothing."""
-    if not _is_asked(op, list(_tensors((*args, *kwargs.values()))), args, kwargs):
+    operands = list(_tensors((*args, *kwargs.values())))
+    if not _is_asked(op, operands, args, kwargs):
         return None
-    key = (op, _described(args), _described(tuple(kwargs.items())))
+    key = (op, frozenset(each.device.type for each in operands), _described(args), _described(tuple(kwargs.items())))
     if key not in _known:
         _known[key] = _answer(op, args, kwargs)
     return _known[key]
@@ -61,9 +63,7 @@ def _is_asked(op: Overload, operands: list[torch.Tensor], args: tuple[Any, ...],
         return False
     kinds = {_kind(tensor.dtype) for tensor in operands}
     others = {_kind(dtype) for dtype in _types_of_numbers(op, args, kwargs)} - kinds
-    is_mutable = schema_of(op).is_mutable
-    has_more_kernels = torch.complex64 in kinds | others and any(x.device.type != "cpu" for x in operands)  # as GPUs do
-    if any(x.layout is not torch.strided for x in operands) or (has_more_kernels and not is_mutable):
+    if any(tensor.layout is not torch.strided for tensor in operands):
         return False
     if has_number_outside(op, operands, args, kwargs):
         return not any(tensor.numel() == 0 for tensor in operands)
@@ -75,10 +75,10 @@ def _is_asked(op: Overload, operands: list[torch.Tensor], args: tuple[Any, ...],
     types = {tensor.dtype for tensor in operands} | _types_asked_for(kwargs)
     if not has_results and not _is_ours(op):
         return False
-    if operands[0].device.type != "cpu" and types & _HALVES:
+    if operands[0].device.type != "cpu" and types & _HALVES and torch.complex64 not in kinds | others:
         return False
     is_simple = len(types) == 1 and types <= _FLOATS
-    return has_results or bool(others) or not (is_simple or (_takes_all_types(op) and not is_mutable))
+    return has_results or bool(others) or not (is_simple or (_takes_all_types(op) and not schema_of(op).is_mutable))
 
 
 def _types_asked_for(kwargs: dict[str, Any]) -> set[torch.dtype]:
@@ -130,7 +130,19 @@ def _is_ours(op: Overload) -> bool:
 
 
 def _answer(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Returns what the op says of types, if it says so however its operands lie in memory.
+    """Returns what the op says of types on the CPU, and of complex ones on the device of its operands, too."""
+    said = _answer_on(torch.device("cpu"), op, args, kwargs)
+    operands = list(_tensors((*args, *kwargs.values())))
+    if said is None or not operands or operands[0].device.type == "cpu":
+        return said
+    has_complex = any(tensor.is_complex() for tensor in operands) or any(
+        dtype.is_complex for dtype in _types_of_numbers(op, args, kwargs)
+    )
+    return _answer_on(operands[0].device, op, args, kwargs) if has_complex else said
+
+
+def _answer_on(device: torch.device, op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Returns what the op's kernels for a device say of types, if they say so however its operands lie in memory.
 
     Some kernels take more types in one layout than in another: ``flip`` on the CPU moves whole elements of any type
     where the innermost axis is not turned over. What is compiled takes them in all.
@@ -138,24 +150,27 @@ def _answer(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str 
     ranks = [tensor.dim() for tensor in _tensors((*args, *kwargs.values()))]
     said = None
     for axis in range(max([1, *ranks])):
-        problem = _answer_for_layout(op, args, kwargs, -1 - axis)
+        problem = _answer_for_layout(device, op, args, kwargs, -1 - axis)
         if problem is None:
             return None
         said = said or problem
     return said
 
 
-def _answer_for_layout(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any], innermost: int) -> str | None:
+def _answer_for_layout(
+    device: torch.device, op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any], innermost: int
+) -> str | None:
     """Returns what the op says of types, with operands that have one axis innermost in memory, counted from the end."""
-    stand_in = functools.partial(_stand_in, innermost=innermost)
+    stand_in = functools.partial(_stand_in, device=device, innermost=innermost)
     declared = [argument.name for argument in schema_of(op).arguments]
     small = tuple(_small(name, value) for name, value in zip(declared, args, strict=False))
-    with without_modes(), torch.no_grad(), torch.random.fork_rng(devices=()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # results get the sizes that they should have
-        try:
+    seeded = [device] if device.type == "cuda" else []
+    try:
+        with without_modes(), torch.no_grad(), torch.random.fork_rng(seeded), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # results get the sizes that they should have
             op(*map_leaves(small, stand_in), **map_leaves(kwargs, stand_in))
-        except Exception as error:  # noqa: BLE001  # of whatever type: it is a question
-            return str(error) if _ABOUT_TYPES.search(str(error)) else None
+    except Exception as error:  # noqa: BLE001  # of whatever type: it is a question
+        return str(error) if _ABOUT_TYPES.search(str(error)) else None
     return None
 
 
@@ -166,19 +181,19 @@ def _small(name: str, value: Any) -> Any:
     return _shrunk(value) if name == "n" and type(value) is int else value
 
 
-def _stand_in(leaf: Any, *, innermost: int) -> Any:
+def _stand_in(leaf: Any, *, device: torch.device, innermost: int) -> Any:
     if isinstance(leaf, torch.Tensor):
         sizes = [_shrunk(size) for size in leaf.shape]
         held = [1 if is_same else size for size, is_same in zip(sizes, _repeated(leaf), strict=True)]
-        return _zeros(held, leaf.dtype, innermost).expand(sizes)
-    return torch.device("cpu") if isinstance(leaf, torch.device) else _plain(leaf)
+        return _zeros(held, leaf.dtype, device, innermost).expand(sizes)
+    return device if isinstance(leaf, torch.device) else _plain(leaf)
 
 
-def _zeros(sizes: list[int], dtype: torch.dtype, innermost: int) -> torch.Tensor:
+def _zeros(sizes: list[int], dtype: torch.dtype, device: torch.device, innermost: int) -> torch.Tensor:
     order = list(range(len(sizes)))
     if -innermost <= len(order):
         order.append(order.pop(innermost))
-    return torch.empty_permuted(sizes, order, dtype=dtype).zero_()
+    return torch.empty_permuted(sizes, order, dtype=dtype, device=device).zero_()
 
 
 def _shrunk(size: Any) -> int:
