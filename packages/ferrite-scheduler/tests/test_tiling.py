@@ -68,6 +68,20 @@ def test_only_what_is_the_same_for_a_group_tells_where_it_begins(groups, each, r
     assert not rows or loads == {"x": "x0", "s": f"x0 // {each}", "w": "x0"}
 
 
+INTERLEAVED = """
+graph @f(x: f32[64, {e}, 16, 128]) -> (m, y) {{
+  m: f32[64, 128, {e}] = reduce max [a < 64, b < 128, e < {e} | r < 16] x[a, e, r, b]
+  y: f32[64, 16, 128, {e}] = loop [a < 64, r < 16, b < 128, e < {e}] sub(x[a, e, r, b], m[a, b, e])
+}}"""
+
+
+@pytest.mark.parametrize(("extent", "innermost"), [(2, 2), (4, 4), (8, 128)])
+def test_stores_leave_no_gaps_of_a_few_elements(extent, innermost):
+    """Of what is read in pieces that take turns, a warp finds all elements of a sector; of many pieces it does not."""
+    kernel = only_kernel(INTERLEAVED.format(e=extent))
+    assert axes(kernel)["x"][-1] == innermost
+
+
 def test_a_heavy_access_decides_where_rows_end():
     text = GROUPED.format(n=2, p=64, c=320, g=32, each=10).replace("s: f32[2, 32]", "s: f32[2, 64, 32]")
     kernel = only_kernel(text.replace("s[n, ", "s[n, p, "), Policy(small_kernel_bytes=1 << 30))

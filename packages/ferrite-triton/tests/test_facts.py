@@ -53,6 +53,18 @@ def test_what_is_read_says_which_axis_of_a_reduction_is_contiguous() -> None:
     assert facts_of(text, "persistent")["contiguous_axis"] == "r"
 
 
+def test_what_little_is_read_along_an_axis_does_not_say_that_it_is_contiguous() -> None:
+    """Halves of rows take turns in what is written; of what is read the shift of channels alone has neighbours."""
+    text = """
+    graph @f(x: f32[64, 2, 16, 128], b: f32[16]) -> (m, y) {
+      m: f32[64, 128, 2] = reduce max [a < 64, p < 128, e < 2 | r < 16] add(x[a, e, r, p], b[r])
+      y: f32[64, 16, 128, 2] = loop [a < 64, r < 16, p < 128, e < 2] sub(add(x[a, e, r, p], b[r]), m[a, p, e])
+    }"""
+    (kernel,) = emit_program(schedule(parse_graph(text))).kernels
+    assert kernel.facts.to_mapping()["contiguous_axis"] == "x"
+    assert "r = tl.arange(0, RBLOCK)[:, None]" in kernel.source
+
+
 ROWS_OF_SEVEN = (
     "graph @f(x: f32[64, 16, 7]) -> (y) {{\n  y: f32[64, 7] = reduce {} [d0 < 64, d1 < 7 | r0 < 16] x[{}]\n}}"
 )

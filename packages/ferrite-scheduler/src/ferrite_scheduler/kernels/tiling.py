@@ -188,6 +188,8 @@ def place_groups(
     total = sum(weights) + sum(_unit_bytes(group, strides) for group in inside)
     # They lie as the main store walks, its innermost one last: that one wins if it carries about as much as any.
     best = max(i for i, weight in enumerate(weights) if weight >= policy.tiled_near_share * max(weights))
+    if _walk(store, ordered[-1]) == 1 and typical(ordered[-1].extent, policy) <= policy.narrow_inner:
+        best = len(ordered) - 1
     inner = ordered[best]
     if weights[best] == 0:
         return Tiles((), tuple(ordered), reduction_groups)

@@ -180,6 +180,9 @@ class Policy:
         tiled_share: share of a kernel's traffic that must run along another dim before a second tile axis pays. Set.
         tiled_near_share: part of the most unit-stride traffic that counts as much, when what is written decides which
             dim is innermost. Set.
+        narrow_inner: extent (elements) up to which the dim that the main store walks along is innermost, however much
+            the loads carry along the next one: they still find all elements of a sector within a warp, whereas a store
+            with gaps of that length writes each sector in parts. Set.
         tiled_minimum: smallest extent worth tiling (elements). Set.
         tiled_long: extent from which on any other is worth tiling. Set: what lies beside is no more in the cache when
             its turn comes.
@@ -374,6 +377,7 @@ class Policy:
     max_tiled_axes: int = 2
     tiled_share: float = 0.1
     tiled_near_share: float = 0.9
+    narrow_inner: int = 4
     tiled_minimum: int = 8
     tiled_long: int = 4096
     row_minimum: int = 64

@@ -173,10 +173,15 @@ def touched_bytes(flat: FlatKernel, access: Access) -> int:
 def contiguous_axis(flat: FlatKernel, accesses: tuple[Access, ...]) -> str | None:
     """Returns the axis along which most bytes lie next to each other, of those that are read where some are reduced.
 
-    None where none do.
+    What is written counts as well where less than a tenth of what is read lies so. None where nothing does.
     """
-    counted = accesses if flat.space.reduction is None else tuple(access for access in accesses if not access.writes)
-    votes = _unit_stride_bytes(flat, counted) or _unit_stride_bytes(flat, accesses)
+    votes: dict[str, int] = {}
+    if flat.space.reduction is not None:
+        reads = tuple(access for access in accesses if not access.writes)
+        votes = _unit_stride_bytes(flat, reads)
+        if 10 * sum(votes.values()) < sum(touched_bytes(flat, access) for access in reads):
+            votes = {}
+    votes = votes or _unit_stride_bytes(flat, accesses)
     # Of equals the innermost grid axis wins.
     return max(votes, key=lambda name: (votes[name], "dezyrx".find(name))) if votes else None
 
