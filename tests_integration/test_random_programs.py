@@ -14,7 +14,7 @@ from benchmarks.kernels.random_figures import random_figures
 from benchmarks.kernels.results import Result
 
 
-@pytest.mark.parametrize("name", ["random", "convolutions", "images"])
+@pytest.mark.parametrize("name", ["random", "convolutions", "convolution-training", "images"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_seed_gives_programs_that_are_found_by_name(name: str, seed: int) -> None:
     drawn = random_cases(name, seed, 150)

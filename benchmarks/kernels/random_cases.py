@@ -3,7 +3,8 @@
 A program is of one of the forms below. Its sizes are drawn log-uniformly, among them odd numbers, primes and powers
 of two, its dtype is the one that `run.py` is asked for; the same seed gives the same programs on any machine. The
 name of a case says what was drawn. ``--set convolutions`` draws of that form alone, in float32 with the tensor cores
-that torch uses for it by default; ``--set images`` what stands between them, in either layout.
+that torch uses for it by default, ``--set convolution-training`` of the same with all gradients; ``--set images`` what
+stands between them, in either layout.
 """
 
 from __future__ import annotations
@@ -355,7 +356,7 @@ def products(numbers: Numbers) -> Case:
     return case(f"linear {n} {'-'.join(steps)} {ends}", multiplied, (m, k), (n, k), (n,))
 
 
-def convolutions(numbers: Numbers) -> Case:
+def convolutions(numbers: Numbers, *, trains: bool = False) -> Case:
     dims = numbers.choice((2, 2, 2, 3, 3, 1))
     is_transposed = numbers.random() < 0.3
     into, out = numbers.choice((3, 8, 16, 32, 64, 128)), numbers.choice((16, 24, 32, 64, 128))
@@ -370,8 +371,10 @@ def convolutions(numbers: Numbers) -> Case:
     steps = [numbers.choice([*_UNARY, "scale", "residual", "double"]) for _ in range(numbers.randint(1, 4))]
     norm = numbers.choice(("none", "none", "batch", "group", "instance", "channel_softmax"))
     pool = numbers.choice(("none", "none", "max", "avg", "global", "amin"))
+    if trains and "scale" not in steps:
+        steps.append("scale")  # else nothing may ask for its gradient
 
-    def block(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    def block(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, *statistics: Tensor) -> Tensor:
         y = convolve(x, weight, bias, **given)
         for step in steps:
             if step == "scale":
@@ -381,7 +384,9 @@ def convolutions(numbers: Numbers) -> Case:
             else:
                 y = y * 2 if step == "double" else _UNARY[step](y)
         if norm == "batch":
-            y = F.batch_norm(y, mean, variance.abs() + 0.5, scale, bias)
+            mean, variance = statistics or (None, None)
+            spread = None if variance is None else variance.abs() + 0.5
+            y = F.batch_norm(y, mean, spread, scale, bias, training=trains)
         elif norm == "group":
             y = F.group_norm(y, 4, scale, bias)
         elif norm == "instance":
@@ -396,15 +401,19 @@ def convolutions(numbers: Numbers) -> Case:
 
     ends = (into, out) if is_transposed else (out, into)
     name = f"conv{'T' if is_transposed else ''}{dims}d {kernel}/{stride} to {out} {'-'.join(steps)} {norm} {pool}"
-    whole, filters = (batch, into, *[extent] * dims), (*ends, *[kernel] * dims)
-    return case(name, block, whole, filters, (out,), (out,), (out,), (out,))
+    shapes: list[Sequence[int]] = [(batch, into, *[extent] * dims), (*ends, *[kernel] * dims), (out,), (out,)]
+    if not trains:
+        return case(name, block, *shapes, (out,), (out,))
+    result = block(*(torch.empty(tuple(each), device="meta") for each in shapes))
+    return case(name, block, *shapes, trains=True, result=result.shape)
 
 
 EVERY: tuple[Callable[[Numbers], Case], ...] = (
     pointwise, norms, batch_norms, reductions, scans, losses, gathers, moves, pools, images, products, convolutions
 )  # fmt: skip
 FORMS: dict[str, tuple[Callable[[Numbers], Case], ...]] = {
-    "random": EVERY, "convolutions": (convolutions,), "images": (images,)
+    "random": EVERY, "convolutions": (convolutions,), "images": (images,),
+    "convolution-training": (partial(convolutions, trains=True),),
 }  # fmt: skip
 """What programs of a set are drawn from."""
 
