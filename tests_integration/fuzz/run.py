@@ -85,8 +85,10 @@ class Campaign:
                     except IndexError:
                         return
                     event = worker.ask(seed, min(self.limit, self.deadline - time.monotonic()))
-                    if event is None and time.monotonic() >= self.deadline:
-                        print(f"seed {seed} was being judged when the time was up: {worker.found}", flush=True)
+                    if (event is None or "reason" in event) and time.monotonic() >= self.deadline:
+                        # A compilation that the signal interrupts fails, too: such a seed is to be run again.
+                        found = worker.found if event is None else event["reason"]
+                        print(f"seed {seed} was being judged when the time was up: {found}", flush=True)
                         return
                     self.enter(seed, event or {"reason": worker.last_words(), "script": worker.script})
                     if event is None or "lost" in event:
