@@ -24,6 +24,7 @@ from ferrite_scheduler.model.tiled_contractions import is_tiled
 from .combo_kernels import costs_no_memory
 from .proposal import Proposal
 from .row_blocks import other_combine
+from .scattered_stores import relayout_seconds, scattered_seconds
 
 WHOLE_REDUCTIONS = frozenset(("scan", "look back", "sort"))
 """Kinds of clusters whose reduction axis is walked as a whole, and along which order matters."""
@@ -413,6 +414,14 @@ def _row_results(proposal: Proposal) -> Refusal | None:
     return None
 
 
+def _scattered(proposal: Proposal) -> Refusal | None:
+    lost = scattered_seconds(proposal)
+    if not lost or lost <= (apart := relayout_seconds(proposal)):
+        return None
+    numbers = {"nanoseconds": round(lost * 1e9), "apart": round(apart * 1e9)}
+    return refuse("tiles of a product would be stored element by element", **numbers)
+
+
 def _traffic(cluster: Cluster) -> int:
     read = sum(sum(accesses.values()) for name, accesses in cluster.touched.items() if name not in cluster.made)
     return read + sum(cluster.made_bytes.values())
@@ -458,6 +467,7 @@ PROFITABILITY: tuple[Rule, ...] = (
     Rule("P03", "not far apart", _distance),
     Rule("P04", "memory traffic is saved", _saving),
     Rule("P05", "results of rows stay with their rows", _row_results),
+    Rule("P06", "tiles of products are stored in runs", _scattered),
 )
 
 
