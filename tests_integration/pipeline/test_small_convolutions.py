@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import ferrite_torch
-from against_eager import assert_all_close, compiled, devices, forms, own_only, widened
+from against_eager import assert_all_close, compiled, compiled_anew, devices, forms, own_only, widened
+from ferrite_ir.language.graph import Contract
+from ferrite_scheduler.rewrites import split_products
 from ferrite_torch.lowering.products import tiled_products
 from ferrite_torch.lowering.spatial import convolutions
 from ferrite_torch.thresholds import CONVOLUTIONS
@@ -83,7 +86,12 @@ TRANSPOSED: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]]
 
 GRADIENTS = {
     **{what: CALLS[what] for what in ("plain", "padded", "strided and dilated", "a bias", "groups", "one element",
-                                      "a window beyond the image", "one dim")},
+                                      "a window beyond the image", "one dim", "depthwise",
+                                      "depthwise, two filters")},
+    "depthwise, dilated": (partial(F.conv2d, stride=(2, 3), dilation=(2, 2), padding=2, groups=16),
+                           (IMAGE, (16, 1, 3, 3))),
+    "depthwise, a bias": (partial(F.conv1d, padding=2, groups=16), ((2, 16, 30), (32, 1, 4), (32,))),
+    "depthwise, three dims": (partial(F.conv3d, stride=2, padding=1, groups=8), ((2, 8, 4, 5, 6), (8, 1, 3, 3, 3))),
     "three dims": (partial(F.conv3d, padding=1, stride=(1, 2, 1)), ((1, 16, 3, 4, 5), (16, 16, 3, 3, 3))),
     "one element, strided": (partial(F.conv2d, stride=2), (IMAGE, (24, 16, 1, 1))),
     **{f"transposed, {what}": TRANSPOSED[what] for what in ("strided", "a bias", "groups")},
@@ -152,6 +160,81 @@ def test_gradients(what: str, layout: str, device: str) -> None:
     assert not steps("extern")
 
 
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Cuts all sums of 48 points or more, as a device of more multiprocessors would have it; returns a policy."""
+
+    def parts_of(contract: Contract, *_: object) -> split_products.Parts | None:
+        points = prod(int(dim.size) for dim in contract.reduction_dims)
+        return split_products.Parts(-(-points // 48), 48) if points > 48 else None
+
+    monkeypatch.setattr(split_products, "parts_of", parts_of)
+    return {"product_parts": 15}  # so that no stored graph is found
+
+
+ANEW: dict[str, object] = {"sector_seconds": 1.0}
+"""A part of a sector that is stored by itself costs more than a kernel."""
+FILTERS_OF = {
+    "in parts": (partial(F.conv2d, padding=1), (2, 16, 9, 11), (24, 16, 3, 3)),
+    "strided": (partial(F.conv2d, stride=2, padding=2), (2, 24, 17, 19), (16, 24, 5, 5)),
+    "groups": (partial(F.conv2d, groups=2), (2, 32, 9, 10), (32, 16, 3, 3)),
+    "few points": (partial(F.conv2d, padding=1), (2, 16, 7, 7), (24, 16, 3, 3)),
+    "few points, strided": (partial(F.conv2d, stride=2, padding=1), (1, 16, 13, 14), (24, 16, 3, 3)),
+    "short vectors": (F.conv2d, (2, 16, 9, 20), (24, 16, 1, 1)),
+    "one dim": (partial(F.conv1d, stride=2, padding=2), (2, 16, 150), (24, 16, 5)),
+    "three dims": (partial(F.conv3d, padding=1), (1, 16, 4, 5, 9), (16, 16, 3, 3, 3)),
+}
+
+
+@own_only("has thresholds of its own")
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("how", ["whole", "laid out anew", "in parts"])
+@pytest.mark.parametrize("what", FILTERS_OF)
+def test_gradients_of_filters(what: str, how: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = in_parts(monkeypatch) if how == "in parts" else ANEW if how == "laid out anew" else {}
+    function, *shapes = FILTERS_OF[what]
+    image, filters = (x.to(device) for x in drawn(*shapes))
+    grad = torch.randn(function(image, filters).shape, generator=torch.Generator().manual_seed(7)).to(device, HALF)
+
+    def gradient(given: Callable[..., Tensor], x: Tensor, w: Tensor, pulled: Tensor) -> Tensor:
+        leaf = w.detach().requires_grad_()
+        return torch.autograd.grad(given(x, leaf), leaf, pulled)[0]
+
+    mine = gradient(compiled_anew(function, policy), image, filters, grad)
+    exact = gradient(function, *map(widened, (image, filters, grad)))
+    assert_all_close([mine], [gradient(function, image, filters, grad)], [exact])
+    assert mine.stride() == filters.stride()
+    assert not steps("extern")
+    assert how != "in parts" or not forms()[-1].startswith("tiled")
+
+
+@own_only("looks at its kernels")
+@pytest.mark.parametrize(
+    ("what", "kernels"),
+    [
+        ("few points", ["tiled_contraction"]),
+        ("short vectors", ["pointwise", "tiled_contraction"]),
+        ("in parts", ["pointwise", "pointwise", "tiled_contraction"]),
+    ],
+)
+def test_images_are_copied_for_filters_where_they_must_be(what: str, kernels: list[str]) -> None:
+    """Images whose positions are whole vectors of eight bytes need not be, where windows are single elements."""
+    function, *shapes = FILTERS_OF[what]
+    image, filters = drawn(*shapes)
+    result = compiled(function, fullgraph=True)(image, filters.requires_grad_())
+    result.backward(torch.randn(result.shape).to(HALF))
+    assert sorted(forms()) == kernels
+
+
+@own_only("has thresholds of its own")
+@pytest.mark.parametrize(("policy", "after"), [({}, []), (ANEW, ["pointwise"])], ids=["whole", "laid out anew"])
+def test_what_comes_after_a_gradient_of_filters(policy: dict[str, object], after: list[str]) -> None:
+    function, *shapes = FILTERS_OF["in parts"]
+    image, filters = drawn(*shapes)
+    result = compiled_anew(function, policy)(image, filters.requires_grad_())
+    result.backward(torch.randn(result.shape).to(HALF))
+    assert forms()[forms().index("tiled_contraction") + 1 :] == after
+
+
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("what", ["padded", "depthwise"])
 def test_float32(what: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,13 +287,16 @@ def test_transposed_convolutions_that_the_library_computes(filters: tuple[int, .
 
 
 @own_only("looks at its steps")
-@pytest.mark.parametrize("what", ["large", "float32", "few channels", "depthwise"])
+@pytest.mark.parametrize("what", ["large", "float32", "few channels", "too many bytes"])
 def test_gradients_that_the_library_computes(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if what == "float32":
         monkeypatch.setattr(convolutions, "convolution_precision", lambda: "ieee")
     if what == "large":
         monkeypatch.setattr(convolutions, "CONVOLUTIONS", type(CONVOLUTIONS)(small_flops=1))
-    channels, depth, groups = {"few channels": (8, 8, 1), "depthwise": (24, 1, 24)}.get(what, (16, 16, 1))
+    if what == "too many bytes":
+        bytes_of = 2 * 24 * (9 * 10 + 7 * 8) * 2
+        monkeypatch.setattr(convolutions, "CONVOLUTIONS", type(CONVOLUTIONS)(reread_bytes=bytes_of - 1))
+    channels, depth, groups = {"few channels": (8, 8, 1), "too many bytes": (24, 1, 24)}.get(what, (16, 16, 1))
     x, w = drawn((2, channels, 9, 10), (24, depth, 3, 3), dtype=torch.float32 if what == "float32" else HALF)
     x, w = x.requires_grad_(), w.requires_grad_()
     compiled(partial(F.conv2d, groups=groups), fullgraph=True)(x, w).sum().backward()
@@ -272,6 +358,16 @@ def test_nothing_is_copied_that_lies_right() -> None:
     with torch.no_grad():
         compiled(function, fullgraph=True)(*(x.to(memory_format=torch.channels_last) for x in drawn(*shapes)))
     assert forms() == ["tiled_contraction"]
+
+
+@own_only("looks at its kernels")
+def test_gradients_of_a_depthwise_convolution_are_one_launch_or_two() -> None:
+    function, shapes = CALLS["depthwise"]
+    image, filters = (x.requires_grad_() for x in drawn(*shapes))
+    result = compiled(function, fullgraph=True)(image, filters)
+    result.backward(torch.randn(result.shape).to(HALF))
+    assert not steps("extern")
+    assert set(forms()) <= {"pointwise", "persistent", "looped", "mixed_combo"}
 
 
 @own_only("looks at its kernels")

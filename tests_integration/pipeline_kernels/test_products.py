@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -47,6 +48,22 @@ def test_a_program_of_one_tile_does_not_ask_how_many_programs_there_are(read_ptx
     ptx = read_ptx(program())
     assert "wgmma.mma_async" in ptx
     assert "%nctaid" not in ptx
+
+
+GRADIENT = """
+graph @f(g: bf16[1, 56, 56, 64], x: bf16[1, 58, 58, 64]) -> (p) on cuda {
+  p: f32[64, 3, 3, 64] = contract [f < 64, i < 3, j < 3, c < 64 | n < 1, h < 56, w < 56] g[n, h, w, f] * masked(lt(index.i64(h + i), i64(57)), x[n, h + i, w + j, c], bf16(0.0))
+}"""  # noqa: E501
+"""Of a sum of 49 half blocks: seven parts, the last of which is shorter."""
+
+
+def test_blocks_of_a_part_that_is_shorter_come_in_vectors(read_ptx: Callable[..., str]) -> None:
+    plan = schedule(parse_graph(GRADIENT), policy=Policy(tile_products=True))
+    assert plan.graph.values["p_part"].type.shape[0] == 7
+    _, ptx, _ = read_ptx(emit_program(plan)).split(".visible .entry")
+    assert "wgmma.mma_async" in ptx
+    assert set(re.findall(r"cp\.async\.c[ag]\.shared\.global [^;]*, (0x\w+),", ptx)) == {"0x10"}
+    assert "ld.global" not in ptx
 
 
 @pytest.mark.parametrize("rounds", [2, 3])

@@ -60,9 +60,17 @@ class ConvolutionThresholds:
     Attributes:
         small_flops: most operations of a convolution that is a kernel of ours, unless users say otherwise. Set: that of
             products, which its kernel is one of.
+        few_points: most points of the sums of a filter's gradient that reads images as they lie. Set: two blocks of a
+            tile's sums, loaded by elements, take less than a kernel that copies an image channels-last before, and one
+            that lays the gradient out as filters lie after it.
+        reread_bytes: most bytes of an image and a result whose depthwise filters have their gradient from a kernel of
+            ours, which reads both for each place in a window. Set: what the cache of a data-centre GPU holds with room
+            to spare.
     """
 
     small_flops: int = 2_000_000_000
+    few_points: int = 128
+    reread_bytes: int = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)

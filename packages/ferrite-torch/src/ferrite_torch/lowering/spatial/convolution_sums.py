@@ -84,6 +84,43 @@ class Convolution:
         (total,) = self.b.reduce("sum", shape, self.windows.size, bodies)
         return total
 
+    def reduced_image(self, result: Tensor, weight: Tensor) -> Tensor:
+        """Returns images, where a filter has one channel, as a reduction: ``[images, groups, positions …]``."""
+        phases = self.phases
+
+        def bodies(point: Point, inside: Point) -> tuple[Scalar]:
+            count, group, *position = point
+            own, *taps = inside
+            lines = [
+                (each, p // each.stride, p % each.stride, tap)
+                for each, p, tap in zip(phases, position, taps, strict=True)
+            ]
+            outputs = [each.window(place, phase, tap) for each, place, phase, tap in lines]
+            held = both(
+                *(each.has(phase, tap) for each, _, phase, tap in lines),
+                *(is_between(o, 0, size) for o, size in zip(outputs, self.windows.outputs, strict=True)),
+            )
+            number, steps = group * self.filters + own, [each.step(phase, tap) for each, _, phase, tap in lines]
+            element = result.value_at((count, number, *outputs))
+            product = mul(element, weight.value_at((number, own * 0, *steps)))
+            return (guarded(held, product, 0.0),)
+
+        shape = (self.count, self.groups, *self.windows.inputs)
+        (total,) = self.b.reduce("sum", shape, (self.filters, *(each.taps for each in phases)), bodies)
+        return total
+
+    def reduced_weight(self, image: Tensor, result: Tensor) -> Tensor:
+        """Returns filters of one channel as a reduction over positions: ``[groups, filters, window …, 1]``."""
+
+        def bodies(point: Point, inside: Point) -> tuple[Scalar]:
+            (group, own, *step, _), (count, *output) = point, inside
+            element = sc.cast(self.image_at(image, count, group, output, step), F32)
+            return (mul(element, result.value_at((count, group * self.filters + own, *output))),)
+
+        shape = (self.groups, self.filters, *self.windows.size, 1)
+        (total,) = self.b.reduce("sum", shape, (self.count, *self.windows.outputs), bodies)
+        return total
+
     def image(self, result: Tensor, weight: Tensor) -> Tensor:
         """Returns images of readable results and filters: ``[images, groups, phases …, channels, strides …]``."""
         order, phases, rank = _order(result), self.phases, self.windows.rank
@@ -143,9 +180,14 @@ class Convolution:
             self.windows.is_inside(position), image.at((count, channel, *position)), sc.const(0, image.dtype)
         )
 
-    def readable(self, x: Tensor) -> Tensor:
-        """Returns images, or results, so that vectors of channels, or of positions, can be loaded."""
-        windows, vector = self.windows, VECTOR_BYTES // x.dtype.bytes
+    def readable(self, x: Tensor, least: int = VECTOR_BYTES) -> Tensor:
+        """Returns images, or results, so that vectors of channels, or of positions, can be loaded.
+
+        Args:
+            x: the images, or results.
+            least: bytes of the smallest vectors of positions for which images are not copied.
+        """
+        windows, vector = self.windows, least // x.dtype.bytes
         is_product = set(windows.size) == set(windows.stride) == {1} and set(windows.padding) == {0}
         if is_product and _is_row_major(x) and prod(windows.inputs) % vector == 0:
             return x
@@ -201,6 +243,10 @@ class Phases:
     @property
     def _period(self) -> int:
         return self.stride // self._shared
+
+
+SHORT_VECTOR = 8
+"""Bytes of vectors that are still loaded well: for less than a kernel that copies an image so that they are longer."""
 
 
 def channels_last(b: Builder, x: Tensor) -> Tensor:

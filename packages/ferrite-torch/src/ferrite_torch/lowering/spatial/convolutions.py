@@ -4,7 +4,8 @@ What is multiplied, and how its blocks are loaded, says `convolution_sums`; what
 the kernel. Images and filters whose channels do not lie side by side are copied so. The copy of an image is part of the
 kernel that makes it, where there is one; those of filters are kernels at each call.
 
-A filter of its own for each channel (depthwise) is no product: the sum over its window is a reduction.
+A filter of its own for each channel (depthwise) is no product: the sum over its window is a reduction, and so are those
+of its gradients.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import packed_strides
 from ferrite_torch.lowering.products.tiled_products import is_small
 from ferrite_torch.lowering.registry import lowers
-from ferrite_torch.lowering.spatial.convolution_sums import Convolution, channels_last
+from ferrite_torch.lowering.spatial.convolution_sums import SHORT_VECTOR, Convolution, channels_last
 from ferrite_torch.lowering.spatial.pooling import Windows
 from ferrite_torch.lowering.tensors import Point, Shape, Tensor
 from ferrite_torch.sizes.symbolic_sizes import sizes_of
@@ -79,17 +80,30 @@ def convolution_backward(
         Unlowered: they are left to the library.
     """
     image, result = (grad, x) if transposed else (x, grad)
-    c = _convolution(b, (x, weight, grad), (image.shape, result.shape), (stride, padding, dilation), groups)
+    is_depthwise = weight.shape[1] == 1 and groups != 1 and not transposed
+    shapes, steps = (image.shape, result.shape), (stride, padding, dilation)
+    c = _convolution(b, (x, weight, grad), shapes, steps, groups, is_exact=is_depthwise)
     wants_input, wants_weight, wants_bias = output_mask
+    made: list[Tensor | None] = [None, None, _sum(b, grad, b.fake[2]) if wants_bias else None]
+    if is_depthwise:
+        if wants_input:
+            total = c.reduced_image(grad, weight)
+            made[0] = b.loop(x.shape, x.dtype, total.at, strides=packed_strides(b.fake[0]))
+        if wants_weight:
+            if (prod(x.shape) + prod(grad.shape)) * x.dtype.bytes > CONVOLUTIONS.reread_bytes:
+                raise Unlowered("a library convolution")
+            made[1] = _weight(c, c.reduced_weight(x, grad), weight, b.fake[1])
+        return tuple(made)
     for what, is_wanted in (("result" if transposed else "image", wants_input), ("weight", wants_weight)):
         if is_wanted:
             _refuse_few(c, what)
-    made: list[Tensor | None] = [None, None, _sum(b, grad, b.fake[2]) if wants_bias else None]
-    grad = c.readable(grad)
+    has_few = c.count * prod(c.windows.outputs) <= CONVOLUTIONS.few_points
+    if wants_input or not has_few:
+        grad = c.readable(grad)
     if wants_input:
         made[0] = _moved(c, grad, weight, None, b.fake[0], to_image=not transposed)
     if wants_weight:
-        x = c.readable(x)
+        x = x if has_few else c.readable(x, SHORT_VECTOR)
         made[1] = _weight(c, c.weight(grad, x) if transposed else c.weight(x, grad), weight, b.fake[1])
     return tuple(made)
 
