@@ -365,7 +365,7 @@ class Policy:
     wide_product_rows: int = 16
     tile_products: bool = False
     product_tiles: int = 2
-    product_parts: int = 16
+    product_parts: int = 64
     product_part_points: int = 512
     product_part_step: int = 128
     product_parts_gain: float = 1.1
