@@ -1,7 +1,6 @@
-"""The repository agrees with itself: the package table, the manifests, the README and what the files say."""
+"""The repository agrees with itself: the package table, the manifests, the README and what the pages say."""
 
 import ast
-import importlib.util
 import os
 import re
 import subprocess
@@ -13,22 +12,8 @@ from pathlib import Path
 
 import pytest
 
-nox = pytest.importorskip("nox", reason="the package table is in noxfile.py; `nox -s integration` has nox at hand")
+from repository_files import NOXFILE, PACKAGES, ROOT, text_of, tracked_files
 
-ROOT = Path(__file__).parent.parent
-THIS_FILE = Path(__file__).resolve()
-
-
-def load_noxfile():
-    spec = importlib.util.spec_from_file_location("ferrite_noxfile", ROOT / "noxfile.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-NOXFILE = load_noxfile()
-PACKAGES = list(NOXFILE.PACKAGES.values())
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -39,34 +24,6 @@ def manifest_of(package) -> dict:
 def distribution(requirement: str) -> str:
     """Returns the name in a requirement such as "a[b]>=1"."""
     return re.match(r"[A-Za-z0-9._-]+", requirement).group().lower()
-
-
-def tracked_files() -> list[Path]:
-    """Returns the files that are or could be committed."""
-    command = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    try:
-        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("not a git checkout")
-    return [path for name in listed if name and (path := ROOT / name).is_file()]
-
-
-def text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        return ""
-
-
-def places(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
-    """Returns file:line: text of every line that matches, this file's own patterns left out."""
-    return [
-        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
-        for path in paths
-        if path != THIS_FILE
-        for number, line in enumerate(text_of(path).splitlines(), 1)
-        if pattern.search(line)
-    ]
 
 
 # The package table and the manifests
@@ -206,70 +163,7 @@ def imported_names(tree: ast.AST) -> list[str]:
     return names
 
 
-# What the files say
-
-
-def test_inductor_is_named_in_code_only_by_the_benchmarks():
-    """The lint knows import statements; this also finds names given to importlib, patched or written into strings."""
-    code = [path for path in tracked_files() if path.suffix == ".py" and path.parts[len(ROOT.parts)] != "benchmarks"]
-    loads = re.compile(r"""(import|from|["'])\s*torch\._inductor""")
-    assert not places(loads, code)
-
-
-def test_no_file_knows_the_machine_it_was_written_on():
-    private_path = re.compile(r"(?<![\w.$}>)-])/(home|root|opt|work|mnt|Users|private)/\w")
-    assert not places(private_path, tracked_files())
-
-
-def test_no_file_is_tied_to_a_package_registry():
-    registry = re.compile(r"(pypi\.org|pythonhosted|--index-url|--extra-index-url|PIP_INDEX|download\.pytorch)")
-    assert not places(registry, tracked_files())
-
-
-def test_no_module_is_a_drawer():
-    drawers = {"utils.py", "util.py", "common.py", "helpers.py", "misc.py"}
-    assert not [path for path in tracked_files() if path.name in drawers]
-
-
-def source_folders() -> list[Path]:
-    """Returns the folders with Python sources of all packages, the packages' own included."""
-    modules = [path for package in PACKAGES for path in (package.folder / "src" / package.import_name).rglob("*.py")]
-    return sorted({path.parent for path in modules})
-
-
-LONG = {
-    "ferrite_runtime/fmath/tables.py": "numbers",
-    "ferrite_runtime/fmath/segmented_reductions.py:reduce_segments": "a kernel of 22 parameters, each with a line",
-}
-"""What is longer than others, and why that is no harm."""
-
-
-def test_a_module_and_a_function_are_read_at_once():
-    """Modules have 500 lines at most, functions 60, their docstrings included."""
-    found = set()
-    for folder in ROOT.glob("packages/*/src"):
-        for path in folder.rglob("*.py"):
-            name, text = path.relative_to(folder).as_posix(), text_of(path)
-            if text.count("\n") > 500:
-                found.add(name)
-            for node in ast.walk(ast.parse(text)):
-                is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-                if is_function and node.end_lineno - node.lineno >= 60:
-                    found.add(f"{name}:{node.name}")
-    assert found == LONG.keys()
-
-
-def test_a_folder_holds_two_dozen_modules_at_most():
-    counts = {folder.relative_to(ROOT): len(list(folder.glob("*.py"))) for folder in source_folders()}
-    assert not {folder: count for folder, count in counts.items() if count > 24}
-
-
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.key)
-def test_a_folder_says_what_comes_in_and_what_goes_out(package):
-    root = package.folder / "src" / package.import_name
-    inside = [folder for folder in source_folders() if root in folder.parents]
-    pages = {folder.relative_to(root): ast.parse(text_of(folder / "__init__.py")) for folder in inside}
-    assert not [folder for folder, page in pages.items() if len((ast.get_docstring(page) or "").splitlines()) < 3]
+# What the pages say
 
 
 def test_links_between_pages_lead_somewhere():

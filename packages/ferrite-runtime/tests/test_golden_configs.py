@@ -1,7 +1,7 @@
 """The configs that PyTorch's compiler would measure, row by row: each is among ours, or a reason says why not.
 
-"Among ours" means with full effort. What runs without tuning is `test_policy.py`'s subject: first choices come from
-measurements (benchmarks/RESULTS.md), and differ from the first entry of most of these rows.
+"Among ours" means with full effort. What runs without tuning is the subject of `test_row_configs.py` and the like:
+first choices come from measurements (benchmarks/RESULTS.md), and differ from the first entry of most of these rows.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from ferrite_runtime.host.native_products import OPERATIONS
 from ferrite_runtime.host.product_library import find_products
 from ferrite_runtime.launching.native_launcher import find_launcher
 from ferrite_runtime.store.interface import MemoryStore
-from test_native_products import (
+from native_product_cases import (
     DTYPES,
     SHAPES,
     addresses,

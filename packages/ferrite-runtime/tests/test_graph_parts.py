@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from ferrite_runtime.engines import graph_recorder
@@ -16,64 +13,28 @@ from ferrite_runtime.engines.graph_parts import partition
 from ferrite_runtime.errors import DriverError
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.host.thresholds import SHAPES
+from graph_part_programs import (
+    JOIN,
+    KERNELS,
+    STEP,
+    TIMES,
+    built,
+    call_of,
+    eight,
+    item_by_hand,
+    launch,
+    made,
+    ref,
+    with_item,
+)
 from runtime_fakes import FakePool, FakeStreams, fake_machine
-from runtime_kernels import layout, pointwise, program, scaled, tensor_input
+from runtime_kernels import layout, program
 from test_graphs import DEVICE, Recorder, graphed, only
 
 torch = pytest.importorskip("torch")
+
+
 pytest.importorskip("triton")
-
-STEP, JOIN, TIMES = pointwise("a * 0.5 + 1", size=8, name="step"), pointwise("a + b", 2, size=8, name="join"), scaled()
-KERNELS = [STEP, JOIN, TIMES]
-
-
-def launch(kernel: dict, *args) -> dict:
-    return {"do": "launch", "kernel": kernel["id"], "args": list(args)}
-
-
-def made(kernel: dict, out: str, *args) -> list[dict]:
-    """A kernel into a buffer of its own."""
-    extra = args[-1:] if kernel is TIMES else ()
-    tensors = args[: len(args) - len(extra)]
-    given = (8, *extra) if extra else ()
-    return [{"do": "alloc", "name": out, **layout([8])}, launch(kernel, *tensors, out, *given)]
-
-
-def eight(name: str, device: str = "cuda") -> dict:
-    return tensor_input(name, [8], device=device)
-
-
-def built(engine: InterpretedEngine):
-    """Returns what makes the functions of sections."""
-    return lambda section: engine.of_section(section).first(DEVICE)
-
-
-def call_of(target: str, results: list, *args, **kwargs) -> dict:
-    return {"do": "extern", "target": target, "args": list(args), "kwargs": kwargs, "results": results}
-
-
-def ref(name: str) -> dict:
-    return {"ref": name}
-
-
-def with_item() -> dict:
-    """Two rows of two launches, between them one that scales by what the host has read."""
-    steps = [
-        *made(STEP, "a", "x"),
-        *made(JOIN, "b", "a", "w"),
-        {"do": "view", "name": "first", "base": "b", **layout([1]), "offset": 0},
-        {"do": "item", "name": "i", "from": "first", "dtype": "f32"},
-        *made(TIMES, "c", "a", "i"),
-        *made(JOIN, "d", "c", "b"),
-        *made(JOIN, "e", "d", "w"),
-    ]
-    return program([eight("x"), eight("w")], KERNELS, steps, [{"value": "b"}, {"value": "e"}], "cuda")
-
-
-def item_by_hand(x, w):
-    a = x * 0.5 + 1
-    b = a + w
-    return b, a * float(b[0]) + b + w
 
 
 def test_rows_between_steps_from_the_host_are_parts() -> None:
@@ -164,17 +125,6 @@ def test_steps_that_stay_with_the_host(step: dict, reason: str) -> None:
     assert reason in str(found[0])
 
 
-@pytest.fixture
-def keeper():
-    """An operator of the user's that keeps what it is given."""
-    kept: list = []
-    library = torch.library.Library("graph_parts", "DEF")
-    library.define("keep(Tensor x) -> Tensor")
-    library.impl("keep", lambda x: kept.append(x) or x.clone(), "CPU")
-    yield kept
-    library._destroy()
-
-
 def test_what_users_keep_is_theirs(keeper: list) -> None:
     steps = [
         *made(STEP, "a", "x"),
@@ -228,131 +178,6 @@ def test_two_names_of_one_memory_do_not_enter_a_part_together() -> None:
     found = partition(Program.from_mapping(mapping), 2)
     assert found.parts == 0
     assert "begins a row with a and v, whose memory others may know as well" in str(found.obstacles)
-
-
-def test_a_program_that_calls_itself_runs_from_the_host_inside() -> None:
-    call, _ = graphed(with_item(), least=2)
-    x, w = torch.randn(8), torch.randn(8)
-    inner = []
-    host = None
-
-    def again(given):
-        if len(inner) < 8:
-            inner.append(call([w, x]))
-        return host(given)
-
-    for _ in range(2):
-        call([x, w])
-    part = only(call).parts[1]
-    host, part._host = part._host, again
-    outer = call([x, w])
-    torch.testing.assert_close(outer, item_by_hand(x, w), rtol=0, atol=1e-6)
-    torch.testing.assert_close(inner[0], item_by_hand(w, x), rtol=0, atol=1e-6)
-
-
-def in_thread(run):
-    """Returns what a function returns in another thread."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(run).result(timeout=60)
-
-
-def test_a_call_beside_another_runs_from_the_host_and_does_not_wait() -> None:
-    call, recorder = graphed(with_item(), least=2)
-    x, w = torch.randn(8), torch.randn(8)
-    for _ in range(3):
-        call([x, w])
-    part, replays = only(call).parts[1], recorder.replays
-    host, inner = part._host, []
-
-    def beside(given):
-        inner.append(in_thread(lambda: call([w, x])))
-        return host(given)
-
-    part._host = beside
-    torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
-    torch.testing.assert_close(inner[0], item_by_hand(w, x), rtol=0, atol=1e-6)
-    assert recorder.replays == replays + 2
-
-
-def test_a_thread_that_has_not_run_the_program_does_not_capture_it() -> None:
-    call, recorder = graphed(with_item(), least=2)
-    x, w = torch.randn(8), torch.randn(8)
-    for _ in range(3):
-        in_thread(lambda: call([x, w]))
-    assert recorder.captures == 0
-    for _ in range(2):
-        call([x, w])
-    assert recorder.captures == 2
-
-
-def test_a_thread_that_is_new_plays_what_is_captured_and_is_not_given_what_others_have_read() -> None:
-    call, recorder = graphed(with_item(), least=2)
-    x, w, other = torch.randn(8), torch.randn(8), torch.randn(8)
-    for _ in range(3):
-        call([x, w])
-    replays = recorder.replays
-    in_thread(lambda: call([x, w]))
-    assert recorder.replays == replays + 2
-
-    def twice():
-        return [call([other, w]) for _ in range(2)]
-
-    for found in in_thread(twice):
-        torch.testing.assert_close(found, item_by_hand(other, w), rtol=0, atol=1e-6)
-    torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
-
-
-def test_what_is_captured_in_inference_mode_is_played_outside_of_it() -> None:
-    call, recorder = graphed(with_item(), least=2)
-    w = torch.randn(8)
-    with torch.inference_mode():
-        for _ in range(3):
-            call([torch.randn(8), w])
-    assert recorder.captures == 2
-    x = torch.randn(8)
-    torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
-
-
-def test_parts_of_one_round_have_one_pool_after_the_device_is_done_and_the_last_round_forgotten() -> None:
-    recorder, log = Recorder(), []
-
-    def capture(run, pool):
-        log.append(f"capture {pool}")
-        return recorder(run)
-
-    made_ = Program.from_mapping(with_item())
-    engine = InterpretedEngine.load(made_)
-    port = graph_recorder.Recorder(
-        capture,
-        wait=lambda: log.append(f"wait {sum(part.is_played for part in only(call).parts)}"),
-        make_pool=lambda: log.append(f"pool {sum(part.is_played for part in only(call).parts)}") or len(log),
-    )
-    call = graphed_host(made_, engine.first(DEVICE), built(engine), DEVICE, port, 2)
-    x, w = torch.randn(8), torch.randn(8)
-    for _ in range(4):
-        call([x, w])
-    call([x.clone(), w])
-    assert log == ["wait 0", "pool 0", "capture 2", "capture 2", "wait 2", "pool 0", "capture 6", "capture 6"]
-
-
-def test_what_follows_a_capture_that_failed_has_another_pool() -> None:
-    recorder, pools = Recorder(), []
-
-    def capture(run, pool):
-        pools.append(pool)
-        if len(pools) == 1:
-            raise RuntimeError("operation not permitted")
-        return recorder(run)
-
-    made_, numbers = Program.from_mapping(with_item()), iter(range(9))
-    engine = InterpretedEngine.load(made_)
-    port = graph_recorder.Recorder(capture, make_pool=lambda: next(numbers))
-    call = graphed_host(made_, engine.first(DEVICE), built(engine), DEVICE, port, 2)
-    x, w = torch.randn(8), torch.randn(8)
-    for _ in range(4):
-        torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
-    assert pools == [0, 1]
-    assert [part.is_played for part in only(call).parts] == [False, False, True, False]
 
 
 @pytest.mark.usefixtures("keeper")
@@ -569,103 +394,3 @@ def test_what_is_freed_but_for_a_view_that_comes_later_crosses() -> None:
         a = x * 0.5 + 1
         torch.testing.assert_close(call([x])[0], a + (a * 0.5 + 1) + x, rtol=0, atol=1e-6)
     assert recorder.captures == 2
-
-
-class Writer:
-    """Writes a random program over eight numbers, with views, buffers that become others, and what the host reads."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.steps: list[dict] = []
-        self.tensors = ["x", "w"]
-        self.scalars: list[str] = []
-        self.count = 0
-
-    def name(self, letter: str) -> str:
-        self.count += 1
-        return f"{letter}{self.count}"
-
-    def write(self, length: int) -> dict:
-        for _ in range(length):
-            self.random.choice(
-                [self.launch] * 6 + [self.view, self.reuse, self.item, self.host, self.copy, self.free]
-            )()
-        wanted = sorted(set(self.random.sample(self.tensors, min(3, len(self.tensors))) + self.tensors[-1:]))
-        outputs = [{"value": name} for name in wanted] + [{"scalar": name} for name in self.scalars[-1:]]
-        return program([eight("x"), eight("w")], KERNELS, self.steps, outputs, "cuda")
-
-    def launch(self) -> None:
-        out, a, b = self.name("t"), self.random.choice(self.tensors), self.random.choice(self.tensors)
-        if self.scalars and self.random.random() < 0.2:
-            self.steps += made(TIMES, out, a, self.random.choice(self.scalars))
-        else:
-            self.steps += made(JOIN, out, a, b) if self.random.random() < 0.5 else made(STEP, out, a)
-        self.tensors.append(out)
-
-    def view(self) -> None:
-        view = self.name("v")
-        base = self.random.choice(self.tensors)
-        self.steps.append({"do": "view", "name": view, "base": base, **layout([8]), "offset": 0})
-        self.tensors.append(view)
-
-    def reuse(self) -> None:
-        owned = [n for n in self.tensors if n[0] == "t" and not any(s.get("base") == n for s in self.steps)]
-        if owned:
-            source, out = self.random.choice(owned), self.name("t")
-            self.steps += [{"do": "reuse", "name": out, "from": source, **layout([8])}]
-            self.steps.append(launch(STEP, self.random.choice(["x", "w"]), out))
-            self.tensors.remove(source)
-            self.tensors.append(out)
-
-    def item(self) -> None:
-        first, number = self.name("f"), self.name("i")
-        base = self.random.choice(self.tensors)
-        self.steps.append({"do": "view", "name": first, "base": base, **layout([1]), "offset": 3})
-        self.steps.append({"do": "item", "name": number, "from": first, "dtype": "f32"})
-        self.scalars.append(number)
-
-    def host(self) -> None:
-        out = self.name("h")
-        source = self.random.choice(self.tensors)
-        self.steps.append(call_of("graph_parts.keep.default", [out], ref(source)))
-        self.tensors.append(out)
-
-    def copy(self) -> None:
-        to, source = (self.random.choice(self.tensors) for _ in range(2))
-        self.steps.append({"do": "copy", "to": to, "from": source})
-
-    def free(self) -> None:
-        known = [name for name in self.tensors if name not in ("x", "w")]
-        if len(known) > 3:
-            name = self.random.choice(known)
-            self.steps.append({"do": "free", "names": [name]})
-            self.tensors.remove(name)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_random_programs_give_what_the_host_gives(seed: int, keeper: list) -> None:
-    mapping = Writer(seed).write(24)
-    host = InterpretedEngine.load(Program.from_mapping(mapping)).first(DEVICE)
-    call, _ = graphed(mapping, least=1 + seed % 3)
-    moving = random.Random(seed)
-    inputs = [torch.randn(8), torch.randn(8)]
-    found, lent = [], []
-    for _ in range(6):
-        place = moving.randrange(3)
-        if place < 2:
-            inputs[place] = torch.randn(8)
-        theirs = [each.clone() for each in inputs]
-        lent += inputs
-        expected = host(list(theirs))
-        results = call(list(inputs))
-        found.append((results, [each.clone() if hasattr(each, "clone") else each for each in expected]))
-        for ours, other in zip(inputs, theirs, strict=True):
-            assert torch.equal(ours, other)
-        inputs = [each.clone() for each in inputs] if moving.random() < 0.3 else inputs
-    aliases = {each.untyped_storage().data_ptr() for each in lent}
-    for results, expected in found:
-        for result, wanted in zip(results, expected, strict=True):
-            if not hasattr(result, "untyped_storage"):
-                assert result == wanted
-            elif result.untyped_storage().data_ptr() not in aliases:
-                assert torch.equal(result, wanted)

@@ -6,14 +6,9 @@ import base64
 import json
 import multiprocessing
 import os
-import socket
 import subprocess
 import sys
 import threading
-import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,39 +18,24 @@ import pytest
 from ferrite_runtime.compilation.compiler import Compiler
 from ferrite_runtime.compilation.triton_adapter import Job
 from ferrite_runtime.engines.cuda_engine import begin_kernels
-from ferrite_runtime.errors import CacheUnwritable, OptionError, StoreWarning
+from ferrite_runtime.errors import StoreWarning
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.measurements import Measurement
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.target import Target
-from ferrite_runtime.process.environment_variables import read_settings
-from ferrite_runtime.process.store_addresses import StoreAddress, parse_address, parse_layers
+from ferrite_runtime.process.store_addresses import parse_address
 from ferrite_runtime.store import http_transport, remote_layer
-from ferrite_runtime.store.backend import seal_entry
-from ferrite_runtime.store.http_server import StoreServer
-from ferrite_runtime.store.http_transport import ANSWERED, connect_http
+from ferrite_runtime.store.http_transport import connect_http
 from ferrite_runtime.store.interface import PICKLES
 from ferrite_runtime.store.layers import LayeredStore
-from ferrite_runtime.store.pack_frames import PUT, REMOVE, pack_frame
-from ferrite_runtime.store.remote_layer import RemoteLayer
 from ferrite_runtime.tuning.kernel_tuning import situation_of
 from runtime_fakes import FakePool, fake_machine
 from runtime_kernels import layout, pointwise, program, tensor_input
+from store_servers import layered, serving
 
 LONG = "ab" * 8
 """The beginning of a key that is a digest."""
-
-
-@contextmanager
-def serving(folder: Path, **options: Any) -> Iterator[tuple[StoreServer, StoreAddress]]:
-    """Yields a server of a folder, and an address that trusts it."""
-    with StoreServer(LayeredStore(folder), ("127.0.0.1", 0), **options) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        yield server, StoreAddress("http", "127.0.0.1", server.port, trusts_network=True)
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -70,61 +50,6 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(http_transport.HttpTransport, "_send", note)
     return paths
-
-
-def layered(folder: Path, *addresses: StoreAddress) -> LayeredStore:
-    return LayeredStore(folder, addresses)
-
-
-# --- addresses ---------------------------------------------------------------------------------------------------
-
-
-def test_addresses_stand_among_folders() -> None:
-    text = "/a:http://cache:81/x?write=1&trust=network:/b:https://[::1]:8443:rediss://r/2?timeout=0.5"
-    assert parse_layers(text) == (
-        Path("/a"),
-        StoreAddress("http", "cache", 81, "/x", writes=True, trusts_network=True),
-        Path("/b"),
-        StoreAddress("https", "::1", 8443),
-        StoreAddress("rediss", "r", 6379, "/2", seconds=0.5),
-    )
-    assert str(parse_address("https://[::1]:8443/a/")) == "https://[::1]:8443/a"
-    assert read_settings({"FERRITE_CACHE_SHARED": "http://h:/b", "HOME": "/h"}).shared[1] == Path("/b")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("ftp://host", "begins with none of http://"),
-        ("http://host:99999", "wrong port"),
-        ("http://:80", "no host"),
-        ("http://host/#x", "fragment"),
-        ("http://host?wirte=1", "did you mean 'write'"),
-        ("http://host?write=yes", "it can be 1"),
-        ("http://host?timeout=1e9", "0.05 to 60"),
-        ("http://host?timeout=0", "0.05 to 60"),
-    ],
-)
-def test_wrong_addresses_say_what_is_wrong(text: str, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        parse_address(text)
-
-
-def test_passwords_in_addresses_are_refused_and_not_repeated() -> None:
-    with pytest.raises(OptionError, match="netrc") as caught:
-        parse_layers("/a:https://me:hunter2@host:80/x:/b")
-    assert "hunter2" not in str(caught.value)
-    settings = read_settings({"FERRITE_CACHE_TOKEN": "hunter2", "HOME": "/h"})
-    assert settings.cache_token == "hunter2"
-    assert "hunter2" not in repr(settings)
-
-
-def test_plain_addresses_ask_for_trust(tmp_path: Path) -> None:
-    LayeredStore(tmp_path / "there").save("kernels", "k", b"data")
-    with serving(tmp_path / "there") as (_, address):
-        store = layered(tmp_path / "here", replace(address, trusts_network=False))
-        with pytest.warns(StoreWarning, match=r"without TLS.*trust=network"):
-            assert store.load("kernels", "k") is None
 
 
 # --- what a server has ---------------------------------------------------------------------------------------------
@@ -357,176 +282,6 @@ def test_credentials_do_not_reach_the_log(
     assert text
     assert "hunter2" not in text
     assert secret not in text
-
-
-# --- hostile servers -----------------------------------------------------------------------------------------------
-
-
-def reply(body: bytes, answered: int = 1, status: str = "200 OK", more: str = "") -> bytes:
-    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{ANSWERED}: {answered}\r\n{more}\r\n"
-    return head.encode() + body
-
-
-def frame(kind: str = "kernels", key: str = "k", data: bytes = b"data", operation: int = PUT) -> bytes:
-    return pack_frame(operation, kind, key, 0, seal_entry(kind, key, data))
-
-
-@contextmanager
-def answering(answer: Callable[[socket.socket], None]) -> Iterator[tuple[StoreAddress, list[int]]]:
-    """Yields the address of a server that answers each connection so, and the number of connections so far."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        count: list[int] = []
-
-        def accept() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                count.append(1)
-                threading.Thread(target=talk, args=(connection,), daemon=True).start()
-
-        def talk(connection: socket.socket) -> None:
-            try:
-                with connection:
-                    connection.recv(1 << 16)
-                    answer(connection)
-            except OSError:
-                pass
-
-        threading.Thread(target=accept, daemon=True).start()
-        port = listener.getsockname()[1]
-        yield StoreAddress("http", "127.0.0.1", port, seconds=0.5, trusts_network=True), count
-        listener.shutdown(socket.SHUT_RDWR)
-
-
-def drip(connection: socket.socket) -> None:
-    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-    while True:
-        connection.sendall(b"x")
-        time.sleep(0.05)
-
-
-def drip_headers(connection: socket.socket) -> None:
-    connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
-    while True:
-        connection.sendall(b"x")
-        time.sleep(0.05)
-
-
-def endless(connection: socket.socket) -> None:
-    connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-    while True:
-        connection.sendall(bytes(1 << 16))
-
-
-HOSTILE: dict[str, tuple[Callable[[socket.socket], None], str]] = {
-    "wrong digest": (lambda c: c.sendall(reply(frame()[:-1] + b"X")), "sent what nobody stored"),
-    "another entry's bytes": (
-        lambda c: c.sendall(reply(pack_frame(PUT, "kernels", "k", 0, seal_entry("kernels", "other", b"data")))),
-        "sent what nobody stored",
-    ),
-    "no frames": (lambda c: c.sendall(reply(b"<html>hello</html>")), "sent what nobody stored"),
-    "half a frame": (lambda c: c.sendall(reply(frame()[:-3])), "sent what nobody stored"),
-    "a removal": (lambda c: c.sendall(reply(frame(operation=REMOVE))), "sent what nobody stored"),
-    "another kind": (lambda c: c.sendall(reply(frame("native"))), "not asked for"),
-    "another key": (lambda c: c.sendall(reply(frame() + frame(key="else"))), "not asked for"),
-    "no progress": (lambda c: c.sendall(reply(b"", 0)), "answered 0 of 1"),
-    "too much progress": (lambda c: c.sendall(reply(b"", 7)), "answered 7 of 1"),
-    "a digit that is none": (lambda c: c.sendall(b"HTTP/1.1 200 OK\r\nFerrite-Answered: \xb2\r\n\r\n"), ""),
-    "drip": (drip, "within 0.5 s"),
-    "drip of headers": (drip_headers, "within 0.5 s"),
-    "silence": (lambda c: time.sleep(3), "within 0.5 s"),
-    "endless": (endless, r"more than 1 MiB|within 0.5 s"),
-    "huge": (lambda c: c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n"), ""),
-    "500": (lambda c: c.sendall(reply(b"", status="500 Internal Server Error")), "status 500"),
-    "404": (lambda c: c.sendall(reply(b"", status="404 Not Found")), "status 404"),
-    "redirect": (lambda c: c.sendall(reply(b"", status="302 Found", more="Location: http://x/\r\n")), "elsewhere"),
-    "hang-up": (lambda c: None, "cannot be used"),
-    "no HTTP": (lambda c: c.sendall(b"SSH-2.0-OpenSSH\r\n"), "cannot be used"),
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_server_is_one_warning(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer, message = HOSTILE[name]
-    monkeypatch.setattr(http_transport, "MOST_REPLY", 1 << 20)
-    with answering(answer) as (address, connections):
-        store = layered(tmp_path / "here", address)
-        started = time.monotonic()
-        with pytest.warns(StoreWarning, match=message):
-            assert store.load("kernels", "k") is None
-        assert time.monotonic() - started < 2
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            store.prefetch("kernels", [f"k{number}" for number in range(200)])
-            assert store.load("kernels", "other") is None
-        assert sum(connections) <= 2, "a server that fails is left alone"
-        store.save("kernels", "k", b"mine")
-        assert store.load("kernels", "k") == b"mine"
-        assert LayeredStore(tmp_path / "here").own.keys("kernels") == ["k"]
-
-
-def test_a_server_that_is_not_there(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    store = layered(tmp_path / "here", StoreAddress("http", "127.0.0.1", port, trusts_network=True))
-    with pytest.warns(CacheUnwritable, match="ConnectionRefusedError"):
-        assert store.load("kernels", "k") is None
-
-
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self) -> None:
-        self.time = 1000.0
-
-    def __call__(self) -> float:
-        return self.time
-
-
-def test_a_server_that_failed_is_asked_again(tmp_path: Path) -> None:
-    LayeredStore(tmp_path / "there").save("kernels", "k", b"data")
-    clock, fails = Clock(), [True]
-
-    def connect() -> Any:
-        if fails:
-            raise ConnectionRefusedError("as asked")
-        return connect_http(address)
-
-    with serving(tmp_path / "there") as (_, address):
-        layer = RemoteLayer(address, connect, now=clock)
-        with pytest.warns(StoreWarning, match="as asked"):
-            assert layer.load("kernels", "k") is None
-        clock.time += 61
-        assert layer.load("kernels", "k") is None, "it fails again, and is left alone for longer"
-        fails.clear()
-        clock.time += 61
-        assert layer.load("kernels", "k") is None
-        clock.time += 60
-        assert layer.load("kernels", "k") == b"data"
-        assert layer.problem == ""
-
-
-def test_a_slow_server_is_waited_for_no_longer_than_told(tmp_path: Path) -> None:
-    clock = Clock()
-
-    class Slow:
-        def fetch(self, kind: str, keys: Any, prefixes: Any) -> remote_layer.Reply:
-            clock.time += 1.0
-            return remote_layer.Reply({}, len(keys))
-
-        def interrupt(self) -> None:
-            pass
-
-        close = interrupt
-
-    layer = RemoteLayer(StoreAddress("https", "slow", 443), Slow, now=clock)  # type: ignore[arg-type, return-value]
-    started = clock.time
-    with pytest.warns(StoreWarning, match="10 s within a minute"):
-        found = [layer.load("kernels", f"k{number}") for number in range(200)]
-    assert not any(found)
-    assert 10 <= clock.time - started <= 12
 
 
 def test_threads_share_a_layer(tmp_path: Path) -> None:

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
-import pickle
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,81 +12,24 @@ from torch._functorch import config as functorch_config
 from torch._higher_order_ops import strict_mode
 
 import ferrite_torch
-from ferrite_runtime import CacheUnwritable, Store, choose_store, load_record, save_record
+from ferrite_runtime import load_record, save_record
 from ferrite_torch import compilation
 from ferrite_torch.cache import stored_graphs
-from ferrite_torch.cache.artifact import GRAPHS, Artifact, keep_artifact, recall_artifact
-from ferrite_torch.cache.artifact_loading import runtime_options
-from ferrite_torch.calls.lazy_results import LazyResult
-from ferrite_torch.calls.shared_inputs import SharedBase
+from ferrite_torch.cache.artifact import GRAPHS, recall_artifact
 from ferrite_torch.diagnostics.statistics import compiled_graphs
-from ferrite_torch.options import Options
 from ferrite_torch.rewrites import wrapped_calls
-from ferrite_torch.rewrites.decompositions import DeferredTable
 from ferrite_torch.torch_private import aot
 from ferrite_torch.torch_private.aot_cache import stores_graphs
-
-needs_stored_graphs = pytest.mark.skipif(
-    not stores_graphs(), reason="this torch's AOTAutograd keeps no graphs of other compilers"
+from stored_graph_cases import (
+    fresh_statistics,  # noqa: F401  # a fixture
+    infer,
+    needs_stored_graphs,
+    own_store,
+    recalled,
+    stored_keys,
+    train,
+    train_all,
 )
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> None:
-    ferrite_torch.reset_statistics()
-    counters.clear()
-
-
-def model() -> torch.nn.Module:
-    torch.manual_seed(0)
-    return torch.nn.Sequential(
-        torch.nn.Linear(12, 8), torch.nn.GELU(), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3, bias=False)
-    )
-
-
-def train(**options: Any) -> list[torch.Tensor]:
-    """Returns loss, gradients and buffers after a step of the model, compiled anew."""
-    torch._dynamo.reset()
-    module = model()
-    torch.manual_seed(1)
-    compiled = torch.compile(module, backend="ferrite", options={"fallback": False, **options})
-    loss = compiled(torch.randn(5, 12)).square().sum()
-    loss.backward()
-    return [loss.detach(), *(p.grad for p in module.parameters() if p.grad is not None), *module.buffers()]
-
-
-def train_all(*, dynamic: bool | None) -> list[torch.Tensor]:
-    """Returns losses and gradients after steps of the model with batches of several sizes, compiled anew."""
-    torch._dynamo.reset()
-    module, found = model(), []
-    torch.manual_seed(1)
-    compiled = torch.compile(module, backend="ferrite", dynamic=dynamic, options={"fallback": False})
-    for size in (5, 7, 12, 5):
-        loss = compiled(torch.randn(size, 12)).square().sum()
-        loss.backward()
-        found += [loss.detach(), *(p.grad.clone() for p in module.parameters() if p.grad is not None)]
-    return found
-
-
-def infer(function: Callable[..., Any], *inputs: torch.Tensor, **options: Any) -> Any:
-    torch._dynamo.reset()
-    with torch.no_grad():
-        return torch.compile(function, backend="ferrite", options={"fallback": False, **options})(*inputs)
-
-
-def recalled() -> tuple[int, int]:
-    """Returns the number of graphs since the last call, and of those that came out of the store."""
-    counts = ferrite_torch.statistics()
-    ferrite_torch.reset_statistics()
-    return counts["graphs"], counts["recalled"]
-
-
-def own_store() -> Store:
-    return choose_store(runtime_options(Options()))
-
-
-def stored_keys(kind: str = GRAPHS) -> list[str]:
-    return [key for key, _ in own_store().scan(kind)]
 
 
 @needs_stored_graphs
@@ -495,106 +431,6 @@ class TestBeforeAot:
         assert "does not read" in caplog.text
 
 
-def test_artifacts_survive_the_store() -> None:
-    from ferrite_runtime.store.interface import MemoryStore
-
-    artifact = Artifact(
-        kind="backward",
-        program={"format": "ferrite-program/2"},
-        arguments=4,
-        selection=(0, 3),
-        repeats=(1,),
-        passed=((2, 3),),
-        constants=("a.b",),
-        externs=(("aten.mm.default", "no lowering"),),
-        layouts={2: (1, 8)},
-        strides=((4, 1), None),
-        changed={0: (8, 1)},
-        lazy=(LazyResult(0, is_conjugated=True, is_negated=False),),
-        bases=(SharedBase(1, (10,), (1,), 0),),
-    )
-    store = MemoryStore()
-    keep_artifact(store, "k", artifact)
-    assert recall_artifact(store, "k") == artifact
-    assert recall_artifact(store, "other") is None
-
-
-def test_tables_are_filled_when_looked_at() -> None:
-    fills: list[int] = []
-
-    def fill() -> dict[str, int]:
-        fills.append(1)
-        return {"a": 1}
-
-    uses: list[Callable[[Any], Any]] = [
-        lambda t: t["a"],
-        lambda t: "a" in t,
-        lambda t: dict(t) == {"a": 1},
-        lambda t: {**t} == {"a": 1},
-        list,
-        len,
-        lambda t: t.get("a"),
-        lambda t: list(t.items()),
-        lambda t: list(t.values()),
-        lambda t: list(t.keys()),
-        lambda t: t.copy() == {"a": 1},
-        bool,
-    ]
-    for use in uses:
-        table = DeferredTable(fill)
-        fills.clear()
-        assert use(table)
-        assert use(table)
-        assert fills == [1]
-
-
-def test_restored_graphs_are_data() -> None:
-    import pickle
-
-    if not stores_graphs():
-        pytest.skip("this torch keeps no graphs of other compilers")
-    graph = stored_graphs.restore("f" * 64, {"fallback": True})
-    written = pickle.dumps(graph)
-    assert b"ferrite_torch.cache.stored_graphs" in written
-    again = pickle.loads(written)
-    assert (again.key, again.options) == (graph.key, graph.options)
-
-
-_PROGRAM = """
-import sys
-import torch, ferrite_torch
-torch.manual_seed(0)
-module = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.GELU(), torch.nn.LayerNorm(4))
-x = torch.randn(3, 6)
-loss = torch.compile(module, backend="ferrite", options={"fallback": False})(x).square().sum()
-loss.backward()
-counts = ferrite_torch.statistics()
-compiler = ("ferrite_torch.graphs.graph_lowering", "ferrite_ir", "ferrite_scheduler", "ferrite_triton")
-layers = sum(name in sys.modules for name in compiler)
-print(counts["graphs"], counts["recalled"], layers, loss.item(), module[0].weight.grad.sum().item())
-"""
-
-
-def _spawn(program: str = _PROGRAM) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)
-
-
-def _results(process: subprocess.Popen[str]) -> tuple[list[int], list[str]]:
-    words = process.communicate(timeout=300)[0].split()
-    assert process.returncode == 0
-    return [int(word) for word in words[:3]], words[3:]
-
-
-@needs_stored_graphs
-def test_processes_share_graphs_and_a_warm_one_imports_no_compiler() -> None:
-    both = [_spawn(), _spawn()]  # at once: one may find what the other has stored, neither may be disturbed
-    (_, first), (_, second) = map(_results, both)
-    (graphs, found, layers), third = _results(_spawn())
-    assert (graphs, found, layers) == (2, 2, 0)
-    assert first == second == third
-
-
 def test_graphs_with_other_branches_are_other_graphs() -> None:
     """Branches are compiled with what surrounds them, and are part of its key."""
     x = torch.randn(5, 4)
@@ -625,144 +461,3 @@ def test_a_stored_graph_calls_the_functions_of_the_graph_at_hand(monkeypatch: py
     for place, function in enumerate((waves, powers, waves)):
         torch.testing.assert_close(infer(function, x), function(x))
         assert recalled() == (1, int(place > 0))
-
-
-_BRANCHES = """
-import torch, ferrite_torch
-x = torch.arange(12.0, requires_grad=True)
-y = torch.compile(
-    lambda x: torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x * 2,)).relu() + x, backend="ferrite"
-)(x)
-(gradient,) = torch.autograd.grad(y.sum(), x)
-counts = ferrite_torch.statistics()
-print(counts["graphs"], counts["recalled"], len(counts["fallbacks"]), y.sum().item(), gradient.sum().item())
-"""
-
-
-def test_a_second_process_finds_graphs_with_branches() -> None:
-    (graphs, found, fallbacks), first = _results(_spawn(_BRANCHES))
-    assert (graphs, found, fallbacks) == (2, 0, 0)
-    (graphs, found, fallbacks), second = _results(_spawn(_BRANCHES))
-    assert (graphs, found, fallbacks) == (2, 2, 0)
-    assert first == second
-
-
-class Payload:
-    """A pickle that does something."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.mark),)
-
-
-def entry_files() -> list[Path]:
-    files = [path for path in Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).glob("aotautograd/**/*") if path.is_file()]
-    assert files, "nothing was kept"
-    return files
-
-
-def replaced(path: Path, payload: bytes) -> None:
-    path.write_bytes(payload)
-
-
-def replaced_at_the_same_size(path: Path, payload: bytes) -> None:
-    size = path.stat().st_size
-    path.write_bytes(payload + b"\0" * (size - len(payload)))
-    assert path.stat().st_size == size
-
-
-def renamed_to_its_digest(path: Path, payload: bytes) -> None:
-    path.unlink()
-    (path.parent / hashlib.sha256(payload).hexdigest()).write_bytes(payload)
-
-
-def beside(path: Path, payload: bytes) -> None:
-    path.rename(path.parent / "zzz")
-    (path.parent / "aaa").write_bytes(payload)
-
-
-def linked(path: Path, payload: bytes) -> None:
-    other = path.parent.parent / "elsewhere"
-    other.write_bytes(payload)
-    path.unlink()
-    path.symlink_to(other)
-
-
-def pipe(path: Path, payload: bytes) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def folder(path: Path, payload: bytes) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def of_another_key(path: Path, payload: bytes) -> None:
-    (path.parent.parent / "other").mkdir(exist_ok=True)
-    path.rename(path.parent.parent / "other" / path.name)
-
-
-@needs_stored_graphs
-class TestWhosePicklesAreRead:
-    @pytest.mark.parametrize(
-        "how",
-        [
-            replaced,
-            replaced_at_the_same_size,
-            renamed_to_its_digest,
-            beside,
-            linked,
-            pipe,
-            folder,
-            of_another_key,
-        ],
-        ids=lambda how: how.__name__,
-    )
-    def test_only_what_was_written_here_is_unpickled(self, how: Callable[[Path, bytes], None], tmp_path: Path) -> None:
-        x = torch.ones(3)
-        infer(torch.exp, x)
-        for path in entry_files():
-            how(path, pickle.dumps(Payload(tmp_path / "mark")))
-        torch.testing.assert_close(infer(torch.exp, x), torch.exp(x))
-        assert counters["aot_autograd"]["autograd_cache_hit"] == 0
-        assert not (tmp_path / "mark").exists()
-
-    def test_digests_in_another_store_say_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        infer(torch.exp, torch.ones(3))
-        monkeypatch.setenv("FERRITE_CACHE_DIR", str(tmp_path / "another"))
-        infer(torch.exp, torch.ones(3))
-        assert counters["aot_autograd"]["autograd_cache_hit"] == 0
-
-    def test_folders_that_all_may_write_to_do_no_harm(self) -> None:
-        infer(torch.exp, torch.ones(3))
-        for path in entry_files():
-            path.parent.chmod(0o777)
-            path.chmod(0o666)
-        infer(torch.exp, torch.ones(3))
-        assert counters["aot_autograd"]["autograd_cache_hit"] == 1
-
-    def test_entries_are_for_this_user_alone(self) -> None:
-        infer(torch.exp, torch.ones(3))
-        assert {path.stat().st_mode & 0o777 for path in entry_files()} == {0o600}
-
-    def test_entries_of_other_backends_are_left_alone(self) -> None:
-        from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
-
-        infer(torch.exp, torch.ones(3))
-        AOTAutogradCache._write_to_local_cache("atheirs", pickle.dumps({"one": 1}))
-        ((value, content, is_local),) = AOTAutogradCache.iterate_over_candidates(True, None, "atheirs")
-        assert (value, pickle.loads(content), is_local) == ({"one": 1}, {"one": 1}, True)
-        assert list(AOTAutogradCache.iterate_over_candidates(True, None, "aferrite-nobody")) == []
-
-    def test_folder_that_cannot_be_written_is_one_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        place = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
-        place.mkdir()
-        (place / "aotautograd").write_text("in the way")
-        with pytest.warns(CacheUnwritable, match="AOTAutograd's cache cannot be written to .*aotautograd") as seen:
-            results = [infer(function, torch.ones(3)) for function in (torch.exp, torch.sin)]
-        assert len(seen) == 1
-        torch.testing.assert_close(results, [torch.exp(torch.ones(3)), torch.sin(torch.ones(3))])
-        assert not ferrite_torch.statistics()["fallbacks"]

@@ -1,0 +1,212 @@
+"""Configs of matrix products: tiles that fill the device, fit its memory, and leave registers for their sums."""
+
+from __future__ import annotations
+
+import pytest
+
+from ferrite_runtime.devices.descriptors import DeviceFacts, known_devices, typical_device
+from ferrite_runtime.formats.binary import Binary
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.target import Target
+from ferrite_runtime.kernel_forms.tiled_contractions import shared_bytes, tile_problem
+from ferrite_runtime.policies.candidates import configs, next_power_of_two
+from ferrite_runtime.policies.resources import scratch_problem
+from policy_cases import H200, first, tiles
+from runtime_kernels import grid_axis, row_sum, spec, tensor
+
+
+def test_products_of_few_rows_fill_the_device() -> None:
+    def of(columns: int, points: int = 4096, dtype: str = "bf16", products: int = 1) -> Config:
+        mapping = row_sum(columns, points)
+        facts = {**mapping["facts"], "product": products}
+        axes = [grid_axis("y", 4, max_block=16), *mapping["axes"]]
+        params = [tensor("in_ptr", dtype), tensor("out_ptr", access="write")]
+        return first(spec("a", "", params, axes, form="contraction", blocks={"YBLOCK": 16}, facts=facts))
+
+    assert of(16384) == Config.of({"XBLOCK": 32, "RBLOCK": 128}, 2, 6)
+    assert of(4096) == Config.of({"XBLOCK": 16, "RBLOCK": 256}, 2, 6)
+    assert of(20, 40) == Config.of({"XBLOCK": 16, "RBLOCK": 64}, 2, 6)
+    assert of(16384, products=2) == Config.of({"XBLOCK": 64, "RBLOCK": 64}, 4, 4)
+    assert of(16384, dtype="f32") == Config.of({"XBLOCK": 32, "RBLOCK": 64}, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "wanted"),
+    [
+        (8192, 8192, {"YBLOCK": 128, "XBLOCK": 256, "RBLOCK": 64}),
+        (64, 4096, {"YBLOCK": 64, "XBLOCK": 32, "RBLOCK": 128}),
+        (17, 4096, {"YBLOCK": 32, "XBLOCK": 32, "RBLOCK": 128}),
+    ],
+)
+def test_tiles_of_products_leave_no_multiprocessor_idle(rows: int, columns: int, wanted: dict[str, int]) -> None:
+    assert dict(configs(tiles(rows, columns), H200, "none")[0].blocks) == wanted
+
+
+def test_large_products_have_persistent_programs_among_their_configs() -> None:
+    mapping = tiles(4096, 14336).to_mapping()
+    axes = [{"name": "t", "kind": "rounds", "size": 1, "hint": 1, "block": "TBLOCK", "max_block": 64}, *mapping["axes"]]
+    grid = ["ceildiv", ["mul", ["ceildiv", "y", "YBLOCK"], ["ceildiv", "x", "XBLOCK"]], "TBLOCK"]
+    kernel = KernelSpec.from_mapping(
+        spec("a", "", mapping["params"], axes, form="tiled_contraction", grid=grid, facts=mapping["facts"])
+    )
+    found = configs(kernel, H200, "max")
+    assert found[0].block("TBLOCK") == 1
+    persistent = [config for config in found if config.block("TBLOCK") > 1]
+    assert persistent
+    for config in persistent:
+        programs = kernel.expected_programs(dict(config.blocks))
+        alone = kernel.expected_programs(dict(config.blocks) | {"TBLOCK": 1})
+        assert programs <= 2 * H200.multiprocessors < alone
+        assert shared_bytes(kernel, config) > shared_bytes(
+            kernel, Config.of({**dict(config.blocks), "TBLOCK": 1}, 8, config.num_stages)
+        )
+        assert tile_problem(kernel, config, H200) is None
+
+
+def described(rows: int = 4096, columns: int = 14336, programs: int = 1024) -> KernelSpec:
+    """Returns the spec of a product whose blocks may be loaded through descriptors, by so many programs."""
+    mapping = tiles(rows, columns).to_mapping()
+    block = {"size": 1, "hint": 1}
+    axes = [{"name": "l", "kind": "descriptors", **block, "block": "LBLOCK", "max_block": 2}, *mapping["axes"]]
+    axes = [{"name": "t", "kind": "rounds", **block, "block": "TBLOCK", "max_block": 64}, *axes]
+    grid = ["ceildiv", ["mul", ["ceildiv", "y", "YBLOCK"], ["ceildiv", "x", "XBLOCK"]], "TBLOCK"]
+    params = [*mapping["params"], {**tensor("scratch", "i64", "scratch", 128), "elements": 32 * programs, "each": 32}]
+    facts = {"form": "tiled_contraction", "grid": grid, "facts": mapping["facts"]}
+    return KernelSpec.from_mapping(spec("a", "", params, axes, **facts))
+
+
+def test_large_products_have_descriptors_and_pointers_among_their_configs() -> None:
+    found = configs(described(columns=4096), H200, "max")
+    by_descriptors = [config for config in found if config.block("LBLOCK") == 2]
+    assert {config.block("TBLOCK") > 1 for config in by_descriptors} == {True, False}
+    for config in by_descriptors:
+        by_pointers = Config.of({**dict(config.blocks), "LBLOCK": 1}, config.num_warps, config.num_stages)
+        assert by_pointers in found
+        assert config.block("YBLOCK") * config.block("XBLOCK") >= 128 * 128
+    assert len(found) > 2 * len(by_descriptors) > 0
+
+
+@pytest.mark.parametrize("target", ["sm_80", "gfx942"])
+def test_devices_without_descriptors_have_none_among_their_configs(target: str) -> None:
+    device = typical_device(Target.parse(target))
+    assert {config.block("LBLOCK") for config in configs(described(), device, "max")} == {1}
+    problem = tile_problem(
+        described(), Config.of({"LBLOCK": 2, "YBLOCK": 64, "XBLOCK": 64, "RBLOCK": 32}, 4, 2), device
+    )
+    assert problem == f"{target} has no tensor descriptors"
+
+
+def test_no_more_programs_have_descriptors_than_have_memory_for_them() -> None:
+    kernel = described(programs=200)
+    found = [config for config in configs(kernel, H200, "max") if config.block("LBLOCK") == 2]
+    assert found
+    assert all(kernel.expected_programs(dict(config.blocks)) <= 200 for config in found)
+    config = Config.of({"LBLOCK": 2, "TBLOCK": 1, "YBLOCK": 128, "XBLOCK": 256, "RBLOCK": 64}, 8, 3)
+    assert tile_problem(kernel, config, H200) == "1792 programs, 200 have memory for their descriptors"
+
+
+@pytest.mark.parametrize(
+    ("scratch", "programs", "words"),
+    [(0, 1, None), (256, 1792, None), (384, 1792, "a program needs 384 bytes"), (256, 1791, "for 1791 programs, not")],
+)
+def test_scratch_memory_is_enough_for_all_programs(scratch: int, programs: int, words: str | None) -> None:
+    blocks = {"LBLOCK": 2, "TBLOCK": 1, "YBLOCK": 128, "XBLOCK": 256, "RBLOCK": 64}
+    problem = scratch_problem(described(programs=programs), Binary(b"", "a", 8, 32, 0, scratch=scratch), blocks)
+    assert (words is None) == (problem is None)
+    assert words is None or words in str(problem)
+    if scratch:
+        assert "has 0" in str(scratch_problem(tiles(), Binary(b"", "a", 8, 32, 0, scratch=scratch), blocks))
+
+
+@pytest.mark.parametrize(("scratch", "is_refused"), [(0, False), (256, True)])
+def test_descriptors_are_made_of_no_address_that_they_cannot_have(scratch: int, *, is_refused: bool) -> None:
+    blocks = {"LBLOCK": 2, "TBLOCK": 1, "YBLOCK": 128, "XBLOCK": 256, "RBLOCK": 64}
+    binary = Binary(b"", "a", 8, 32, 0, scratch=scratch)
+    problem = scratch_problem(described(programs=1792), binary, blocks, aligned=False)
+    assert ("no multiple of 16 bytes" in str(problem)) == is_refused
+
+
+def test_blocks_of_other_factors_have_as_many_bytes() -> None:
+    def points(width: int) -> int:
+        mapping = tiles(8192, 8192, 8192, width=width).to_mapping()
+        facts = {**mapping["facts"], "factor_bytes": width}
+        kernel = spec("a", "", mapping["params"], mapping["axes"], form="tiled_contraction", facts=facts)
+        return first(kernel).block("RBLOCK")
+
+    assert [points(width) for width in (1, 2, 4)] == [128, 64, 32]
+
+
+def test_programs_that_hold_sums_twice_have_smaller_tiles() -> None:
+    mapping = tiles(8192, 8192, 8192, width=1).to_mapping()
+    facts = {**mapping["facts"], "factor_bytes": 1, "partial_sums": True}
+    kernel = KernelSpec.from_mapping(
+        spec("a", "", mapping["params"], mapping["axes"], form="tiled_contraction", facts=facts)
+    )
+    for config in configs(kernel, H200, "max"):
+        assert 2 * config.block("YBLOCK") * config.block("XBLOCK") <= 160 * 32 * config.num_warps
+
+
+def test_products_without_that_axis_have_none() -> None:
+    assert not [config for config in configs(tiles(), H200, "max") if config.block("TBLOCK") > 1]
+
+
+def test_a_product_with_a_tile_for_each_multiprocessor_needs_none() -> None:
+    mapping = tiles(1024, 2048).to_mapping()
+    axes = [{"name": "t", "kind": "rounds", "size": 1, "hint": 1, "block": "TBLOCK", "max_block": 64}, *mapping["axes"]]
+    kernel = KernelSpec.from_mapping(
+        spec("a", "", mapping["params"], axes, form="tiled_contraction", facts=mapping["facts"])
+    )
+    assert {config.block("TBLOCK") for config in configs(kernel, H200, "max")} == {1}
+
+
+def test_dear_epilogues_have_more_warps() -> None:
+    def warps(cost: int) -> int:
+        mapping = tiles(8192, 3072, 768).to_mapping()
+        facts = {**mapping["facts"], "numel": 8192 * 3072, "flops": cost * 8192 * 3072}
+        return first(spec("a", "", mapping["params"], mapping["axes"], form="tiled_contraction", facts=facts)).num_warps
+
+    assert [warps(0), warps(30)] == [8, 16]
+
+
+@pytest.mark.parametrize("device", [known_devices()["h200"], typical_device(Target.parse("sm_80"))])
+@pytest.mark.parametrize(
+    "given", [{}, {"products": 2}, {"width": 4}, {"r": 16, "x": 64}, {"columns": 20, "points": 20}]
+)
+def test_tiles_of_products_fit_the_device(given: dict[str, int], device: DeviceFacts) -> None:
+    kernel = tiles(**given)
+    found = configs(kernel, device, "full")
+    assert found
+    for config in found:
+        assert tile_problem(kernel, config, device) is None
+        assert shared_bytes(kernel, config) <= device.shared_per_program
+        assert all(16 <= size <= given.get(name[0].lower(), 256) for name, size in config.blocks)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "warps", "stages", "words"),
+    [
+        ({"YBLOCK": 256, "XBLOCK": 256, "RBLOCK": 64}, 8, 3, "sums per thread"),
+        ({"YBLOCK": 128, "XBLOCK": 256, "RBLOCK": 128}, 8, 4, "bytes of blocks"),
+        ({"YBLOCK": 512, "XBLOCK": 64, "RBLOCK": 64}, 8, 2, "more than axis y allows"),
+    ],
+)
+def test_tiles_that_do_not_fit_are_told_apart(blocks: dict[str, int], warps: int, stages: int, words: str) -> None:
+    problem = tile_problem(tiles(), Config.of(blocks, warps, stages), H200)
+    assert problem is not None
+    assert words in problem
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "columns", "points"),
+    [(2, 4096, 2, 1024), (3, 4096, 2, 512), (4, 4096, 2, 512), (4, 14336, 4, 512)],
+)
+def test_rows_that_are_multiplied_leave_registers_for_their_sums(
+    rows: int, length: int, columns: int, points: int
+) -> None:
+    mapping = row_sum(16384, length)
+    facts = {**mapping["facts"], "multiplied_rows": rows}
+    held = next_power_of_two(rows)
+    axes = [grid_axis("y", rows, max_block=held), *mapping["axes"]]
+    kernel = spec("a", "", mapping["params"], axes, form="contraction", blocks={"YBLOCK": held}, facts=facts)
+    assert first(kernel) == Config.of({"XBLOCK": columns, "RBLOCK": points}, 4)

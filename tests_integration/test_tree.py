@@ -1,0 +1,136 @@
+"""The tree as a reader finds it: lengths of files, sizes of folders, the words of the field, names that no file has."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from repository_files import PACKAGES, ROOT, text_of, tracked_files
+
+THIS_FILE = Path(__file__).resolve()
+
+
+def lines_with(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
+    """Returns file:line: text of every line that matches, this file's own patterns left out."""
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in paths
+        if path != THIS_FILE
+        for number, line in enumerate(text_of(path).splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def modules() -> list[Path]:
+    """Returns all Python files: of packages, their tests, the integration tests and the benchmarks."""
+    return [path for path in tracked_files() if path.suffix == ".py"]
+
+
+def test_inductor_is_named_in_code_only_by_the_benchmarks():
+    """The lint knows import statements; this also finds names given to importlib, patched or written into strings."""
+    code = [path for path in modules() if path.parts[len(ROOT.parts)] != "benchmarks"]
+    loads = re.compile(r"""(import|from|["'])\s*torch\._inductor""")
+    assert not lines_with(loads, code)
+
+
+def test_no_file_knows_the_machine_it_was_written_on():
+    private_path = re.compile(r"(?<![\w.$}>)-])/(home|root|opt|work|mnt|Users|private)/\w")
+    assert not lines_with(private_path, tracked_files())
+
+
+def test_no_file_is_tied_to_a_package_registry():
+    registry = re.compile(r"(pypi\.org|pythonhosted|--index-url|--extra-index-url|PIP_INDEX|download\.pytorch)")
+    assert not lines_with(registry, tracked_files())
+
+
+def test_no_module_is_a_drawer():
+    drawers = {"utils.py", "util.py", "common.py", "helpers.py", "misc.py"}
+    assert not [path for path in tracked_files() if path.name in drawers]
+
+
+LONG_FILES = {
+    "packages/ferrite-runtime/src/ferrite_runtime/fmath/tables.py": "numbers",
+    "tests_integration/opinfo/refused_calls.py": "a table of calls, by kind",
+    "tests_integration/opinfo/refused_numbers.py": "a table of calls, by kind",
+    "tests_integration/pipeline/op_cases.py": "a table of calls, by family of ops",
+}
+"""Files of more than 500 lines, and why that is no harm: they are data."""
+
+LONG_FUNCTIONS = {
+    "packages/ferrite-runtime/src/ferrite_runtime/fmath/segmented_reductions.py:reduce_segments": (
+        "a kernel of 22 parameters, each with a line"
+    ),
+}
+"""The same of functions of more than 60 lines."""
+
+
+def is_one_table(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Returns whether a function returns one display, behind its docstring and a few names for what is in it."""
+    last = function.body[-1]
+    named = function.body[:-1]
+    return (
+        isinstance(last, ast.Return)
+        and isinstance(last.value, (ast.Dict, ast.List, ast.Tuple))
+        and all(isinstance(each, (ast.Assign, ast.Expr, ast.FunctionDef)) for each in named)
+        and last.lineno - function.lineno < 20
+    )
+
+
+def test_a_module_and_a_function_are_read_at_once():
+    """Modules have 500 lines at most, functions 60, their docstrings included; tables may be longer."""
+    files, functions = set(), set()
+    for path in modules():
+        name, text = path.relative_to(ROOT).as_posix(), text_of(path)
+        if text.count("\n") > 500:
+            files.add(name)
+        for node in ast.walk(ast.parse(text)):
+            is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            if is_function and node.end_lineno - node.lineno >= 60 and not is_one_table(node):
+                functions.add(f"{name}:{node.name}")
+    assert files == LONG_FILES.keys()
+    assert functions == LONG_FUNCTIONS.keys()
+
+
+def source_folders() -> list[Path]:
+    """Returns the folders with Python sources of all packages, the packages' own included."""
+    sources = [path for package in PACKAGES for path in (package.folder / "src" / package.import_name).rglob("*.py")]
+    return sorted({path.parent for path in sources})
+
+
+def test_a_folder_holds_two_dozen_modules_at_most():
+    counts = {folder.relative_to(ROOT): len(list(folder.glob("*.py"))) for folder in source_folders()}
+    assert not {folder: count for folder, count in counts.items() if count > 24}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.key)
+def test_a_folder_says_what_comes_in_and_what_goes_out(package):
+    root = package.folder / "src" / package.import_name
+    inside = [folder for folder in source_folders() if root in folder.parents]
+    pages = {folder.relative_to(root): ast.parse(text_of(folder / "__init__.py")) for folder in inside}
+    assert not [folder for folder, page in pages.items() if len((ast.get_docstring(page) or "").splitlines()) < 3]
+
+
+def code_generator() -> list[Path]:
+    return [path for path in modules() if "ferrite_triton" in path.parts]
+
+
+def test_triton_is_spelled_by_six_modules_at_most():
+    """Docstrings may show text of kernels; what writes it is in the printer."""
+    spelling = set()
+    for path in code_generator():
+        tree = ast.parse(text_of(path))
+        shown = {
+            id(node.value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        }
+        texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in shown)
+        if any(isinstance(node.value, str) and re.search(r"\btl\.", node.value) for node in texts):
+            spelling.add(path)
+    assert {path.parent.name for path in spelling} == {"printing"}
+    assert len(spelling) <= 6
+
+
+def test_the_code_generator_applies_no_regular_expression():
+    assert not lines_with(re.compile(r"^\s*(import re\b|from re import)"), code_generator())
