@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def keep_kernels(folder: Path) -> None:
-    """Makes every program that is written out leave the specs of its kernels in a folder, one file per kernel."""
+    """Makes every program that is emitted leave the specs of its kernels in a folder, one file per kernel."""
     from ferrite_triton import Program
 
     write_out = Program.to_mapping

@@ -134,3 +134,45 @@ def test_triton_is_spelled_by_six_modules_at_most():
 
 def test_the_code_generator_applies_no_regular_expression():
     assert not lines_with(re.compile(r"^\s*(import re\b|from re import)"), code_generator())
+
+
+RETIRED = {
+    r"\b[Ff]old axis|\bFold\b": "reduction",
+    r"held (images|groups)|hold images": "register-resident group norm",
+    r"meeting_in_warp": "warp match or vote",
+    r"\bMEETINGS\b|(sizes|what) that comes? again|[Rr]ecurring sizes": "shape-specialisation cache",
+    r"kernels that follow|fmath\.follow": "programmatic dependent launch",
+    r"ask(ing|ed) ahead|read_ahead": "software prefetch",
+    r"part_in_order|draw_part": "block ticket, in-order block scheduling",
+    r"as_it_came|(wait|hold|held)\w*( \w+)? as they came|fmath\.hide\b": "opaque value, packed register residency",
+    r"short_runs": "contiguous inner axis",
+    r"combined rows|row lists": "segmented reduction",
+    r"sorted updates": "sort-based scatter",
+    r"rows (that )?meet\b": "index collisions",
+    r"either form\b": "multi-versioned kernels",
+    r"\bstrewn\b": "non-coalesced",
+    r"turn_around": "reverse traversal for L2 reuse",
+    r"last reads|leaves the cache first": "last use, evict-first hint",
+    r"\brid(e|es|ing) (with|along)": "partial column reduction fused into a row kernel",
+    r"repeat statistics": "recomputed normalisation prologue",
+    r"\bexact parts": "split-precision products",
+    r"\bpostponement": "deferred release",
+    r"\b(HEAVIER|heavier)\b": "large-size fallback",
+    r"(a|only a) run tells|(a|only_a)_run_tells": "data-dependent size",
+    r"share of the floor": "share of the bound (roofline)",
+    r"library call\b": "extern call",
+    r"\btaken apart\b": "decomposed",
+    r"\bwritten[ _]out\b|WRITTEN_OUT": "unrolled",
+    r"\b[Ll]aws? (of|on)\b": "property, invariant",
+    r"\btaste\b": "profitability",
+}  # fmt: skip
+"""Words that things had before they got the field's, and those: what is known by another name is not found."""
+
+
+@pytest.mark.parametrize("word", RETIRED)
+def test_things_have_the_words_of_the_field(word):
+    """The glossary explains some of these; changelogs quote what they renamed."""
+    said = [path for path in tracked_files() if path.suffix in (".py", ".md", ".fir", ".tile")]
+    said = [path for path in said if path.name != "glossary.md"]
+    found = [line for line in lines_with(re.compile(word), said) if not re.search(rf"CHANGELOG.*`[^`]*({word})", line)]
+    assert not found, f"write: {RETIRED[word]}"

@@ -5,7 +5,7 @@
 
 A decoder of two layers takes the likeliest token 64 times. Position, token, caches of keys and values and the tokens
 so far are carried; the position is an integer, so that no turn asks the device. After tokens of 64 turns are compared,
-a turn of the loop takes the difference of loops of 24 and of 8 turns, a step of the same steps written out one after
+a turn of the loop takes the difference of loops of 24 and of 8 turns, a step of the same steps unrolled, one after
 the other that of 12 and of 4; what the first is longer than the second is what the loop adds. Times are the host's, on
 an idle device, without waiting for it: the fastest of several calls, as what else the machine does only adds, in turns.
 Loops are that short because a GPU's queue holds about 1,000 launches: with 26 in a turn the host of 64 turns waits.
@@ -34,7 +34,7 @@ WIDTHS = {"cuda": 256, "cpu": 16}
 """By device: without a GPU products run on the host, and are to take next to nothing."""
 HEADS, LAYERS, VOCABULARY, LENGTH = 4, 2, 512, 64
 ALL = 64
-TURNS, WRITTEN_OUT = (8, 24), (4, 12)
+TURNS, UNROLLED = (8, 24), (4, 12)
 MOST = 30.0
 """Microseconds that a turn may take the host beside its launches."""
 State = tuple[Any, Tensor, Tensor, Tensor]
@@ -82,7 +82,7 @@ def loop(model: Decoder, turns: int) -> Callable[..., State]:
     return decode
 
 
-def written_out(model: Decoder, steps: int) -> Callable[..., State]:
+def unrolled(model: Decoder, steps: int) -> Callable[..., State]:
     """Returns a function of so many steps, one after the other."""
 
     def decode(token: Tensor, caches: Tensor, found: Tensor) -> State:
@@ -123,15 +123,15 @@ def checked(function: Callable[..., State], steps: int, plan: Any) -> Callable[.
     options = {"fallback": False}
     compiled = torch.compile(function, backend="ferrite", fullgraph=True, dynamic=False, options=options)
     found = compiled(*given)
-    if plan.device == "cuda" and not torch.equal(found[3], written_out(plan.model, steps)(*given)[3]):
+    if plan.device == "cuda" and not torch.equal(found[3], unrolled(plan.model, steps)(*given)[3]):
         raise SystemExit(f"{steps} steps find other tokens than eager mode")
     return compiled
 
 
 def measured(plan: Any) -> tuple[float, float]:
-    """Returns the host's microseconds for one turn more of the loop, and for one step more that is written out."""
-    counts = (*TURNS, *WRITTEN_OUT)
-    makes = [loop] * len(TURNS) + [written_out] * len(WRITTEN_OUT)
+    """Returns the host's microseconds for one turn more of the loop, and for one unrolled step more."""
+    counts = (*TURNS, *UNROLLED)
+    makes = [loop] * len(TURNS) + [unrolled] * len(UNROLLED)
     functions = [checked(make(plan.model, count), count, plan) for make, count in zip(makes, counts, strict=True)]
     given = inputs(plan.device, plan.model.width)
     turn = Turn(plan.lock)
@@ -142,7 +142,7 @@ def measured(plan: Any) -> tuple[float, float]:
     turn.end()
     fastest = [min(each) for each in zip(*times, strict=True)]
     few, many, fewest, most = fastest
-    return (many - few) / (TURNS[1] - TURNS[0]), (most - fewest) / (WRITTEN_OUT[1] - WRITTEN_OUT[0])
+    return (many - few) / (TURNS[1] - TURNS[0]), (most - fewest) / (UNROLLED[1] - UNROLLED[0])
 
 
 def main() -> int:
@@ -167,7 +167,7 @@ def main() -> int:
         if not any(step["do"] == "while" for step in steps):
             raise SystemExit("the loop is no step of its program")
         turn, step = measured(plan)
-    print(f"a turn of the loop {turn:.1f} us of the host, a step written out {step:.1f} us")
+    print(f"a turn of the loop {turn:.1f} us of the host, an unrolled step {step:.1f} us")
     print(f"the loop adds {turn - step:.1f} us an iteration to its launches (at most {MOST:.0f})")
     plan.out.mkdir(parents=True, exist_ok=True)
     (plan.out / "decode-loop.json").write_text(json.dumps({"turn_us": turn, "step_us": step}))

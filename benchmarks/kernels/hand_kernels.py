@@ -1,4 +1,4 @@
-"""Kernels written by hand for cases of `run.py` that miss their bars; `hand_cases.py` calls them."""
+"""Hand-written reference kernels for cases of `run.py` that miss their bars; `hand_cases.py` calls them."""
 
 from __future__ import annotations
 

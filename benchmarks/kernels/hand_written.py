@@ -1,4 +1,4 @@
-"""Measures kernels written by hand, beside ours: what limits cases of `run.py` that miss their bars?
+"""Measures hand-written reference kernels beside ours: what limits cases of `run.py` that miss their bars?
 
 And, as ``beginning``, what it costs a kernel to wait itself for what comes before it; as ``order``, what it gains to
 begin where the one before has ended, and as ``stretches``, where each of its programs has; as ``listing``, what the

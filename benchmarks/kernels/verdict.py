@@ -60,7 +60,7 @@ BARS = {
     "transpose+add": 96,
     "full sum": 96,
 }
-"""Per cent of the bound that a case has to reach: the best that was seen of anybody, by hand or by a compiler."""
+"""Per cent of the bound that a case has to reach: the best of compilers and hand-written kernels."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ arithmetic"). Exact results stay, so that comparisons of exact numbers decide as
 
 A sum or difference moves such operands once more whenever it reads them: a product that is added to something may not
 be rounded before (IEEE 754 calls that contraction), so that ``x * y - x * y`` need not be zero. Normalisations and
-softmax are taken apart for that: what they subtract is the mean of an operand, or its maximum.
+softmax are decomposed for that: what they subtract is the mean of an operand, or its maximum.
 """
 
 from __future__ import annotations

@@ -66,19 +66,19 @@ POINTWISE: dict[str, Function] = {
     "of what is captured": lambda x: rows(lambda a, b: [a + b + x[0].detach()], x * 2)[0].sin(),
 }
 GENERIC: dict[str, Function] = {
-    "sums, written out": lambda x: generic(lambda a, b: a + b, x * 2).relu() + x,
-    "one of both, written out": lambda x: generic(lambda a, b: a * b + a + b, x * 0.5).relu() + x,
-    "maxima in reverse, written out": lambda x: generic(torch.maximum, x * 0.5, reverse=True).relu() + x,
-    "recurrence, written out": lambda x: generic(lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), (x.sigmoid(), x * 2))[
+    "sums, decomposed": lambda x: generic(lambda a, b: a + b, x * 2).relu() + x,
+    "one of both, decomposed": lambda x: generic(lambda a, b: a * b + a + b, x * 0.5).relu() + x,
+    "maxima in reverse, decomposed": lambda x: generic(torch.maximum, x * 0.5, reverse=True).relu() + x,
+    "recurrence, decomposed": lambda x: generic(lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), (x.sigmoid(), x * 2))[
         1
     ].relu(),
-    "dictionary, written out": lambda x: (
+    "dictionary, decomposed": lambda x: (
         generic(lambda a, b: {"s": a["s"] + b["s"], "p": a["p"] * b["p"]}, {"s": x, "p": x.sigmoid()})["p"] * x
     ),
-    "products of matrices, written out": lambda x: generic(
+    "products of matrices, decomposed": lambda x: generic(
         lambda a, b: a @ b, x[:, :4].reshape(-1, 2, 2), reverse=False
     ).sin(),
-    "columns, written out": lambda x: generic(lambda a, b: a + b, x * 2, dim=1).sin(),
+    "columns, decomposed": lambda x: generic(lambda a, b: a + b, x * 2, dim=1).sin(),
 }
 NO_GRADIENT = frozenset(("of what is captured", "segments", "segments in reverse"))
 

@@ -3,8 +3,8 @@
     python tests_integration/opinfo/op_share.py
 
 An op is *native* if the lowering table has one of its overloads (or, for one that writes its operand, of the op that
-AOTAutograd puts in its place), *decomposed* if torch's dispatcher or our table takes it apart, *library by design* if
-it is a product, a convolution or attention, and else *library*. What the dispatcher alone takes apart counts as
+AOTAutograd puts in its place), *decomposed* if torch's dispatcher or our table decomposes it, *library by design* if
+it is a product, a convolution or attention, and else *library*. What the dispatcher alone decomposes counts as
 decomposed only among the ops that TorchInductor lowers: elsewhere the pieces may be extern calls themselves.
 """
 
@@ -35,7 +35,7 @@ CAPTURED = {
 }
 """Ops that never reach a lowering, with what happens instead."""
 
-NATIVE, DECOMPOSED, COMPOSITE = "native", "decomposed", "taken apart by the dispatcher"
+NATIVE, DECOMPOSED, COMPOSITE = "native", "decomposed", "decomposed by the dispatcher"
 DESIGN, LIBRARY = "library by design", "library"
 
 
@@ -56,12 +56,12 @@ def kinds(names: Iterable[str]) -> dict[str, str]:
     from ferrite_torch.lowering.recomputation import stays_whole
     from ferrite_torch.rewrites.decompositions import decomposition_table
 
-    taken_apart = {str(op).rpartition(".")[0] for op in decomposition_table(stays_whole)}
-    return {name: kind_of(name, taken_apart) for name in names}
+    decomposed = {str(op).rpartition(".")[0] for op in decomposition_table(stays_whole)}
+    return {name: kind_of(name, decomposed) for name in names}
 
 
-def kind_of(name: str, taken_apart: set[str]) -> str:
-    """Returns the kind of an aten op; ``taken_apart`` are the qualified names of the decomposition table."""
+def kind_of(name: str, decomposed: set[str]) -> str:
+    """Returns the kind of an aten op; ``decomposed`` are the qualified names of the decomposition table."""
     from ferrite_torch.diagnostics.refusals import FAMILY
     from ferrite_torch.lowering import LOWERINGS
 
@@ -73,7 +73,7 @@ def kind_of(name: str, taken_apart: set[str]) -> str:
         if f"aten.{each}" in lowered or is_lowered_by_elements(each):
             return NATIVE
     for each in dict.fromkeys((name, functional)):
-        if f"aten.{each}" in taken_apart:
+        if f"aten.{each}" in decomposed:
             return DECOMPOSED
     if is_composite(name):
         return COMPOSITE

@@ -1,4 +1,4 @@
-"""Attention that is written out, drawn from seeds: products, scales, masks, types of the softmax, heads.
+"""Attention as products and a softmax, drawn from seeds: products, scales, masks, types of the softmax, heads.
 
 Each becomes a call of attention, and that a kernel of ours.
 """

@@ -83,7 +83,7 @@ FORMS_OF_KERNELS: dict[str, tuple[tuple[int, ...], int, dict[str, Any]]] = {
 
 
 def scanned(combine: Combine, leaves: Sequence[Tensor], dim: int, *, reverse: bool) -> State:
-    """Returns what torch's function makes on a GPU; what it does around its op is written out elsewhere."""
+    """Returns what torch's function makes on a GPU; what it does around its op is tested elsewhere."""
     if leaves[0].is_cuda:
         return associative_scan(combine, tuple(leaves), dim, reverse, combine_mode="pointwise")
     count = len(leaves)

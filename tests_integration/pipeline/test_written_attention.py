@@ -1,4 +1,4 @@
-"""Attention that is written out, forward and backward, by the kernels that serve it on each device."""
+"""Attention as products and a softmax, forward and backward, by the kernels that serve it on each device."""
 
 from __future__ import annotations
 

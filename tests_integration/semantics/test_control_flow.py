@@ -191,7 +191,7 @@ PREDICATES = {
 
 @pytest.mark.parametrize("name", PREDICATES)
 @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True)
-def test_a_number_that_a_run_tells_decides(name: str) -> None:
+def test_a_data_dependent_number_decides(name: str) -> None:
     def function(x: Tensor) -> Tensor:
         return torch.cond(PREDICATES[name](x), lambda x: x.sin(), lambda x: x - 1, (x * 2,)) + 1
 
@@ -206,7 +206,7 @@ def test_a_number_that_a_run_tells_decides(name: str) -> None:
 
 
 @torch._dynamo.config.patch(capture_scalar_outputs=True)
-def test_a_step_of_its_own_takes_a_truth_that_a_run_tells() -> None:
+def test_a_step_of_its_own_takes_a_data_dependent_truth() -> None:
     """The branches give unlike integers, of which there is no form: torch runs the choice."""
 
     def function(x: Tensor) -> Any:

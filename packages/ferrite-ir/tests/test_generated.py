@@ -1,4 +1,4 @@
-"""Laws on generated programs: text is read back, passes keep every bit, results stay well-formed."""
+"""Properties of generated programs: text is read back, passes keep every bit, results stay well-formed."""
 
 from __future__ import annotations
 

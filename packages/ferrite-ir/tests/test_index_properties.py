@@ -1,4 +1,4 @@
-"""Laws of index algebra, against brute force over every point."""
+"""Properties of index algebra, against brute force over every point."""
 
 from __future__ import annotations
 

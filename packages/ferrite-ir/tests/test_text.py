@@ -96,7 +96,7 @@ BROKEN = [
         "unknown combine 'mean'; known: sum",
     ),
     (
-        "graph @f(x: f32[4]) -> (y) {\n  y: f32[] = fold sum [ | j < 4] x[j]\n}",
+        "graph @f(x: f32[4]) -> (y) {\n  y: f32[] = fold max [ | j < 4] x[j]\n}",
         "'fold' is the old word for a reduction: write 'reduce'",
     ),
     (

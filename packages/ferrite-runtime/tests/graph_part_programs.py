@@ -60,7 +60,7 @@ def with_item() -> dict:
     return program([eight("x"), eight("w")], KERNELS, steps, [{"value": "b"}, {"value": "e"}], "cuda")
 
 
-def item_by_hand(x, w):
+def expected_with_item(x, w):
     a = x * 0.5 + 1
     b = a + w
     return b, a * float(b[0]) + b + w

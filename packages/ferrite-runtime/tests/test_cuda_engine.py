@@ -165,7 +165,7 @@ def test_sizes_and_scalars_are_passed_and_make_the_grid() -> None:
 
 
 @pytest.mark.parametrize("tells", ["a result", "a number"])
-def test_sizes_that_only_a_run_tells(tells: str) -> None:
+def test_data_dependent_sizes(tells: str) -> None:
     """What tells a size runs after the launch that it reads, and before the one that it sizes; 0 launches nothing."""
     keep, scale = pointwise("a * (a > 0)", name="keep"), scaled()
     steps = [

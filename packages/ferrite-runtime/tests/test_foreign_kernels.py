@@ -67,9 +67,9 @@ LIBERTIES = {
     "import inside": "import os",
     "assignment to an attribute": "n.x = 3",
     "assignment in an expression": "x = (y := 3)",
-    "tuples that are taken apart, in others": "(x, y), z = (n, n), n",
-    "a tuple that is taken apart into an element": "n[0], y = n, n",
-    "arguments that are taken apart": "x = tl.full(*n)",
+    "tuples that are unpacked, in others": "(x, y), z = (n, n), n",
+    "a tuple that is unpacked into an element": "n[0], y = n, n",
+    "arguments that are unpacked": "x = tl.full(*n)",
     "second meaning of a module": "tl = n",
     "an element that grows": "n[0] += 1",
     "slice": "x = n[1:2]",
@@ -112,7 +112,7 @@ def test_text_of_kernels_needs_no_trust() -> None:
     SOURCES["sized"].call(loaded(with_text(text), "sized"))
 
 
-TAKEN_APART = """\
+UNPACKED = """\
 x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
 low, high = pair(x, n)
 low, high = low, high + 0
@@ -122,8 +122,8 @@ tl.store(out_ptr + x, low * 1.0, x < n)
 """
 
 
-def test_pairs_are_taken_apart_and_names_count_up_without_trust() -> None:
-    change = with_functions(("pair", "a, b", "return a, b"), body=TAKEN_APART)
+def test_pairs_are_unpacked_and_names_count_up_without_trust() -> None:
+    change = with_functions(("pair", "a, b", "return a, b"), body=UNPACKED)
     SOURCES["sized"].call(loaded(change, "sized"))
 
 
@@ -216,7 +216,7 @@ GROWTH = {
     "a number and itself, in place": with_functions(
         ("f", "d", "for i in range(40):\n    d *= d"), body="f(9223372036854775807)"
     ),
-    "rows of rows, taken apart": with_functions(("f", "", "return 1, 2"), body="x, y = f(), f()"),
+    "rows of rows, unpacked": with_functions(("f", "", "return 1, 2"), body="x, y = f(), f()"),
     "a shape many times": with_text("t = tl.arange(0, 64).shape * 10000000000"),
     "a shape a constant of times": with_text("t = tl.arange(0, 64).shape * tl.constexpr(10000000000)"),
     "a text many times": with_functions(("f", "s", "x = s * 10000000000"), body="f('aaaa')"),

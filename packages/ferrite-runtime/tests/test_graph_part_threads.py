@@ -10,7 +10,7 @@ from ferrite_runtime.engines import graph_recorder
 from ferrite_runtime.engines.cuda_graphs import graphed_host
 from ferrite_runtime.engines.engine import InterpretedEngine
 from ferrite_runtime.formats.program import Program
-from graph_part_programs import built, item_by_hand, with_item
+from graph_part_programs import built, expected_with_item, with_item
 from test_graphs import DEVICE, Recorder, graphed, only
 
 torch = pytest.importorskip("torch")
@@ -33,8 +33,8 @@ def test_a_program_that_calls_itself_runs_from_the_host_inside() -> None:
     part = only(call).parts[1]
     host, part._host = part._host, again
     outer = call([x, w])
-    torch.testing.assert_close(outer, item_by_hand(x, w), rtol=0, atol=1e-6)
-    torch.testing.assert_close(inner[0], item_by_hand(w, x), rtol=0, atol=1e-6)
+    torch.testing.assert_close(outer, expected_with_item(x, w), rtol=0, atol=1e-6)
+    torch.testing.assert_close(inner[0], expected_with_item(w, x), rtol=0, atol=1e-6)
 
 
 def in_thread(run):
@@ -56,8 +56,8 @@ def test_a_call_beside_another_runs_from_the_host_and_does_not_wait() -> None:
         return host(given)
 
     part._host = beside
-    torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
-    torch.testing.assert_close(inner[0], item_by_hand(w, x), rtol=0, atol=1e-6)
+    torch.testing.assert_close(call([x, w]), expected_with_item(x, w), rtol=0, atol=1e-6)
+    torch.testing.assert_close(inner[0], expected_with_item(w, x), rtol=0, atol=1e-6)
     assert recorder.replays == replays + 2
 
 
@@ -85,8 +85,8 @@ def test_a_thread_that_is_new_plays_what_is_captured_and_is_not_given_what_other
         return [call([other, w]) for _ in range(2)]
 
     for found in in_thread(twice):
-        torch.testing.assert_close(found, item_by_hand(other, w), rtol=0, atol=1e-6)
-    torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
+        torch.testing.assert_close(found, expected_with_item(other, w), rtol=0, atol=1e-6)
+    torch.testing.assert_close(call([x, w]), expected_with_item(x, w), rtol=0, atol=1e-6)
 
 
 def test_what_is_captured_in_inference_mode_is_played_outside_of_it() -> None:
@@ -97,7 +97,7 @@ def test_what_is_captured_in_inference_mode_is_played_outside_of_it() -> None:
             call([torch.randn(8), w])
     assert recorder.captures == 2
     x = torch.randn(8)
-    torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
+    torch.testing.assert_close(call([x, w]), expected_with_item(x, w), rtol=0, atol=1e-6)
 
 
 def test_parts_of_one_round_have_one_pool_after_the_device_is_done_and_the_last_round_forgotten() -> None:
@@ -137,6 +137,6 @@ def test_what_follows_a_capture_that_failed_has_another_pool() -> None:
     call = graphed_host(made_, engine.first(DEVICE), built(engine), DEVICE, port, 2)
     x, w = torch.randn(8), torch.randn(8)
     for _ in range(4):
-        torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
+        torch.testing.assert_close(call([x, w]), expected_with_item(x, w), rtol=0, atol=1e-6)
     assert pools == [0, 1]
     assert [part.is_played for part in only(call).parts] == [False, False, True, False]

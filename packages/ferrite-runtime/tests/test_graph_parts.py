@@ -21,7 +21,7 @@ from graph_part_programs import (
     built,
     call_of,
     eight,
-    item_by_hand,
+    expected_with_item,
     launch,
     made,
     ref,
@@ -48,7 +48,7 @@ def test_rows_between_steps_from_the_host_are_parts() -> None:
     assert (recorder.captures, recorder.replays) == (2, 10)
     assert (call.played, call.from_host) == (20, 5)
     for x, results in kept:
-        for result, expected in zip(results, item_by_hand(x, w), strict=True):
+        for result, expected in zip(results, expected_with_item(x, w), strict=True):
             torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
 
 
@@ -87,7 +87,7 @@ def test_one_part_that_fails_leaves_the_others(caplog) -> None:
     w = torch.randn(8)
     for _ in range(5):
         x = torch.randn(8)
-        torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
+        torch.testing.assert_close(call([x, w]), expected_with_item(x, w), rtol=0, atol=1e-6)
     assert [part.is_played for part in only(call).parts] == [True, False, False, False]
     assert "runs 2 launches from the host: a CUDA graph of them failed: operation not permitted" in caplog.text
 
@@ -217,7 +217,7 @@ def test_a_driver_that_refuses_in_a_capture_costs_only_the_graph(caplog) -> None
     call, _ = graphed(with_item(), capture, least=2)
     x, w = torch.randn(8), torch.randn(8)
     for _ in range(4):
-        torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
+        torch.testing.assert_close(call([x, w]), expected_with_item(x, w), rtol=0, atol=1e-6)
     assert "runs without a CUDA graph: launching step: CUDA_ERROR_STREAM_CAPTURE_INVALIDATED" in caplog.text
 
 
@@ -292,7 +292,7 @@ def test_a_buffer_that_is_kept_has_its_kernels_in_one_section() -> None:
     assert partition(Program.from_mapping(kept_by_two([])), 2).parts == 1
 
 
-def test_what_has_a_size_that_only_a_run_tells_stays_with_the_host() -> None:
+def test_what_has_a_data_dependent_size_stays_with_the_host() -> None:
     steps = [
         {**call_of("aten.nonzero.default", ["r"], ref("x")), "binds": [["u", 0, 0]]},
         call_of("aten.neg.default", ["s"], ref("r")),
@@ -373,7 +373,7 @@ def test_sections_launch_the_kernels_of_the_whole_through_the_driver() -> None:
     compiled = len(pool.jobs)
     for _ in range(4):
         x = torch.randn(8)
-        torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
+        torch.testing.assert_close(call([x, w]), expected_with_item(x, w), rtol=0, atol=1e-6)
     assert (call.played, call.from_host) == (12, 3)
     assert len(pool.jobs) == compiled
 

@@ -52,7 +52,7 @@ def test_of_what_is_read_apart_a_thread_has_few_elements(percent: int, block: in
     assert first(spec("a", "", mapping["params"], mapping["axes"], facts=facts)) == Config.of({"XBLOCK": block}, warps)
 
 
-def test_short_runs_that_are_turned_round_are_taken_whole() -> None:
+def test_transposed_tiles_hold_contiguous_inner_axes_whole() -> None:
     def turned(y: int, **facts: object) -> Config:
         axes = [grid_axis("x", 1 << 16), grid_axis("y", y)]
         params = [tensor("a", "bf16"), tensor("b", "bf16", "write")]

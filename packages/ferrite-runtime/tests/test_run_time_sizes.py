@@ -114,7 +114,7 @@ def test_what_is_malformed_is_refused_by_field(steps: list, path: str, reason: s
     assert reason in str(caught.value)
 
 
-def test_no_graph_holds_what_only_a_run_tells() -> None:
+def test_no_graph_holds_what_is_data_dependent() -> None:
     reasons = obstacles(Program.from_mapping(found(check(["le", "u0", 3]))))
     assert list(map(str, reasons.values()))[:2] == [
         "step 0 calls aten.nonzero.default, whose results have a data-dependent size",

@@ -1,4 +1,4 @@
-"""Recurring sizes: functions written for them compute the same, and there are only so many."""
+"""The shape-specialisation cache: its host functions compute the same, and there are only so many."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_buffer_that_nothing_follows_on_is_not_made() -> None:
     assert names == ["whole", "", ""]
 
 
-def test_what_only_a_run_tells_stays_open() -> None:
+def test_data_dependent_sizes_stay_open() -> None:
     """Of two alternatives one is decided by an integer that the program reads, one by the sizes of the call."""
     mapping = layers(count=1)
     mapping["inputs"].append(tensor_input("length", [], "i64"))

@@ -56,7 +56,7 @@ def test_the_value_may_be_computed() -> None:
         ({"mode": "mul"}, "products are not combined in a tile"),
         ({"place": "wrap(i[p], 2), 63 - c"}, "columns move, too"),
         ({"body": "x[p, c] if gt(x[p, c], f32(0.0))"}, "not all elements of a row count"),
-        ({"shape": "5", "dims": "p < 5"}, "few rows meet"),
+        ({"shape": "5", "dims": "p < 5"}, "few indices collide"),
     ],
 )
 def test_other_updates_stay(parts: dict[str, str], why: str) -> None:

@@ -1,4 +1,4 @@
-"""Attention written out in a model: what it becomes, that it computes the same, and what stays as it is."""
+"""Attention as products and a softmax in a model: what it becomes, with equal results, and what stays."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_an_op_with_a_lowering_stays_whole() -> None:
     assert not [op for op in table if str(op) in LOWERINGS and op not in kept]
 
 
-def test_without_lowerings_everything_known_is_taken_apart() -> None:
+def test_without_lowerings_everything_known_is_decomposed() -> None:
     table = decomposition_table(lambda name: False)
     for op in (aten.native_layer_norm.default, aten.gelu.default, aten._softmax.default, aten.mse_loss.default):
         assert op in table

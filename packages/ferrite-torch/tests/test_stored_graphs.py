@@ -200,7 +200,7 @@ class TestAfterAot:
                 x, many = torch.randn(size + extra), torch.zeros(count)
                 torch.testing.assert_close(compiled(x, many), largest(x, many))
 
-    def test_sizes_that_a_run_tells_are_traced_each_time(self) -> None:
+    def test_data_dependent_sizes_are_traced_each_time(self) -> None:
         def kept(x: torch.Tensor) -> torch.Tensor:
             return x[x > 0] * 2
 

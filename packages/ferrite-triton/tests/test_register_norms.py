@@ -1,4 +1,4 @@
-"""Kernels that hold images until the moments of their groups are known: their lines, and what the spec says of them."""
+"""Register-resident group norms: their lines, and what the spec says of them."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_long_rows_of_whole_vectors_have_a_text_of_their_own(dtype: str, vector:
     assert [evaluate(rest, {"m": length}) for length in (2 * vector, 2 * vector + 1)] == [0, 1]
     assert f"[XBLOCK, RBLOCK // {vector}, {vector}]" in whole[1].source
     assert "[XBLOCK, 8, RBLOCK // 8]" in other[1].source
-    # In 64 bits a row may be shorter than a block that can be taken apart.
+    # In 64 bits a row may be shorter than a block that can be divided.
     assert "tl.reshape" not in emitted.spec.source
     assert len({spec.id for _, spec in (*emitted.alternatives, ((), emitted.spec))}) == 4
 

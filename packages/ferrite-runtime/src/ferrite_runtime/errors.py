@@ -318,7 +318,7 @@ class AnyKernel(Protocol):
 
     @property
     def form(self) -> str:
-        """The form of its form; ``user`` if it was written by hand."""
+        """Its kernel form; ``user`` if it is a hand-written one."""
 
     @property
     def origin(self) -> tuple[str, ...]:

@@ -179,7 +179,7 @@ def _with_versions(graph: Graph, plan: _Plan, setting: _Setting) -> tuple[_Plan,
     """Returns a plan with both forms of reductions that have two, and what does the work of both stages of some.
 
     ``plan`` has the form that the hint asks for. What shares a kernel with the reduction in it, or does not, still
-    does: sums of columns that ride with rows have the form that is right for all lengths.
+    does: partial column reductions in row kernels have the form that is right for all lengths.
     """
     definitions = [node.definition for node in plan.dependences.nodes]
     refused = frozenset(d.by_row.results[0].name for d in definitions if isinstance(d, ColumnReduction))
@@ -254,7 +254,7 @@ def _clustered(
 def _without_lonely_columns(
     clusters: Sequence[Cluster | Node], graph: Graph, dependences: Dependences, target: Target, policy: Policy
 ) -> tuple[list[Cluster | Node], Dependences]:
-    """Returns the clusters; column reductions that found no rows to ride with become kernels over columns."""
+    """Returns the clusters; column reductions that no row kernel holds become kernels over columns."""
     lonely = [item for item in clusters if isinstance(item, Cluster) and item.columns == len(item.members)]
     if not lonely:
         return list(clusters), dependences

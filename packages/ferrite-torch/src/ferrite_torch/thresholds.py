@@ -136,10 +136,10 @@ class RepeatedBlockThresholds:
 
 @dataclass(frozen=True, slots=True)
 class TracingThresholds:
-    """Ops that torch takes apart while it traces a graph.
+    """Ops that torch decomposes while it traces a graph.
 
     Attributes:
-        unbound: most results of an ``unbind`` that is taken apart, so that the backward may compute them again.
+        unbound: most results of an ``unbind`` that is decomposed, so that the backward may compute them again.
             Measured (torch 2.11): 20,000 results took 121 s apart, and 22 s as one op.
     """
 

@@ -31,7 +31,7 @@ def observed(function: Callable[..., Any], *inputs: Any) -> tuple[Any, list[Any]
     return torch.compile(function, backend=backend, fullgraph=True)(*inputs), seen
 
 
-def test_ops_are_seen_once_before_they_are_taken_apart_and_none_of_the_backward() -> None:
+def test_ops_are_seen_once_before_they_are_decomposed_and_none_of_the_backward() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.smooth_l1_loss((x * 2).relu_(), x)
 

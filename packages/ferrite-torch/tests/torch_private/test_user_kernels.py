@@ -1,4 +1,4 @@
-"""Users' Triton kernels: taken apart, found behind torch's numbers, traced where they are launched."""
+"""Users' Triton kernels: unwrapped, found behind torch's numbers, traced where they are launched."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ferrite_torch.torch_private.user_kernels import (
     find_constants,
     find_kernel,
     restoring,
-    take_apart,
     tracing_launches,
+    unwrap_kernel,
 )
 
 
@@ -31,15 +31,15 @@ CONFIGS = [triton.Config({"BLOCK": 64}, num_warps=2), triton.Config({"BLOCK": 12
 EVEN = {"EVEN": lambda values: values["n"] % 64 == 0}
 
 
-def test_decorators_are_taken_apart_in_any_order() -> None:
+def test_decorators_are_unwrapped_in_any_order() -> None:
     tuned = triton.autotune(configs=CONFIGS, key=["n"])
     for kernel in (tuned(triton.heuristics(EVEN)(copied)), triton.heuristics(EVEN)(tuned(copied))):
-        found = take_apart(kernel)
+        found = unwrap_kernel(kernel)
         assert found.function is copied
         assert [config.kwargs["BLOCK"] for config in found.configs] == [64, 128]
         assert found.keys == ("n",)
         assert [name for name, _ in found.heuristics] == ["EVEN"]
-    plain = take_apart(copied)
+    plain = unwrap_kernel(copied)
     assert (plain.configs, plain.keys, plain.heuristics) == ((), (), ())
 
 
@@ -48,7 +48,7 @@ def test_what_is_no_decorator_of_tritons_is_refused() -> None:
         fn = copied
 
     with pytest.raises(TypeError, match="within a Around"):
-        take_apart(Around())
+        unwrap_kernel(Around())
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_launch_is_traced_with_its_kernel_and_constants(kernel: Any, monkeypat
     with FakeTensorMode() as mode, tracing_launches():
         module = make_fx(function)(mode.from_tensor(torch.ones(128)))
     (launch,) = (node for node in module.graph.nodes if "triton_kernel_wrapper" in str(node.target))
-    assert take_apart(find_kernel(launch.kwargs["kernel_idx"])).function is copied
+    assert unwrap_kernel(find_kernel(launch.kwargs["kernel_idx"])).function is copied
     given = {**find_constants(launch.kwargs["constant_args_idx"]), **launch.kwargs["kwargs"]}
     assert given["n"] == 128
     assert given.get("EVEN", True) is True

@@ -1,4 +1,4 @@
-"""Packed additions of two 16-bit integers, decomposed before PTX is assembled.
+"""Packed additions of two 16-bit integers, split into two before PTX is assembled.
 
 LLVM narrows indices that fit in 16 bits and adds two of them at once, ``add.s16x2``, on GPUs of compute capability 9.0
 and newer. ptxas 12.8, 12.9 and 13.0 lose a constant where one half of an operand is undefined: the instruction becomes
@@ -29,7 +29,7 @@ _TWO_ADDITIONS = (
 )
 
 
-def take_apart_packed_additions(ptx: str) -> str:
+def split_packed_additions(ptx: str) -> str:
     """Returns PTX in which no instruction adds two pairs of 16-bit integers; the same object where none did."""
     if "16x2" not in ptx:
         return ptx

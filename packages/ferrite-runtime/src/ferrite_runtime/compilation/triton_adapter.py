@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ferrite_runtime.compilation.compiler_messages import explain_failure, without_output
-from ferrite_runtime.compilation.packed_additions import take_apart_packed_additions
+from ferrite_runtime.compilation.packed_additions import split_packed_additions
 from ferrite_runtime.errors import compile_failure
 from ferrite_runtime.formats.binary import Binary
 from ferrite_runtime.formats.code_facts import ptx_param_sizes
@@ -165,7 +165,7 @@ def _compile(job: Job, function: Any, constants: dict[str, Any]) -> tuple[Any, M
     compiled = triton.compile(source, target=target, options=options)
     built = {kind: compiled.asm[kind] for kind in ("ptx", "cubin", "hsaco") if kind in compiled.asm}
     if job.target.backend == "cuda":
-        ptx = take_apart_packed_additions(built["ptx"])
+        ptx = split_packed_additions(built["ptx"])
         if ptx is not built["ptx"]:
             built = {"ptx": ptx, "cubin": _assembled(ptx, target, options)}
     return compiled.metadata, built

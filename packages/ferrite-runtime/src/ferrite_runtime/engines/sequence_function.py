@@ -115,7 +115,7 @@ class Sequences:
 
     def _host(self, steps: Sequence[HostStep], weights: Sequence[Weight], sizes: Mapping[str, int]) -> HostFunction:
         """Returns the function for the first of these weights, in a call of these sizes."""
-        weight, *heavier = weights
+        weight, *fallbacks = weights
         writer = SequenceWriter(self.kernels, self.native, self.products, self.graphs)
         text = write_host(
             self.program,
@@ -131,5 +131,5 @@ class Sequences:
                 sizes if weight.is_sized else None,
             ),
         )
-        later = {LARGE_FALLBACK: Later(lambda larger: self._host(steps, heavier, larger))} if heavier else {}
+        later = {LARGE_FALLBACK: Later(lambda larger: self._host(steps, fallbacks, larger))} if fallbacks else {}
         return build_host(text, {**self.names, **writer.names, **later}, self.device)

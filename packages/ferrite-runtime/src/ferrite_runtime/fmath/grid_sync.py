@@ -17,7 +17,7 @@ from ferrite_runtime.fmath.machine import is_for_nvidia
 
 @triton.jit
 def publish_state(address, value, wanted=None):
-    """Stores floats in words of the workspace, for who meets this program afterwards."""
+    """Stores floats in words of the workspace, for programs that pass the barrier with this one."""
     publish_word(address, value.to(tl.int32, bitcast=True).to(tl.int64), wanted)
 
 

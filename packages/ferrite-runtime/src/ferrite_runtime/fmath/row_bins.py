@@ -14,8 +14,8 @@ Nobody makes these words zero before: one is that of a segment if a row of the d
 segment begins, as destinations and shares without a segment have no such row (Briggs and Torczon, "An efficient
 representation for sparse sets", 1993).
 
-Whether any destination is long is known when all rows are listed: only then `sort_rows` sorts. Shares whose rows meet
-often are sorted while rows are listed, as there will be long destinations; a part of a share is enough to tell.
+Whether any destination is long is known when all rows are listed: only then `sort_rows` sorts. Shares whose indices
+often collide are sorted while rows are listed, as there will be long destinations; a part of a share is enough to tell.
 
 The rows of long destinations are combined by *chunks*, of which the last one may be shorter. The rows that fill a chunk
 ask for the next one in a queue. Who came first decides where in the queue a chunk stands, and nothing else.
@@ -42,7 +42,7 @@ line wait for each other."""
 _COUNTER = tl.constexpr(4)
 """Bytes of a counter."""
 _FEW_PAIRS = tl.constexpr(8)
-"""Pairs of rows that may meet however many destinations there are."""
+"""Pairs of rows that may collide however many destinations there are."""
 
 
 @triton.jit
@@ -54,9 +54,9 @@ def counter_of(destination, rows: tl.constexpr):
 
 @triton.constexpr_function
 def _often(part, rows):
-    """Returns how often rows of a part meet others of their warp if some destinations will be long.
+    """Returns how often rows of a part collide with others of their warp if some destinations will be long.
 
-    Of rows that are spread evenly the number of pairs that meet is close to a Poisson variable, which is hardly ever
+    Of rows that are spread evenly the number of pairs that collide is close to a Poisson variable, which is hardly ever
     six deviations above its mean. Each pair counts twice.
     """
     pairs = part * (WARP.value - 1) / (2 * rows)
@@ -131,7 +131,7 @@ def _look_at_share(
     tile: tl.constexpr,
     part: tl.constexpr,
 ):
-    """Sorts the rows of a share if its first ``part`` rows meet often, or if all shares are sorted."""
+    """Sorts the rows of a share if its first ``part`` rows collide often, or if all shares are sorted."""
     number = share * tile + tl.arange(0, tile)
     if is_sorted is None:
         destination = _find_destinations(destinations, number, number < count, rows, wraps)
@@ -208,7 +208,7 @@ def bin_rows(
             times ``tile``, and one less than its rows. Words without a segment are not written.
         ordered: the rows of each share, by destination and number, ``tile`` for each share: the destination times
             ``tile``, and the number within the share.
-        is_sorted: whether each share is sorted (i32), zero before: those are whose rows meet often. None to sort all.
+        is_sorted: whether each share is sorted (i32), zero before: those are whose rows often collide. None to sort all
         queue: the chunks that are asked for: ``slots`` destinations, then as many numbers of chunks.
         tasks: how many there are; zero before.
         base: the first element of what the destinations are before, None if nobody asks for it.

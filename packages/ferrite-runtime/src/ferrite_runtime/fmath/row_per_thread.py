@@ -28,7 +28,7 @@ def load_rows(pointer, mask, other: tl.constexpr, eviction_policy: tl.constexpr)
     """Returns what lies at pointers ``[rows, elements]``, a row in one thread each.
 
     Args:
-        pointer: of elements whose positions `hide` has hidden.
+        pointer: of elements whose positions `opaque_indices` has made opaque.
         mask: which of them exist.
         other: a number in place of those that do not, or None, as for ``tl.load``.
         eviction_policy: of the cache, likewise.

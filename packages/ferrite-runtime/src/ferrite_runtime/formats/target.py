@@ -32,7 +32,7 @@ class Target:
         """Returns the target of a name such as ``sm_90`` or ``gfx942``.
 
         Raises:
-            DeviceUnavailable: if the name is of neither form.
+            DeviceUnavailable: if the name is neither.
         """
         if name.startswith("sm_") and name[3:].rstrip("a").isdigit():
             return cls("cuda", int(name[3:].rstrip("a")), 32)

@@ -19,7 +19,7 @@ from ferrite_torch.calls.user_constants import NotWritten, fixed_launch
 from ferrite_torch.rewrites.returned_half_types import RETURNED
 from ferrite_torch.torch_private.fake_tensors import is_fake, number_in, storage_key
 from ferrite_torch.torch_private.nodes import example_of
-from ferrite_torch.torch_private.operators import TAKEN_APART, HigherOrderOp, Overload, Packet, schema_of
+from ferrite_torch.torch_private.operators import INLINED, HigherOrderOp, Overload, Packet, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import size_text
 
 READ_META = ("val", RETURNED)
@@ -30,7 +30,7 @@ _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _KNOWN_NAMESPACES = ("aten", "prims", "ferrite_seeded")
 
 
-COMPILED = frozenset((*CONTROL_FLOW, *TAKEN_APART))
+COMPILED = frozenset((*CONTROL_FLOW, *INLINED))
 """Higher-order ops whose functions become part of the program."""
 
 

@@ -68,7 +68,7 @@ def fixed_launch(call: HigherOrderCall) -> FixedLaunch:
         NotWritten: its decorators, or what its heuristics look at, are known only to a run.
     """
     try:
-        kernel = user_kernels.take_apart(user_kernels.find_kernel(call.kwargs["kernel_idx"]))
+        kernel = user_kernels.unwrap_kernel(user_kernels.find_kernel(call.kwargs["kernel_idx"]))
     except TypeError as error:
         raise NotWritten(str(error)) from error
     given = user_kernels.find_constants(call.kwargs["constant_args_idx"])

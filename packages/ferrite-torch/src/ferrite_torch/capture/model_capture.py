@@ -77,7 +77,7 @@ class Captured:
     mutated: tuple[int, ...]
 
 
-def capture(  # what a call is, and how to take it apart
+def capture(  # what a call is, and how to flatten it
     model: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],

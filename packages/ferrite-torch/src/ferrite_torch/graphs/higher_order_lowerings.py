@@ -17,7 +17,7 @@ from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.products.attention import Operands
 from ferrite_torch.lowering.products.attention_gradients import Outer
 from ferrite_torch.lowering.tensors import Tensor
-from ferrite_torch.torch_private.operators import TAKEN_APART
+from ferrite_torch.torch_private.operators import INLINED
 
 CAPTURED_GRADIENTS = 3
 """Place among the gradients of attention of those of captured tensors, which torch announces for all of them."""
@@ -104,6 +104,6 @@ HIGHER_ORDER: dict[str, Lowering] = {
     "flex_attention": _flex_attention,
     "flex_attention_backward": _flex_attention_backward,
 }
-"""By name of the op, one for each of `TAKEN_APART`: the functions of those are part of the keys of stored graphs."""
+"""By name of the op, one for each of `INLINED`: the functions of those are part of the keys of stored graphs."""
 
-assert HIGHER_ORDER.keys() == TAKEN_APART, "what is read of a graph is in its key"
+assert HIGHER_ORDER.keys() == INLINED, "what is read of a graph is in its key"

@@ -2,7 +2,7 @@
 
 In come a builder and the arguments of one op, out go its results as lazy views of values that the builder defines.
 `graphs.graph_lowering` calls the table for each node; a new op goes into the folder of its kind. An op in the table is
-not decomposed, unless `recomputation.TAKEN_APART` has it, too.
+not decomposed, unless `recomputation.DECOMPOSED` has it, too.
 """
 
 from importlib import import_module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ferrite_torch.lowering.registry import LOWERINGS
 
-TAKEN_APART = frozenset(
+DECOMPOSED = frozenset(
     f"aten.{name}"
     for name in (
         "hardswish.default", "_prelu_kernel.default", "glu.default", "log_sigmoid_forward.default",
@@ -26,4 +26,4 @@ same goes for ops of the backward: what they read counts as materialised, and is
 
 def stays_whole(name: str) -> bool:
     """Returns whether an op, by qualified name, is lowered as it is and not decomposed first."""
-    return name in LOWERINGS and name not in TAKEN_APART
+    return name in LOWERINGS and name not in DECOMPOSED

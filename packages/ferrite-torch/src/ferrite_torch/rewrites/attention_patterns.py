@@ -1,6 +1,6 @@
 """Attention spelled out as two products and a softmax becomes scaled dot product attention.
 
-Written out, the scores of all queries with all keys lie in memory; the attention kernels of the library never write
+As two products and a softmax, all scores lie in memory; the attention kernels of the library never write
 them. The rewriting happens on dynamo's graph, where a model's own words still stand, so the backward pass follows.
 
     before: torch.softmax(q @ k.transpose(-2, -1) / 8.0, dim=-1) @ v

@@ -33,7 +33,7 @@ _KEPT_NAMES = """
 """
 
 KEPT = frozenset(f"aten.{name}" for name in _KEPT_NAMES.split())
-"""Extern calls (or native lowerings) that torch could take apart, but that should stay whole."""
+"""Extern calls (or native lowerings) that torch could decompose, but that should stay whole."""
 
 _FAMILIES: dict[str, str] = {
     "normalisation": """
@@ -133,7 +133,7 @@ def with_conversions_between(rule: Callable[..., Any]) -> Callable[..., Any]:
     return decomposed
 
 
-def is_taken_apart(op: Overload) -> bool:
+def is_decomposed(op: Overload) -> bool:
     """Returns whether there is a decomposition of an op, which applies unless it has a lowering."""
     return op in _candidates()
 
@@ -202,7 +202,7 @@ def _candidates() -> dict[Any, Any]:
         table[unique] = _unique_of_any_number
     for name in ("_softmax", "_log_softmax"):
         whole = getattr(aten, name).default
-        table[whole] = _unless_only_a_run_tells(table[whole])
+        table[whole] = _unless_data_dependent(table[whole])
     for name in ("max_unpool2d", "max_unpool3d"):
         table[getattr(aten, name).default] = _unpooled
     for name in ("nll_loss_forward", "nll_loss2d_forward"):
@@ -270,7 +270,7 @@ def _zeros_laid_out_alike(x: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(x)
 
 
-def _unless_only_a_run_tells(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _unless_data_dependent(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Returns a decomposition that leaves an op whole where its operand has a data-dependent extent.
 
     The pieces ask whether there is a greatest element, or add one that is none.

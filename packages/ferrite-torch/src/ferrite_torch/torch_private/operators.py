@@ -19,7 +19,7 @@ READS = "aten._local_scalar_dense.default"
 HigherOrderOp = torch._ops.HigherOrderOperator
 """An op that takes functions, such as ``cond``; no public name either."""
 
-TAKEN_APART = frozenset(("associative_scan", "flex_attention", "flex_attention_backward"))
+INLINED = frozenset(("associative_scan", "flex_attention", "flex_attention_backward"))
 """Higher-order ops whose functions become part of the graphs that they stand in, where these are compiled."""
 
 
@@ -63,7 +63,7 @@ def unwrapped_function(node: torch.fx.Node) -> Callable[..., Any] | None:
 def core_decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     """Returns torch's table of decompositions to core aten.
 
-    The private form leaves out the hundreds of composite ops that the dispatcher takes apart anyway: 2 ms instead of
+    The private form leaves out the hundreds of composite ops that the dispatcher decomposes anyway: 2 ms instead of
     75.
     """
     from torch import _decomp

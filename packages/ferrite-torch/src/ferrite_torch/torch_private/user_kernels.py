@@ -35,7 +35,7 @@ class UserKernel:
     heuristics: tuple[tuple[str, Callable[[Mapping[str, Any]], Any]], ...]
 
 
-def take_apart(kernel: Any) -> UserKernel:
+def unwrap_kernel(kernel: Any) -> UserKernel:
     """Returns a kernel without what is wrapped around its function.
 
     Raises:
@@ -73,7 +73,7 @@ def tracing_launches() -> Iterator[None]:
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
         if any(type(value).__name__ == "TensorDescriptor" for value in (*args, *kwargs.values())):
-            function = take_apart(self).function
+            function = unwrap_kernel(self).function
             raise Unsupported(
                 f"a launch of {function.__name__} ({location_of(function)}) with a tensor descriptor of the host: "
                 "where models are exported kernels have to make them (tl.make_tensor_descriptor)"

@@ -27,7 +27,7 @@ _WHOLE = """
 def keeping_ops_whole() -> Iterator[None]:
     """Makes autograd see some ops as what they are, so that their gradients are ops too.
 
-    torch takes these apart in Python before autograd looks at them; no table of decompositions changes that, only the
+    torch decomposes these in Python before autograd looks at them; no table of decompositions changes that, only the
     functions that it entered for these dispatch keys, which exporting a model sets aside in the same way. The gradients
     of the pieces of a resampling are scatters, the pieces of the multilabel loss count targets that are none, and those
     of ``softshrink`` have no gradient at NaN. The forms that take a size or scales for all axes (``vec``) become the

@@ -119,14 +119,14 @@ def _writes_results(op: Overload) -> bool:
 def _is_ours(op: Overload) -> bool:
     """Returns whether an op, or the one that it does in place, is lowered or decomposed; a library asks for itself."""
     from ferrite_torch.lowering import LOWERINGS  # noqa: PLC0415
-    from ferrite_torch.rewrites.decompositions import is_taken_apart  # noqa: PLC0415  # not needed where graphs are stored
+    from ferrite_torch.rewrites.decompositions import is_decomposed  # noqa: PLC0415  # not needed where graphs are stored
 
     name = schema_of(op).name.removeprefix("aten::").removesuffix("_")
     if name.startswith("_foreach_"):
         return True
     packets = [getattr(torch.ops.aten, each, None) for each in (name, f"{name}_functional")]
     overloads = [getattr(packet, each) for packet in packets if packet is not None for each in packet.overloads()]
-    return any(str(each) in LOWERINGS or is_taken_apart(each) for each in (op, *overloads))
+    return any(str(each) in LOWERINGS or is_decomposed(each) for each in (op, *overloads))
 
 
 def _answer(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

@@ -139,7 +139,7 @@ class ScalarValues:
     def renew(self) -> bool:
         """Has everything be made again, when it is next needed, of elements that stay packed.
 
-        Returns whether there are any: elements of two bytes that a program of a cooperative kernel holds.
+        Returns whether there are any: elements of two bytes that a program of a grid reduction holds.
         """
         held = self.loaded(self._waiting)
         if not held:
@@ -156,7 +156,7 @@ class ScalarValues:
         return {load: tile for load, tile in tiles.items() if tile is not None}
 
     def renew_elements(self, held: Mapping[Scalar, Tile]) -> None:
-        """Has everything be made again of elements that were loaded before, and waited as they came."""
+        """Has everything be made again of elements that were loaded before, and are packed."""
         for load, tile in held.items():
             if load.dtype is BF16 and self._analysis.is_only_widened(load):
                 widened = self._renewed("cast", "opaque_floats", tile, F32)

@@ -185,12 +185,12 @@ class Scans:
         return self.builder.call("before", "sum_before", published, TileType(total.dtype), axes)
 
     def register_tiles(
-        self, scan: LookBackScan, halves: Sequence[Scalar], position: Callable[[int], None]
+        self, scan: LookBackScan, packed: Sequence[Scalar], position: Callable[[int], None]
     ) -> Iterator[Tile]:
         """Yields the scan of each tile of a block, where the tile lies when it is yielded; ``position`` writes that.
 
-        What a block adds up to is published as soon as it is known. Until the sum before it is there, its elements wait
-        as they came, two in a register, and no more than one tile is floats at a time: a thread holds 128 elements,
+        What a block adds up to is published as soon as it is known. Until the sum before it is there, its elements stay
+        packed, two in a register, and no more than one tile is floats at a time: a thread holds 128 elements,
         and a multiprocessor four such programs of four warps.
         """
         axes = R.union(self.space.order)
@@ -200,7 +200,7 @@ class Scans:
         for number in range(self.space.register_tiles):
             position(number)
             tiles.append(self._summed(scan, axes))
-            waiting.append(self.evaluator.loaded(halves))
+            waiting.append(self.evaluator.loaded(packed))
             self.builder.forget(R)
         self._prefetch(scan)
         kinds = tuple(TileType(tile.dtype) for tile in tiles)
@@ -222,7 +222,7 @@ class Scans:
                 before = self._hold("before", add(before.expression, total.expression), before)
 
     def _write_epoch(self, scan: LookBackScan, axes: Axes) -> None:
-        """Writes the mark of what programs tell each other in this launch; it comes while elements do."""
+        """Writes the epoch of what programs publish in this launch; it comes while elements do."""
         operands = (self._workspace(scan), Name("line"), Name("part"), Constant(self.space.splits))
         call = Call("part_epoch", operands, (TileType(I64),))
         self.builder.let("mark", call, axes)
@@ -235,7 +235,7 @@ class Scans:
         return Name(self.reductions.param_text(scan.workspace))
 
     def _published(self, scan: LookBackScan, total: Tile) -> tuple[Expression, ...]:
-        """Returns what programs tell and ask each other with: a workspace, a part of a line, and what it comes to."""
+        """Returns what programs publish and await parts with: a workspace, a part of a line, and what it comes to."""
         lines = math.prod(int(axis.size) for axis in self.space.grid)
         where_ = (Name("line"), Constant(lines), Name("part"), Constant(self.space.splits))
         return (self._workspace(scan), *where_, total.expression, Name("mark"))
