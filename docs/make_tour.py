@@ -234,7 +234,7 @@ And the launch plan, also data:
 | `program.py` | goes through the schedule; equal kernels are written once |
 | `kernels.py`, `single_kernels.py` | make the tile program, the text and the spec of one kernel |
 | `analysis/space.py`, `analysis/flat.py` | the axes of the kernel, and its definitions over positions on them |
-| `forms/body.py`, with `reductions.py`, `scalar_values.py`, `addresses.py` | write the statements of the tile program |
+| `bodies/body.py`, with `reductions.py`, `scalar_values.py`, `addresses.py` | write statements of the tile program |
 | `tile/passes/unused.py` | removes dead code |
 | `printing/kernel.py`, `printing/spellings.py` | print Triton |
 | `facts/kernel_facts.py`, `host/spec.py` | make the spec |

@@ -18,9 +18,9 @@ from ferrite_scheduler.model.schedule import Kernel
 from ferrite_triton.analysis.accesses import Condition
 from ferrite_triton.analysis.flat import FlatKernel, name_params
 from ferrite_triton.analysis.size_params import SizeParams
+from ferrite_triton.bodies.grid import program_count
+from ferrite_triton.bodies.indices import index_dtype
 from ferrite_triton.facts.records import MixedComboFacts
-from ferrite_triton.forms.grid import program_count
-from ferrite_triton.forms.indices import index_dtype
 from ferrite_triton.host.spec import Expr, KernelSpec
 from ferrite_triton.printing.kernel import print_kernel
 from ferrite_triton.single_kernels import (

@@ -56,22 +56,23 @@ from ferrite_triton.analysis.space import (
 )
 from ferrite_triton.analysis.traversal import InBlocks
 from ferrite_triton.analysis.update_targets import needs_atomics
-from ferrite_triton.errors import UnsupportedDefinition
-from ferrite_triton.facts.kernel_facts import collect_facts
-from ferrite_triton.facts.records import KernelFacts
-from ferrite_triton.forms.body import KernelBody, overwrites_operands
-from ferrite_triton.forms.builder import Builder
-from ferrite_triton.forms.grid import place_program
-from ferrite_triton.forms.grid_reductions import REGISTERS, REGISTERS_OF_16_BIT
-from ferrite_triton.forms.indices import index_dtype
-from ferrite_triton.forms.register_norms import THREADS, register_tiles_of, registers_of
-from ferrite_triton.forms.scans import (
+from ferrite_triton.bodies.body import KernelBody, overwrites_operands
+from ferrite_triton.bodies.builder import Builder
+from ferrite_triton.bodies.grid import place_program
+from ferrite_triton.bodies.grid_reductions import REGISTERS, REGISTERS_OF_16_BIT
+from ferrite_triton.bodies.indices import index_dtype
+from ferrite_triton.bodies.register_norms import THREADS, register_tiles_of, registers_of
+from ferrite_triton.bodies.scans import (
     REGISTER_TILES,
     TILES_REGISTERS,
     holds_register_tiles,
     look_back_scans,
     scans_serially,
 )
+from ferrite_triton.errors import UnsupportedDefinition
+from ferrite_triton.facts.kernel_facts import collect_facts
+from ferrite_triton.facts.records import KernelFacts
+from ferrite_triton.host.scratch import DESCRIPTOR_BYTES
 from ferrite_triton.host.spec import Expr, KernelSpec
 from ferrite_triton.printing.kernel import print_kernel
 from ferrite_triton.tile.language import AwaitPredecessor, TileType, Variable
@@ -81,8 +82,6 @@ from ferrite_triton.tile.passes.unused import drop_unused
 from ferrite_triton.tile.passes.vector_loads import load_vectors_in_one_dim
 from ferrite_triton.tile.statements import TileProgram
 
-DESCRIPTOR = 128
-"""Bytes of a tensor descriptor, and what its address is a multiple of."""
 SCRATCH = "scratch"
 """The param that the compiler's scratch memory is the memory of; no statement names it."""
 ALIGNMENT = 16
@@ -220,8 +219,8 @@ def describe_scratch(flat: FlatKernel) -> list[dict[str, Any]]:
     """Returns the param in whose memory each program has its descriptors, if a config may make them."""
     if flat.space.axis(DESCRIPTORS_AXIS) is None:
         return []
-    each = len(set(described_blocks(flat).values())) * DESCRIPTOR // I64.bytes
-    tensor = {"name": SCRATCH, "role": "tensor", "dtype": I64.name, "access": "scratch", "align": DESCRIPTOR}
+    each = len(set(described_blocks(flat).values())) * DESCRIPTOR_BYTES // I64.bytes
+    tensor = {"name": SCRATCH, "role": "tensor", "dtype": I64.name, "access": "scratch", "align": DESCRIPTOR_BYTES}
     return [{**tensor, "elements": LOWERING.described_programs * each, "each": each}]
 
 

@@ -1,8 +1,8 @@
 """Tensor descriptors (TMA) of users' Triton kernels: those that the host makes, too, are made in the kernel.
 
 A descriptor says where a matrix lies, so that a unit of the multiprocessor can copy blocks of it. Where the host has
-made one, a launch passes the tensor, and the text of the kernel gets its extents, steps and block. Kernels have 128
-bytes for each descriptor of each program in scratch memory, which is a param (decision 0060).
+made one, a launch passes the tensor, and the text of the kernel gets its extents, steps and block. Each descriptor of
+each program lies in scratch memory, which is a param (decision 0060).
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ferrite_ir.language.dtypes import I64
 from ferrite_ir.language.sizes import Size
 from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.kernel_spec import SCRATCH, Param
 from ferrite_runtime.kernel_source.user_text import DescribedTensor
 from ferrite_torch.calls.user_constants import FixedLaunch, NotWritten
 from ferrite_torch.lowering.tensors import Tensor
+from ferrite_triton.host.scratch import DESCRIPTOR_BYTES, scratch_name
 
 _ALIGN = 16
 """Bytes that steps and addresses of described tensors are multiples of."""
-_BYTES, _ELEMENT = 128, 8
-"""Bytes of a descriptor, whose address is a multiple of as many, and of an element (i64) of scratch memory."""
 
 
 def described_tensor(name: str, tensor: Tensor, block: tuple[int, ...]) -> DescribedTensor:
@@ -54,8 +54,7 @@ def scratch_of(fixed: FixedLaunch, grids: Sequence[Sequence[Size]]) -> Param | N
     known = [[axis for axis in grid if isinstance(axis, int)] for grid in grids]
     if any(len(axes) < len(grid) for axes, grid in zip(known, grids, strict=True)):
         raise NotWritten("it has tensor descriptors (TMA), which take memory for each program, on a grid of any size")
-    name, each = "scratch", count * _BYTES // _ELEMENT
-    while name in fixed.kernel.function.arg_names:
-        name += "_"
+    each = count * DESCRIPTOR_BYTES // I64.bytes
     elements = each * max(1, *map(math.prod, known))
-    return Param(name, "tensor", "i64", SCRATCH, _BYTES, elements=elements, each=each)
+    name = scratch_name(fixed.kernel.function.arg_names)
+    return Param(name, "tensor", I64.name, SCRATCH, DESCRIPTOR_BYTES, elements=elements, each=each)

@@ -59,7 +59,7 @@ def in_bounds(b: Builder, value: Scalar, point: Iterable[Index]) -> Scalar:
 def checked_index(b: Builder, value: Scalar, size: Size, *, wraps: bool) -> Scalar:
     """Returns a number that a program gives as a position of an axis, which is required to be one if it may not be.
 
-    What comes from memory is compared where it is used (`ferrite_triton.forms.assertions`): that leaves numbers that
+    What comes from memory is compared where it is used (`ferrite_triton.bodies.assertions`): that leaves numbers that
     are computed from positions, constants, comparisons and random numbers.
     """
     if _comes_from_memory(b, value) or _is_proved(b, value, size, wraps=wraps):

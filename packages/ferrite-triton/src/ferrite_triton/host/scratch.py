@@ -12,6 +12,9 @@ from typing import Any
 
 from ferrite_ir.language.dtypes import I64
 
+DESCRIPTOR_BYTES = 128
+"""Bytes of a tensor descriptor (TMA), and what its address is a multiple of."""
+
 
 def scratch_elements(params: Sequence[Mapping[str, Any]]) -> int:
     """Returns the elements (i64) of scratch memory that a kernel with these params is launched with, 0 without."""
@@ -19,7 +22,7 @@ def scratch_elements(params: Sequence[Mapping[str, Any]]) -> int:
 
 
 def scratch_name(taken: Collection[str]) -> str:
-    """Returns what the host calls the memory, which is none of the names that are taken."""
+    """Returns what the memory is called by a host, or by a kernel: none of the names that are taken there."""
     name = "scratch"
     while name in taken:
         name += "_"

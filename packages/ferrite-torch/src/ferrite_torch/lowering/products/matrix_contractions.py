@@ -1,10 +1,15 @@
-"""The contraction that a product of matrices, or of batches of them, is."""
+"""The contraction that a product of matrices, or of batches of them, is, and facts about the library's products."""
 
 from __future__ import annotations
 
 from ferrite_ir.language.scalar import Scalar
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.tensors import Point, Tensor
+
+DEVICES = ("cuda",)
+"""Device types whose library is slower than kernels of ours at some products: small ones, few rows, odd extents."""
+ALIGNMENT = 8
+"""Elements of a half type in 16 bytes: the library is fast with extents that are multiples of it."""
 
 
 def contract_matrices(b: Builder, left: Tensor, right: Tensor, *, fast: bool = False) -> Tensor:

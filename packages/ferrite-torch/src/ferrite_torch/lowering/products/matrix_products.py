@@ -29,6 +29,7 @@ from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, hint
 from ferrite_torch.lowering.builder import Builder, Unlowered
+from ferrite_torch.lowering.products.matrix_contractions import ALIGNMENT, DEVICES
 from ferrite_torch.lowering.products.narrow_products import sums_of_few_rows
 from ferrite_torch.lowering.products.tiled_products import tiled_sums
 from ferrite_torch.lowering.products.vector_products import shifted
@@ -36,12 +37,8 @@ from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.tensors import Point, Tensor, grid_dims
 from ferrite_torch.thresholds import PRODUCTS
 
-DEVICES = ("cuda",)
-"""Device types whose library wants this."""
-ALIGNMENT = 8
-"""Elements of a half type in 16 bytes: extents that are multiples of it are fast."""
 WIDE_ALIGNMENT = 64
-"""The same of whole cache lines."""
+"""As `ALIGNMENT`, of whole cache lines."""
 
 
 @lowers("aten.mm.default")

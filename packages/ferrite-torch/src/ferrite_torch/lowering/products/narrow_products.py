@@ -13,14 +13,9 @@ from ferrite_ir.language.sizes import hint
 from ferrite_scheduler.model.contractions import MULTIPLIED_ROWS
 from ferrite_torch.devices.facts import product_precision
 from ferrite_torch.lowering.builder import Builder
-from ferrite_torch.lowering.products.matrix_contractions import contract_matrices
+from ferrite_torch.lowering.products.matrix_contractions import ALIGNMENT, DEVICES, contract_matrices
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.thresholds import PRODUCTS
-
-DEVICES = ("cuda",)
-"""Device types whose kernels do this faster than the library."""
-ALIGNMENT = 8
-"""Elements of a half type in 16 bytes, at multiples of which the columns of the weights begin."""
 
 
 def sums_of_few_rows(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:

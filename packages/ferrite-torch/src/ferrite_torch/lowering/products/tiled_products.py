@@ -20,12 +20,9 @@ from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_scheduler.model.tiled_contractions import FACTORS
 from ferrite_torch.devices.facts import product_precision
 from ferrite_torch.lowering.builder import Builder
-from ferrite_torch.lowering.products.matrix_contractions import contract_matrices
+from ferrite_torch.lowering.products.matrix_contractions import DEVICES, contract_matrices
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.thresholds import PRODUCTS
-
-DEVICES = ("cuda",)
-"""Device types whose library takes its time to be called."""
 
 
 def tiled_sums(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:

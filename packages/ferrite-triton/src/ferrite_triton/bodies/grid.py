@@ -17,12 +17,18 @@ from ferrite_scheduler.model.forms import (
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.packed_residency import holds_only_16_bit
 from ferrite_triton.analysis.space import NO_AXES, POSITION, KernelAxis, Space
-from ferrite_triton.forms.attention import place_rows
-from ferrite_triton.forms.body import part_axis
-from ferrite_triton.forms.builder import AxisPosition, Builder
-from ferrite_triton.forms.positions import QUARTET, block_of_line, number_quartets, positions_from, write_axis_positions
-from ferrite_triton.forms.register_norms import place_program as place_images
-from ferrite_triton.forms.scans import look_back_scans
+from ferrite_triton.bodies.attention import place_rows
+from ferrite_triton.bodies.body import part_axis
+from ferrite_triton.bodies.builder import AxisPosition, Builder
+from ferrite_triton.bodies.positions import (
+    QUARTET,
+    block_of_line,
+    number_quartets,
+    positions_from,
+    write_axis_positions,
+)
+from ferrite_triton.bodies.register_norms import place_program as place_images
+from ferrite_triton.bodies.scans import look_back_scans
 from ferrite_triton.tile.build import add, apply, block_size, converted, lanes, mul, quotient, remainder, sub
 from ferrite_triton.tile.language import (
     Assume,

@@ -11,8 +11,8 @@ from ferrite_ir.language.scalar import Number
 from ferrite_triton.analysis.lane_groups import Grouping, TakenApart, grouping
 from ferrite_triton.analysis.rows import behind
 from ferrite_triton.analysis.space import NO_AXES, Axes
-from ferrite_triton.forms.builder import Tile
-from ferrite_triton.forms.reductions import PAIRED, R, Reductions, X, step
+from ferrite_triton.bodies.builder import Tile
+from ferrite_triton.bodies.reductions import PAIRED, R, Reductions, X, step
 from ferrite_triton.tile.build import (
     add,
     apply,

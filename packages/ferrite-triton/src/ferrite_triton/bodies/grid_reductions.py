@@ -13,9 +13,9 @@ from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.reference.combine_semantics import neutral
 from ferrite_scheduler.model.forms import GridReduction
 from ferrite_triton.analysis.flat import FlatKernel
-from ferrite_triton.forms.builder import Builder, Tile
-from ferrite_triton.forms.reductions import R, Reductions
-from ferrite_triton.forms.scalar_values import ScalarValues
+from ferrite_triton.bodies.builder import Builder, Tile
+from ferrite_triton.bodies.reductions import R, Reductions
+from ferrite_triton.bodies.scalar_values import ScalarValues
 from ferrite_triton.tile.build import add, apply, both, mul, sub
 from ferrite_triton.tile.language import Call, Constant, Expression, Lanes, Literal, Name, Offset, TileType
 from ferrite_triton.tile.types import broadcast_shapes

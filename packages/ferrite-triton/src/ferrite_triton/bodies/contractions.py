@@ -24,9 +24,9 @@ from ferrite_ir.language.sizes import Size
 from ferrite_scheduler.model.contractions import CUT_ROWS, PARTS, part_loads, uses_tensor_cores
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.space import NO_AXES, Axes
-from ferrite_triton.forms.builder import Builder, Tile
-from ferrite_triton.forms.reductions import R, Reductions
-from ferrite_triton.forms.scalar_values import ScalarValues
+from ferrite_triton.bodies.builder import Builder, Tile
+from ferrite_triton.bodies.reductions import R, Reductions
+from ferrite_triton.bodies.scalar_values import ScalarValues
 from ferrite_triton.tile.build import (
     add,
     all_of,

@@ -13,8 +13,8 @@ from ferrite_triton.analysis.flat import KernelParam
 from ferrite_triton.analysis.rows import behind, column_start, padded_extent, row_start, step_along
 from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis, Space, flat_dim
 from ferrite_triton.analysis.traversal import Misalignment
-from ferrite_triton.forms.builder import Builder, Tile
-from ferrite_triton.forms.indices import Indices
+from ferrite_triton.bodies.builder import Builder, Tile
+from ferrite_triton.bodies.indices import Indices
 from ferrite_triton.tile.build import add, all_of, apply, block_size, converted, mul, sub, where
 from ferrite_triton.tile.language import (
     Block,

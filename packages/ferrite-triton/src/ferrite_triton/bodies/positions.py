@@ -8,7 +8,7 @@ from ferrite_ir.language.dtypes import I32, DType
 from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.model.annotations import LookBackScan
 from ferrite_triton.analysis.space import KernelAxis, Space
-from ferrite_triton.forms.builder import AxisPosition, Builder
+from ferrite_triton.bodies.builder import AxisPosition, Builder
 from ferrite_triton.tile.build import add, apply, block_size, both, converted, either, lanes, sub
 from ferrite_triton.tile.language import Expression, Literal, Name
 

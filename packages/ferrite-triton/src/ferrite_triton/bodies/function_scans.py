@@ -14,9 +14,9 @@ from ferrite_ir.language.combine_functions import CombineFunction
 from ferrite_ir.language.dtypes import I32
 from ferrite_ir.language.graph import Scan
 from ferrite_triton.analysis.space import Axes, Space
-from ferrite_triton.forms.builder import Builder, Tile
-from ferrite_triton.forms.combine_functions import joined, tile_function
-from ferrite_triton.forms.reductions import R, Reductions
+from ferrite_triton.bodies.builder import Builder, Tile
+from ferrite_triton.bodies.combine_functions import joined, tile_function
+from ferrite_triton.bodies.reductions import R, Reductions
 from ferrite_triton.tile.build import apply, where
 from ferrite_triton.tile.language import Expression, Literal
 from ferrite_triton.tile.language import Scan as TileScan

@@ -18,12 +18,12 @@ from ferrite_triton.analysis.packed_residency import held_16_bit_values
 from ferrite_triton.analysis.scalar_analysis import ScalarAnalysis, bytes_beside, reads_one_along_the_reduction_axis
 from ferrite_triton.analysis.shared_products import shared_products
 from ferrite_triton.analysis.space import NO_AXES, REDUCTION_AXES, Axes
+from ferrite_triton.bodies.addresses import Addresses
+from ferrite_triton.bodies.assertions import assert_in_bounds, assert_required
+from ferrite_triton.bodies.builder import Builder, Tile
+from ferrite_triton.bodies.descriptors import Descriptors
+from ferrite_triton.bodies.indices import Indices, index_dtype
 from ferrite_triton.errors import ScheduleMismatch
-from ferrite_triton.forms.addresses import Addresses
-from ferrite_triton.forms.assertions import assert_in_bounds, assert_required
-from ferrite_triton.forms.builder import Builder, Tile
-from ferrite_triton.forms.descriptors import Descriptors
-from ferrite_triton.forms.indices import Indices, index_dtype
 from ferrite_triton.tile.build import add, apply, converted, literal, mul
 from ferrite_triton.tile.language import Bitcast, Block, Cast, Expression, Literal, Load, Name, Reshape, TileType
 

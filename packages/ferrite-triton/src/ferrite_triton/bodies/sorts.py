@@ -12,10 +12,10 @@ from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.space import NO_AXES, RANK, Axes, Space, flat_dim
+from ferrite_triton.bodies.builder import AxisPosition, Builder, Tile
+from ferrite_triton.bodies.reductions import R, Reductions
+from ferrite_triton.bodies.scalar_values import ScalarValues
 from ferrite_triton.errors import UnsupportedDefinition
-from ferrite_triton.forms.builder import AxisPosition, Builder, Tile
-from ferrite_triton.forms.reductions import R, Reductions
-from ferrite_triton.forms.scalar_values import ScalarValues
 from ferrite_triton.tile.build import apply, literal
 from ferrite_triton.tile.language import Call, Cast, Constant, Expression, Lanes, Literal, TileType
 

@@ -12,12 +12,12 @@ from ferrite_scheduler.model.annotations import SortedScatter
 from ferrite_triton.analysis.flat import FlatKernel, KernelParam
 from ferrite_triton.analysis.space import Axes
 from ferrite_triton.analysis.update_targets import domain_axes, needs_atomics
+from ferrite_triton.bodies.addresses import address_at
+from ferrite_triton.bodies.assertions import assert_in_bounds
+from ferrite_triton.bodies.builder import Builder, Tile
+from ferrite_triton.bodies.scalar_values import ScalarValues
+from ferrite_triton.bodies.stores import Stores
 from ferrite_triton.errors import UnsupportedUpdate
-from ferrite_triton.forms.addresses import address_at
-from ferrite_triton.forms.assertions import assert_in_bounds
-from ferrite_triton.forms.builder import Builder, Tile
-from ferrite_triton.forms.scalar_values import ScalarValues
-from ferrite_triton.forms.stores import Stores
 from ferrite_triton.tile.build import apply, block_size, converted, either, full, lanes
 from ferrite_triton.tile.language import (
     AtomicUpdate,

@@ -18,11 +18,11 @@ from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.rows import varies_along_reduction
 from ferrite_triton.analysis.space import Axes, Space
-from ferrite_triton.forms.builder import Builder, Tile
-from ferrite_triton.forms.function_scans import FunctionScans
-from ferrite_triton.forms.prefetches import prefetch_block
-from ferrite_triton.forms.reductions import R, Reductions, step
-from ferrite_triton.forms.scalar_values import ScalarValues
+from ferrite_triton.bodies.builder import Builder, Tile
+from ferrite_triton.bodies.function_scans import FunctionScans
+from ferrite_triton.bodies.prefetches import prefetch_block
+from ferrite_triton.bodies.reductions import R, Reductions, step
+from ferrite_triton.bodies.scalar_values import ScalarValues
 from ferrite_triton.tile.build import add, apply, literal, neutral_of, sub, where
 from ferrite_triton.tile.language import (
     Block,

@@ -31,14 +31,14 @@ from ferrite_triton.analysis.loop_plan import (
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.row_per_thread import in_order
 from ferrite_triton.analysis.space import NO_AXES, REDUCTION_AXES, KernelAxis, Space
-from ferrite_triton.forms.attention import AttentionRows
-from ferrite_triton.forms.builder import AxisPosition, Builder, Tile
-from ferrite_triton.forms.contractions import open_product
-from ferrite_triton.forms.descriptors import Descriptors
-from ferrite_triton.forms.grid_reductions import GridReductions
-from ferrite_triton.forms.indices import chunk_atom, index_dtype
-from ferrite_triton.forms.loop_reductions import LoopReductions
-from ferrite_triton.forms.positions import (
+from ferrite_triton.bodies.attention import AttentionRows
+from ferrite_triton.bodies.builder import AxisPosition, Builder, Tile
+from ferrite_triton.bodies.contractions import open_product
+from ferrite_triton.bodies.descriptors import Descriptors
+from ferrite_triton.bodies.grid_reductions import GridReductions
+from ferrite_triton.bodies.indices import chunk_atom, index_dtype
+from ferrite_triton.bodies.loop_reductions import LoopReductions
+from ferrite_triton.bodies.positions import (
     QUARTET,
     block_of_line,
     number_quartets,
@@ -46,14 +46,14 @@ from ferrite_triton.forms.positions import (
     write_axis_positions,
     write_misaligned_positions,
 )
-from ferrite_triton.forms.reductions import R
-from ferrite_triton.forms.register_norms import RegisterNorms
-from ferrite_triton.forms.scalar_values import ScalarValues
-from ferrite_triton.forms.scans import Scans, look_back_scans, waiting_16_bit_values
-from ferrite_triton.forms.sorts import Sorts
-from ferrite_triton.forms.stores import Stores, value_of
-from ferrite_triton.forms.tiled_contractions import TiledContractions, write_rounds
-from ferrite_triton.forms.updates import Updates
+from ferrite_triton.bodies.reductions import R
+from ferrite_triton.bodies.register_norms import RegisterNorms
+from ferrite_triton.bodies.scalar_values import ScalarValues
+from ferrite_triton.bodies.scans import Scans, look_back_scans, waiting_16_bit_values
+from ferrite_triton.bodies.sorts import Sorts
+from ferrite_triton.bodies.stores import Stores, value_of
+from ferrite_triton.bodies.tiled_contractions import TiledContractions, write_rounds
+from ferrite_triton.bodies.updates import Updates
 from ferrite_triton.tile.build import add, apply, block_size, converted, lanes, mul, quotient, sub
 from ferrite_triton.tile.language import Barrier, Expression, Literal, Name, TileType, Variable
 from ferrite_triton.tile.statements import For, If

@@ -16,7 +16,7 @@ from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.space import Axes
-from ferrite_triton.forms.builder import Builder, Tile
+from ferrite_triton.bodies.builder import Builder, Tile
 from ferrite_triton.tile.build import apply, both, converted, sub
 from ferrite_triton.tile.language import Assert, Expression, Literal
 

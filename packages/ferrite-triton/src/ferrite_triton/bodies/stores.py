@@ -8,9 +8,9 @@ from ferrite_ir.language.graph import Loop
 from ferrite_ir.language.index import Index
 from ferrite_triton.analysis.flat import FlatKernel, KernelParam
 from ferrite_triton.analysis.space import NO_AXES, Axes
+from ferrite_triton.bodies.builder import Builder, Tile
+from ferrite_triton.bodies.scalar_values import ScalarValues
 from ferrite_triton.errors import ScheduleMismatch
-from ferrite_triton.forms.builder import Builder, Tile
-from ferrite_triton.forms.scalar_values import ScalarValues
 from ferrite_triton.tile.build import converted
 from ferrite_triton.tile.language import Expression, Store
 

@@ -16,8 +16,8 @@ from ferrite_scheduler.model.forms import PersistentReduction
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.neutral_padding import padded_sums
 from ferrite_triton.analysis.space import NO_AXES, REDUCTION_AXES, Axes, KernelAxis
-from ferrite_triton.forms.builder import Builder, Tile
-from ferrite_triton.forms.scalar_values import ScalarValues
+from ferrite_triton.bodies.builder import Builder, Tile
+from ferrite_triton.bodies.scalar_values import ScalarValues
 from ferrite_triton.tile.build import add, apply, either, full, literal, mul, neutral_of, sub, where
 from ferrite_triton.tile.language import Broadcast, Cast, Expression, Full, Name, Reduce
 

@@ -16,7 +16,7 @@ from ferrite_ir.language.scalar import Scalar
 from ferrite_triton.analysis.described_blocks import DescribedBlock, described_blocks
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.space import DESCRIPTORS_AXIS, NO_AXES
-from ferrite_triton.forms.builder import Builder
+from ferrite_triton.bodies.builder import Builder
 from ferrite_triton.tile.build import converted
 from ferrite_triton.tile.language import (
     Block,

@@ -15,11 +15,11 @@ from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_r
 from ferrite_triton.analysis.loop_plan import READ_THE_LAST_TIME
 from ferrite_triton.analysis.packed_residency import held_loads, holds_only_16_bit
 from ferrite_triton.analysis.space import NO_AXES, Space
-from ferrite_triton.forms.builder import AxisPosition, Builder, Tile
-from ferrite_triton.forms.positions import positions_from, write_axis_positions
-from ferrite_triton.forms.prefetches import prefetch_image
-from ferrite_triton.forms.reductions import R
-from ferrite_triton.forms.scalar_values import ScalarValues
+from ferrite_triton.bodies.builder import AxisPosition, Builder, Tile
+from ferrite_triton.bodies.positions import positions_from, write_axis_positions
+from ferrite_triton.bodies.prefetches import prefetch_image
+from ferrite_triton.bodies.reductions import R
+from ferrite_triton.bodies.scalar_values import ScalarValues
 from ferrite_triton.tile.build import add, apply, block_size, converted, lanes, literal, mul, quotient, remainder
 from ferrite_triton.tile.language import (
     Block,

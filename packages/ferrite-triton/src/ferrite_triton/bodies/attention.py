@@ -24,10 +24,10 @@ from ferrite_triton.analysis.attention_space import FIRST_ROW, attend_of, inner_
 from ferrite_triton.analysis.attention_weights import grows_with_rows, is_moderate
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis, flat_dim
-from ferrite_triton.forms.builder import AxisPosition, Builder, Tile
-from ferrite_triton.forms.indices import index_dtype
-from ferrite_triton.forms.positions import positions_from, write_axis_positions
-from ferrite_triton.forms.scalar_values import ScalarValues
+from ferrite_triton.bodies.builder import AxisPosition, Builder, Tile
+from ferrite_triton.bodies.indices import index_dtype
+from ferrite_triton.bodies.positions import positions_from, write_axis_positions
+from ferrite_triton.bodies.scalar_values import ScalarValues
 from ferrite_triton.tile.build import (
     add,
     all_of,

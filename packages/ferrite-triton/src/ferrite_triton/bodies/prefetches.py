@@ -13,9 +13,9 @@ from ferrite_scheduler.model.forms import RegisterNorm
 from ferrite_triton.analysis.flat import FlatKernel, computed_nodes, memory_loads
 from ferrite_triton.analysis.rows import step_along
 from ferrite_triton.analysis.space import flat_dim
-from ferrite_triton.forms.addresses import Addresses
-from ferrite_triton.forms.builder import Builder
-from ferrite_triton.forms.positions import block_of_line
+from ferrite_triton.bodies.addresses import Addresses
+from ferrite_triton.bodies.builder import Builder
+from ferrite_triton.bodies.positions import block_of_line
 from ferrite_triton.tile.build import add, apply, converted, literal, mul, remainder
 from ferrite_triton.tile.language import Literal, Name
 

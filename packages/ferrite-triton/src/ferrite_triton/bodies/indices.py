@@ -9,8 +9,8 @@ from ferrite_ir.language.index import Atom, Dim, FloorDiv, Index, Indirect, Mod,
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, hint, is_provably_at_most, is_static
 from ferrite_triton.analysis.space import NO_AXES, POSITION, RANK, Space, flat_dim
+from ferrite_triton.bodies.builder import Builder, Tile
 from ferrite_triton.errors import EmitError
-from ferrite_triton.forms.builder import Builder, Tile
 from ferrite_triton.tile.build import add, apply, converted, mul, sub, where
 from ferrite_triton.tile.language import Cast, Expression, Literal, Name
 

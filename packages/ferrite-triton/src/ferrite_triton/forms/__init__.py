@@ -1,6 +1,0 @@
-"""How each kind of work becomes statements of a tile program: reductions, scans, sorts, updates, contractions, norms.
-
-In comes a flattened kernel, out goes the body of a `TileProgram`. `single_kernels` calls `body.KernelBody`,
-which chooses how a body is built. A module here is a kind of work, not a kernel form: `reductions` serves persistent,
-looped and cooperative kernels.
-"""
