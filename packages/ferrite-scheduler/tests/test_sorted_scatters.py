@@ -7,8 +7,9 @@ from random import Random
 import pytest
 
 from checks import check
-from ferrite_ir.language.graph import Extern
-from ferrite_scheduler import Policy, Schedule
+from ferrite_ir.language.graph import Extern, loads_of
+from ferrite_scheduler import Policy, Schedule, parse_schedule
+from ferrite_scheduler.model.annotations import SortedScatter
 
 POLICY = Policy(reduce_segments=False, sort_scatters=True, sorted_bytes=0, sorted_row=1)
 WIDTH = 64
@@ -39,6 +40,20 @@ def is_sorted(found: Schedule) -> bool:
 @pytest.mark.parametrize("mode", ["add", "max", "min"])
 def test_rows_come_in_the_order_of_their_places(mode: str) -> None:
     assert is_sorted(scheduled(mode=mode))
+
+
+def test_a_scatter_reads_the_row_of_the_next_point_beside_its_body() -> None:
+    found = scheduled()
+    kernels = [kernel for kernel in found.kernels if any(isinstance(d, SortedScatter) for d in kernel.body)]
+    (update,) = (definition for kernel in kernels for definition in kernel.body)
+    assert isinstance(update, SortedScatter)
+    assert {load.source for load in update.body.loads} == {"x", "y_order"}
+    ranked = [load for load in loads_of(update) if load.source == "y_ranked"]
+    assert len(ranked) == 2, "the row of this point, and that of the next one"
+    assert {load.source for load in update.following.loads} == {"y_ranked"}
+    assert update.points == 19
+    assert "sorted(19)" in str(found)
+    assert str(parse_schedule(str(found))) == str(found)
 
 
 def test_rows_of_several_dims_are_one_line_of_rows() -> None:

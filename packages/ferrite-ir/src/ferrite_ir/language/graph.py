@@ -147,8 +147,8 @@ class Scan:
         return self.combine
 
     @property
-    def loads_beside(self) -> tuple[Scalar, ...]:
-        """Returns what is read besides the operands: nothing, but by a subclass that says how a scan is computed."""
+    def scalars_beside(self) -> tuple[Scalar, ...]:
+        """Returns what is evaluated besides the operands: nothing, but by subclasses that say how it is computed."""
         return ()
 
 
@@ -193,6 +193,11 @@ class Update:
     def results(self) -> tuple[Value, ...]:
         """Returns the one result, as other definitions hold theirs."""
         return (self.result,)
+
+    @property
+    def scalars_beside(self) -> tuple[Scalar, ...]:
+        """Returns what is evaluated besides the body, as `Scan.scalars_beside` says."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,10 +468,10 @@ def loads_of(definition: Definition) -> tuple[Scalar, ...]:
     Elements of what an attention makes inside are none.
     """
     bodies = bodies_of(definition)
-    beside = definition.loads_beside if isinstance(definition, Scan) else ()
+    beside = definition.scalars_beside if isinstance(definition, (Scan, Update)) else ()
     if len(bodies) == 1 and not beside and not isinstance(definition, Update):
         return bodies[0].loads
-    loads = [*(load for body in bodies for load in body.loads), *beside]
+    loads = [load for scalar in (*bodies, *beside) for load in scalar.loads]
     if isinstance(definition, Update):
         loads += index_loads(definition.indices)
     if isinstance(definition, Attend):

@@ -253,10 +253,10 @@ def _scan_bodies(
     expressions: dict[Digits, None] = {}
     rigid: dict[Dim, None] = {}
     stack = list(bodies_of(definition.by_row if isinstance(definition, ColumnReduction) else definition))
+    if isinstance(definition, (Scan, Update)):
+        stack += definition.scalars_beside
     if isinstance(definition, Update):
         stack += indirects_of(definition.indices)
-    if isinstance(definition, Scan):
-        stack += definition.loads_beside
     seen = set(stack)
     ops = 0
     while stack:

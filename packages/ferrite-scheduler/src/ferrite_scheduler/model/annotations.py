@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ferrite_ir.language.dtypes import BOOL, I64
+from ferrite_ir.language.dtypes import I64
 from ferrite_ir.language.graph import Contract, Definition, Graph, Loop, Reduction, Scan, Update
 from ferrite_ir.language.index import constant
-from ferrite_ir.language.scalar import Scalar, apply, cast, const, load
+from ferrite_ir.language.scalar import Scalar, apply, const, index_value, indirects_of, load, replace_loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class LookBackScan(Scan):
         return self.bodies[0]
 
     @property
-    def loads_beside(self) -> tuple[Scalar, ...]:
+    def scalars_beside(self) -> tuple[Scalar, ...]:
         """Returns the load of the workspace."""
         return (load(self.workspace, [constant(0)], I64),)
 
@@ -77,26 +77,27 @@ class LookBackScan(Scan):
 class SortedScatter(Update):
     """An update whose points come in the order of the rows that they are combined into; see `sorted_scatters`.
 
-    In a graph it is the `Update` that it looks like, of ``where(true, operand, cast(following))``: that is how it reads
-    the row of the point after each.
+    It reads the row of the next point, too: where another one begins, what a tile has combined is written.
+
+    Attributes:
+        points: how many points of one column there are; the row of each is loaded from a vector of that length.
     """
 
-    @staticmethod
-    def joined(operand: Scalar, following: Scalar) -> Scalar:
-        """Returns the body for an operand and the row (i64) of the next point, the lowest number after the last."""
-        return apply("where", const(True, BOOL), operand, cast(following, operand.dtype))
-
-    @property
-    def operand(self) -> Scalar:
-        """Returns what is combined into memory."""
-        operand: Scalar = self.body.args[1]
-        return operand
+    points: int = 0
 
     @property
     def following(self) -> Scalar:
+        """Returns the row (i64) of the next point, read as that of this one is; the lowest number at the end."""
+        (row,) = indirects_of(self.indices)
+        ((position,),) = (found.indices for found in row.loads)
+        later = replace_loads(row, lambda found: load(found.source, (position + 1,), found.dtype), {})
+        is_inside = apply("lt", index_value(position + 1, I64), const(self.points, I64))
+        return apply("masked", is_inside, later, const(I64.lowest, I64))
+
+    @property
+    def scalars_beside(self) -> tuple[Scalar, ...]:
         """Returns the row of the next point."""
-        following: Scalar = self.body.args[2].args[0]
-        return following
+        return (self.following,)
 
 
 HALF_BYTES = 2

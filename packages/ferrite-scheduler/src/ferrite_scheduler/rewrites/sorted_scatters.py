@@ -17,7 +17,7 @@ from math import prod
 from ferrite_ir.language.dtypes import I16, I32, I64, DType
 from ferrite_ir.language.graph import Definition, Extern, Graph, Loop, TensorType, Update, whole
 from ferrite_ir.language.index import Dim, Indirect, delinearize, indirect
-from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, load, substitute_dims
+from ferrite_ir.language.scalar import Scalar, apply, cast, const, load, substitute_dims
 from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.kernels.tiling import fills_tiles
 from ferrite_scheduler.model.annotations import SortedScatter
@@ -91,15 +91,12 @@ def _sorted(update: Update, destination: Indirect, types: dict[str, TensorType])
     arguments = (("stable", True), ("dim", 0), ("descending", False))
     yield Extern((ranked, order), "aten.sort.stable", (whole(keys),), arguments, origins=update.origins)
     source = delinearize(indirect(load(order.name, [position.index], I64), count), sizes)
-    here, after = (cast(load(ranked.name, [position.index + step], narrow), I64) for step in (0, 1))
-    is_inside = apply("lt", index_value(position.index + 1, I64), const(count, I64))
-    following = apply("masked", is_inside, after, const(I64.lowest, I64))
-    operand = substitute_dims(update.body, dict(zip(rows, source, strict=True)))
+    here = cast(load(ranked.name, [position.index], narrow), I64)
+    body = substitute_dims(update.body, dict(zip(rows, source, strict=True)))
     found = indirect(here, destination.size, destination.wraps)
     indices = tuple(found if index == destination.index else index for index in update.indices)
     dims = (position, *(dim for dim in update.dims if dim not in rows))
-    body = SortedScatter.joined(operand, following)
-    yield SortedScatter(update.result, update.target, update.mode, dims, indices, body, None, update.origins)
+    yield SortedScatter(update.result, update.target, update.mode, dims, indices, body, None, update.origins, count)
 
 
 def _clamped(value: Scalar, dtype: DType) -> Scalar:

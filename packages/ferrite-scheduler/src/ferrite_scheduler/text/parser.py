@@ -302,7 +302,10 @@ class _ScheduleReader(RecordReader):
         if words.accept("sorted"):
             if type(definition) is not Update:
                 raise words.error("'sorted' stands behind an update", token)
-            return _as(SortedScatter, definition)
+            words.expect("(")
+            points = read_integer(words)
+            words.expect(")")
+            return replace(_as(SortedScatter, definition), points=points)
         if words.accept("look_back"):
             if type(definition) is not Scan:
                 raise words.error("'look_back' stands behind a scan", token)

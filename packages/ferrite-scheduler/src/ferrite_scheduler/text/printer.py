@@ -164,7 +164,7 @@ def _annotation_text(definition: Computed) -> str:
         case RowResult():
             return " by row"
         case SortedScatter():
-            return " sorted"
+            return f" sorted({definition.points})"
         case LookBackScan():
             return f" look_back({spelled(definition.workspace)}, {definition.points})"
     return ""

@@ -59,7 +59,7 @@ def _scalar_roots(flat: FlatKernel) -> list[Scalar]:
     roots = [body for definition in flat.definitions for body in bodies_of(definition)]
     for definition in flat.definitions:
         if isinstance(definition, Update):
-            roots.extend(indirects_of(definition.indices))
+            roots.extend((*definition.scalars_beside, *indirects_of(definition.indices)))
     return roots
 
 

@@ -45,6 +45,6 @@ def domain_axes(flat: FlatKernel, update: Update) -> Axes:
 
 
 def update_scalars(update: Update) -> tuple[Scalar, ...]:
-    """Returns the expressions of an update, those inside its indices included."""
+    """Returns the expressions of an update, those inside its indices and those beside its body included."""
     own = (update.body,) if update.condition is None else (update.body, update.condition)
-    return (*own, *indirects_of(update.indices))
+    return (*own, *update.scalars_beside, *indirects_of(update.indices))

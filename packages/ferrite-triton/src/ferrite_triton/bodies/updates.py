@@ -80,7 +80,7 @@ class Updates:
         """
         param = self.flat.param_of(update.result.name)
         axes = domain_axes(self.flat, update)
-        value = self.evaluator.tile(update.operand if isinstance(update, SortedScatter) else update.body)
+        value = self.evaluator.tile(update.body)
         conditions = [] if update.condition is None else [self.evaluator.tile(update.condition)]
         offset = self.evaluator.offset(self.flat.offset(update.result.name, update.indices))
         _, mask, reach = self.evaluator.addresses.access(address_at(param, offset), conditions, axes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ferrite_ir.language.graph import Contract, Reduction, Update, bodies_of
+from ferrite_ir.language.graph import Contract, Reduction, Scan, Update, bodies_of
 from ferrite_ir.language.ops import OPS, RANDOM
 from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_ir.language.sizes import hint
@@ -74,7 +74,8 @@ def common_facts(
     flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgram, registers: int | None
 ) -> CommonFacts:
     """Returns the facts that kernels of all forms have."""
-    nodes = list(postorder(body for definition in flat.definitions for body in bodies_of(definition)))
+    beside = (each for d in flat.definitions if isinstance(d, (Scan, Update)) for each in d.scalars_beside)
+    nodes = list(postorder((*(body for d in flat.definitions for body in bodies_of(d)), *beside)))
     operations = [node for node in nodes if node.op in OPS]
     points = prod(hint(axis.size) for axis in flat.space.axes)
     draws = LOWERING.quartet_share if draws_quartets(program) else 1.0
