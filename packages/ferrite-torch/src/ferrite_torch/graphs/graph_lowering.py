@@ -55,6 +55,7 @@ from ferrite_torch.graphs.write_backs import WriteBacks
 from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.choices import DEFAULT_CHOICES, LoweringChoices
+from ferrite_torch.lowering.pointwise.random_numbers import draws
 from ferrite_torch.lowering.shapes.casts import converted_number
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.rewrites.returned_half_types import RETURNED
@@ -69,7 +70,7 @@ from ferrite_torch.sizes.symbolic_sizes import (
 )
 from ferrite_torch.torch_private.nodes import target_name
 from ferrite_torch.torch_private.operators import READS, HigherOrderOp, Overload
-from ferrite_torch.torch_private.seeded_ops import dropped_inside, is_random, plain_op
+from ferrite_torch.torch_private.seeded_ops import dropped_inside, plain_op
 from ferrite_torch.torch_private.symbolic_shapes import (
     environment_of,
     environments,
@@ -151,11 +152,6 @@ def _describe_placeholders(module: torch.fx.GraphModule, inputs: Sequence[Any]) 
 
 def _fakes(module: torch.fx.GraphModule) -> list[Any]:
     return [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
-
-
-def _drops_nothing(node: torch.fx.Node, args: Sequence[Any]) -> bool:
-    """Returns whether this is dropout of no elements: torch draws none for it, and its mask is not the bool it says."""
-    return str(node.target) == "aten.native_dropout.default" and 0 in args[0].shape
 
 
 def _explained(error: Exception, node: torch.fx.Node) -> FerriteError:
@@ -445,7 +441,7 @@ class _Walk:
 
         Kernels touch one device, and of the CPU only 0-d tensors. The user may want the random numbers of eager mode.
         """
-        if not self.builder.choices.draws_numbers and is_random(node.target) and not _drops_nothing(node, args):
+        if not self.builder.choices.draws_numbers and draws(node.target, args):
             return DRAWN_BY_TORCH
         if not is_made_on(self.builder.device, node) and not is_number_for(self.builder.device, node):
             return OTHER_DEVICE

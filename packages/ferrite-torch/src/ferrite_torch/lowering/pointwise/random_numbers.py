@@ -46,10 +46,21 @@ from ferrite_torch.lowering.requirements import required, within
 from ferrite_torch.lowering.shapes.creation import made
 from ferrite_torch.lowering.tensors import Point, Tensor
 from ferrite_torch.sizes.symbolic_sizes import sizes_of
-from ferrite_torch.torch_private.seeded_ops import DRAW
+from ferrite_torch.torch_private.seeded_ops import DRAW, is_random
 
 # Numbers below 1 that round up to 1 in a narrow type: uniform numbers never are 1, so these become 0, as eager does it.
 _ROUNDS_TO_ONE = {"f16": 1 - 2.0**-12, "bf16": 1 - 2.0**-9}
+
+
+DRAWS: dict[str, Callable[[Sequence[Any]], bool]] = {"aten.native_dropout.default": lambda args: 0 not in args[0].shape}
+"""By random op of which some calls draw no number, which do. (For dropout of no elements torch draws none, and its mask
+is not the bool that it says.)"""
+
+
+def draws(op: Any, args: Sequence[Any]) -> bool:
+    """Returns whether a call of an op, with tensors as lowerings take them, draws from torch's generator."""
+    tells = DRAWS.get(str(op))
+    return is_random(op) and (tells is None or tells(args))
 
 
 def refuse_generator(generator: Any) -> None:
