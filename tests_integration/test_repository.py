@@ -248,6 +248,15 @@ def test_files_that_pages_name_exist():
     assert not sorted(missing)
 
 
+def test_tables_that_something_new_is_entered_in_exist():
+    """The page that says where something new belongs names tables in capitals; each is a name of some module."""
+    rows = (ROOT / "docs" / "README.md").read_text().partition("## Where something new belongs\n")[2]
+    named = set(re.findall(r"`(?:\w+\.)*(_?[A-Z][A-Z_]+)`", rows))
+    sources = "\n".join(text_of(path) for package in PACKAGES for path in (package.folder / "src").rglob("*.py"))
+    assert len(named) > 10
+    assert not {name for name in named if not re.search(rf"^ *{name}\b.* = ", sources, re.MULTILINE)}
+
+
 def test_rules_of_fusion_that_pages_name_exist():
     """The scheduler's README lists the rules that the code has, and no page names another."""
     folder = NOXFILE.PACKAGES["scheduler"].folder
