@@ -283,7 +283,9 @@ def bare(session: nox.Session) -> None:
     session.run("ferrite-runtime", "inspect", str(tests / "example.ferrite"))
     session.run("ferrite-runtime", "devices")
     install(session, *TEST_TOOLS)
-    session.run("python", "-m", "pytest", *PYTEST, "-o", f"pythonpath={tests}", str(tests / "test_bundle.py"))
+    session.run(
+        "python", "-m", "pytest", *PYTEST, "-o", f"pythonpath={tests}", str(tests / "bundles" / "test_bundle.py")
+    )
 
 
 @nox.session(venv_backend="none", requires=["dev"])

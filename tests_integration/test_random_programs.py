@@ -9,8 +9,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks.figures.random_figures import random_figures
 from benchmarks.kernels.random_cases import random_case, random_cases
-from benchmarks.kernels.random_figures import random_figures
 from benchmarks.kernels.results import Result
 
 

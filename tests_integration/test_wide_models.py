@@ -17,13 +17,13 @@ pytest.importorskip("torch")
 
 import torch
 
+from benchmarks.figures.wide_figures import wide_figures
 from benchmarks.models import run
 from benchmarks.models.cell import Cell, build_module, build_reference, timed_steps, workload_of
 from benchmarks.models.precision import PRECISIONS
 from benchmarks.models.report import busy_share, geomean
 from benchmarks.models.variants import Variant, part_of, variants_of
 from benchmarks.models.wide import WIDE
-from benchmarks.models.wide_figures import wide_figures
 from benchmarks.tools.cores import share_of
 from benchmarks.tools.profiling import union_length
 from benchmarks.tools.turns import Turn

@@ -30,7 +30,7 @@ def main() -> int:
     add_packages_to_path()
     import torch
 
-    from benchmarks.kernels.hand_cases import CASES
+    from benchmarks.reference.hand_cases import CASES
     from benchmarks.tools.timing import copy_bandwidth, time_launches
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

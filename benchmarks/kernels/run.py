@@ -40,6 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from torch import Tensor
 
+from benchmarks.figures.random_figures import random_figures
 from benchmarks.kernels.case_sets import CASE_SETS, cases_of
 from benchmarks.kernels.cases import Case, outcome, unavoidable_bytes
 from benchmarks.kernels.errors import exact_outputs, judged_error, smallest_step
@@ -47,7 +48,6 @@ from benchmarks.kernels.first_configs import gain_lines, measured_kernels
 from benchmarks.kernels.plot import plot_kernels
 from benchmarks.kernels.preparation import Prepared, is_tuned, prepare_all
 from benchmarks.kernels.random_cases import FORMS
-from benchmarks.kernels.random_figures import random_figures
 from benchmarks.kernels.report import markdown_table
 from benchmarks.kernels.results import Result, as_json, bandwidths_of, print_case, print_verdict, read_runs, results_of
 from benchmarks.kernels.verdict import figures

@@ -47,7 +47,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from torch import Tensor
 
-from benchmarks.models.dynamic_figures import MINE, OTHER, STATIC, Row, read_rows, sizes_text, table
+from benchmarks.figures.dynamic_figures import MINE, OTHER, STATIC, Row, read_rows, sizes_text, table
 from benchmarks.models.dynamic_sweeps import Sweep, kernel_sweeps, model_sweeps
 from benchmarks.models.workloads import WORKLOADS
 from benchmarks.tools.backends import compile_with

@@ -35,13 +35,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from benchmarks.figures.wide_figures import wide_figures
 from benchmarks.models.cell import Cell
 from benchmarks.models.precision import PRECISIONS
 from benchmarks.models.preparation import PREPARED, PREPARING, run_all, zygotes_for
 from benchmarks.models.report import judge, print_progress, print_report, print_table
 from benchmarks.models.variants import DRAWN, LAYOUTS, Variant, part_of, variants_of
 from benchmarks.models.wide import WIDE
-from benchmarks.models.wide_figures import wide_figures
 from benchmarks.models.workloads import WORKLOADS
 from benchmarks.tools.backends import UNCOMPILED
 from benchmarks.tools.choices import forget_choices

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 
 from benchmarks.models.architectures import DecoderConfig
-from benchmarks.models.written_kernels import KernelDecoder
+from benchmarks.reference.written_kernels import KernelDecoder
 from benchmarks.tools.backends import compile_with, count_work
 from benchmarks.tools.side_by_side import Contender, compare, make_step, parser_of, whole_graph
 from benchmarks.tools.timing import machine_name, time_launches

@@ -12,11 +12,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-import refused_arguments
-import refused_numbers
-import refused_windows
-from refused_words import WIDE, Refused, empty, ints, number, ones, zeros
-from refused_words import calls as _calls
+from refused import arguments, values, windows
+from refused.words import WIDE, Refused, empty, ints, number, ones, zeros
+from refused.words import calls as _calls
 
 
 def _assign(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
@@ -480,13 +478,13 @@ CALLS: dict[str, Sequence[Refused]] = {
     **_reduction_members(),
     **_number_members(),
     **_window_members(),
-    **refused_arguments.dims(),
-    **refused_arguments.shapes(),
-    **refused_windows.windows(),
-    **refused_windows.layers(),
-    **refused_numbers.numbers(),
-    **refused_numbers.types(),
-    **refused_numbers.writes(),
+    **arguments.dims(),
+    **arguments.shapes(),
+    **windows.windows(),
+    **windows.layers(),
+    **values.numbers(),
+    **values.types(),
+    **values.writes(),
 }
 """Calls by kind."""
 

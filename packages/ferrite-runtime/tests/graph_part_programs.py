@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from engines.test_graphs import DEVICE
 from ferrite_runtime.engines.engine import InterpretedEngine
 from runtime_kernels import layout, pointwise, program, scaled, tensor_input
-from test_graphs import DEVICE
 
 torch = pytest.importorskip("torch")
 

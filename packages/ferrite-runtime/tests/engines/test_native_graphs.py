@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engines.test_native_launcher import HIDDEN, LAUNCHER, PARAMS, Recording, literals, needs_launcher, waiting
 from fake_graphs import (
     ADD,
     CREATE,
@@ -33,7 +34,6 @@ from ferrite_runtime.launching.prepared_launch import pack_format
 from ferrite_runtime.process.environment_variables import read_settings
 from runtime_fakes import FakeStreams, fake_machine, graph_driver
 from runtime_kernels import chain
-from test_native_launcher import HIDDEN, LAUNCHER, PARAMS, Recording, literals, needs_launcher, waiting
 
 # As launch_graph.h has them.
 MIN_NODES, MAX_GRAPHS, FIRST_CALLS, MAX_DISTANT, MAX_STRANGE, FIRST_REST = 4, 128, 3, 8, 8, 1024

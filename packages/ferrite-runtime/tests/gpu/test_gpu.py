@@ -9,6 +9,18 @@ import pytest
 from ferrite_runtime import InputError, Kernel, KernelCompileError, Options, load_program
 from ferrite_runtime.devices.descriptors import device_facts
 from ferrite_runtime.devices.streams import torch_platform
+from fmath.test_fmath import (
+    BINARY,
+    COUNTS,
+    SHARE,
+    TORCH,
+    UNARY,
+    assert_same_bits,
+    over_count,
+    sample,
+    shares_of,
+    totals,
+)
 from runtime_kernels import (
     grid_axis,
     layout,
@@ -23,7 +35,6 @@ from runtime_kernels import (
     tensor,
     tensor_input,
 )
-from test_fmath import BINARY, COUNTS, SHARE, TORCH, UNARY, assert_same_bits, over_count, sample, shares_of, totals
 
 torch = pytest.importorskip("torch")
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import triton._utils
 
-import test_fmath
 from ferrite_runtime import DeviceUnavailable, cross_compile
 from ferrite_runtime.compilation.cross_compilation import cross_compile_kernels
 from ferrite_runtime.compilation.triton_adapter import Job, compile_job, triton_attributes, triton_signature
@@ -21,6 +20,7 @@ from ferrite_runtime.formats.cubin import read_resources
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.target import CROSS_TARGETS, Target
 from ferrite_runtime.process.options import Options
+from fmath import test_fmath
 from runtime_kernels import (
     grid_axis,
     one_kernel,

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from engines.test_graphs import DEVICE, Recorder, graphed, only
 from ferrite_runtime.engines import graph_recorder
 from ferrite_runtime.engines.cuda_graphs import graphed_host
 from ferrite_runtime.engines.engine import InterpretedEngine
 from ferrite_runtime.formats.program import Program
 from graph_part_programs import built, expected_with_item, with_item
-from test_graphs import DEVICE, Recorder, graphed, only
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")

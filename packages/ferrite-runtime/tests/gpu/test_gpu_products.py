@@ -12,6 +12,7 @@ from ferrite_runtime.host.native_products import OPERATIONS
 from ferrite_runtime.host.product_library import find_products
 from ferrite_runtime.launching.native_launcher import find_launcher
 from ferrite_runtime.store.interface import MemoryStore
+from host.test_sequences import COUNTS, K, layers
 from native_product_cases import (
     DTYPES,
     SHAPES,
@@ -24,7 +25,6 @@ from native_product_cases import (
     rows,
     turned,
 )
-from test_sequences import COUNTS, K, layers
 
 torch = pytest.importorskip("torch")
 

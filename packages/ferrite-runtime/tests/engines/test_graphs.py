@@ -6,6 +6,7 @@ import inspect
 
 import pytest
 
+from engines.test_cuda_engine import accumulate
 from ferrite_runtime.engines import graph_recorder
 from ferrite_runtime.engines.cuda_graphs import GraphedProgram
 from ferrite_runtime.engines.engine import InterpretedEngine
@@ -14,7 +15,6 @@ from ferrite_runtime.engines.graph_parts import partition
 from ferrite_runtime.engines.graphed_part import written_inputs
 from ferrite_runtime.formats.program import Program
 from runtime_kernels import layout, one_kernel, pointwise, program, scaled, tensor_input
-from test_cuda_engine import accumulate
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")

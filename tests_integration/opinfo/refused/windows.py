@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from refused_words import NOTHING, Refused, calls, each, ints, zeros
+from refused.words import NOTHING, Refused, calls, each, ints, zeros
 
 image, kernel, signal = zeros(1, 2, 4, 4), zeros(2, 2, 3, 3), zeros(1, 2, 4)
 

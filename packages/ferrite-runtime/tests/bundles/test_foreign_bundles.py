@@ -218,7 +218,7 @@ def test_example_runs_without_trust() -> None:
 
 
 def test_a_sample_of_mutations_is_refused_or_runs_inside_its_buffers() -> None:
-    script = Path(__file__).with_name("bundle_mutations.py")
+    script = Path(__file__).parents[1] / "bundle_mutations.py"
     done = subprocess.run(
         [sys.executable, str(script), "--count", "60", "--seed", "7"], capture_output=True, text=True, check=False
     )

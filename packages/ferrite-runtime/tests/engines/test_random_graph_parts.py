@@ -6,11 +6,11 @@ import random
 
 import pytest
 
+from engines.test_graphs import DEVICE, graphed
 from ferrite_runtime.engines.engine import InterpretedEngine
 from ferrite_runtime.formats.program import Program
 from graph_part_programs import JOIN, KERNELS, STEP, TIMES, call_of, eight, launch, made, ref
 from runtime_kernels import layout, program
-from test_graphs import DEVICE, graphed
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")

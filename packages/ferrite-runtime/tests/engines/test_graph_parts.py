@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from engines.test_graphs import DEVICE, Recorder, graphed, only
 from ferrite_runtime.engines import graph_recorder
 from ferrite_runtime.engines.cuda_engine import CudaEngine
 from ferrite_runtime.engines.cuda_graphs import graphed_host
@@ -29,7 +30,6 @@ from graph_part_programs import (
 )
 from runtime_fakes import FakePool, FakeStreams, fake_machine
 from runtime_kernels import layout, program
-from test_graphs import DEVICE, Recorder, graphed, only
 
 torch = pytest.importorskip("torch")
 

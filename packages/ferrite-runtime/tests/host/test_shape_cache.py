@@ -25,9 +25,9 @@ from ferrite_runtime.host.product_library import find_products
 from ferrite_runtime.host.thresholds import ShapeThresholds
 from ferrite_runtime.launching.native_launcher import find_launcher
 from ferrite_runtime.store.interface import MemoryStore
+from host.test_sequences import K, expected, given, layers
 from runtime_fakes import FakeStreams, fake_machine
 from runtime_kernels import scaled, tensor_input
-from test_sequences import K, expected, given, layers
 
 torch = pytest.importorskip("torch")
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.kernels.hand_kernels import (
+from benchmarks.reference.hand_kernels import (
     asked_columns,
     copied,
     few_rows,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from refused_words import WIDE, Refused, calls, each, ints, ones, zeros
+from refused.words import WIDE, Refused, calls, each, ints, ones, zeros
 
 SMALL = torch.ones(2, dtype=torch.int8)
 WHOLE = ints(1, 2)
