@@ -31,6 +31,8 @@ from ferrite_torch.rewrites.aliased_writes import (
 )
 from ferrite_torch.rewrites.attention_masks import simplify_masks
 from ferrite_torch.rewrites.attention_patterns import rewrite_attention
+from ferrite_torch.rewrites.captured.overlapping_writes import refuse_overlapping_writes
+from ferrite_torch.rewrites.captured.recomposed_ops import recompose
 from ferrite_torch.rewrites.copied_storages import counts_from_storage
 from ferrite_torch.rewrites.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.rewrites.masked_writes import choose_by_masks
@@ -114,8 +116,10 @@ def _compiled(
     try:
         _check_devices(module, inputs)
         _check_layouts(module, inputs)
+        recompose(captured)
         refuse_lost_writes(captured)
         refuse_lost_views(captured)
+        refuse_overlapping_writes(captured)
         watched = watched_inputs(captured, inputs if module is captured else ())
         rewrite_attention(captured)
         simplify_masks(captured)

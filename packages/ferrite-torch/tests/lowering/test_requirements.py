@@ -30,12 +30,22 @@ PROVED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "random numbers": (lambda x: x[torch.randint(0, 5, (7,))], (zeros(5),)),
     "a row of zeros": (lambda i: zeros(5)[i % 5 * 0], (tensor([3]),)),
     "indices from memory": (lambda x, i: x[i], (zeros(5), tensor([3]))),
+    "positions of a sort": (lambda x: torch.searchsorted(x, x, sorter=x.argsort()), (zeros(5),)),
+    "a row beside a constant one": (lambda x, i: F.pad(x, (0, 0, 1, 0))[1, i], (zeros(2, 5), tensor([3]))),
     "divisors that are numbers": (lambda x: x // 3, (arange(5),)),
 }
 ASKED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "a choice": (lambda x: x[torch.where(x > 0, 9, 1)], (zeros(5),), "index"),
     "a range that is indexed": (lambda i: arange(5)[i], (tensor([3]),), "index"),
     "an expanded tensor": (lambda x, i: x.expand(3, 5).gather(1, i), (zeros(3, 1), zeros(3, 1).long()), "index"),
+    "a constant row": (lambda x, i: F.pad(x, (0, 0, 1, 0))[0, i], (zeros(2, 5), tensor([3])), "index"),
+    "a row that is written": (
+        lambda x, i: x.select_scatter(ones(5), 0, 0)[0, i],
+        (zeros(2, 5), tensor([3])),
+        "index",
+    ),
+    "a difference of equals": (lambda x, i: (x.int() - x.int())[i], (zeros(5), tensor([3])), "index"),
+    "a part of joined rows": (lambda x, i: torch.cat([ones(1, 5), x])[:1, i], (zeros(2, 5), tensor([3])), "index"),
     "a number": (lambda x, i: x.take(i), (tensor(5.0), tensor([0])), "index"),
     "divisors": (lambda x, y: x // y, (arange(5), arange(1, 6)), "divisor"),
     "remainders": (lambda x, y: x % y, (arange(5), arange(1, 6)), "divisor"),
@@ -81,6 +91,24 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], type[Exception], s
         (arange(3.0), tensor([0, 1, 9])),
         RuntimeError,
         "sorter",
+    ),
+    "a sorter that no search reads to its end": (
+        lambda x, s: torch.searchsorted(x, 0.0, sorter=s),
+        (arange(3.0), tensor([0, 1, 3])),
+        RuntimeError,
+        "sorter",
+    ),
+    "a sorter below zero": (
+        lambda x, s: torch.searchsorted(x, zeros(2, 1), sorter=s),
+        (arange(6.0).reshape(2, 3), tensor([[0, 1, 2], [0, 1, -1]])),
+        RuntimeError,
+        "sorter",
+    ),
+    "places in a constant row": (
+        lambda x, i: F.pad(x, (0, 0, 1, 0))[0, i],
+        (zeros(2, 5), tensor([5])),
+        IndexError,
+        "index out of bounds",
     ),
 }
 

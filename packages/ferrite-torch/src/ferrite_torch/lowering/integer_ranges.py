@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.dtypes import BOOL
-from ferrite_ir.language.graph import Loop
+from ferrite_ir.language.graph import Loop, Sort
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, is_provably_at_most
 from ferrite_torch.lowering.builder import Builder
@@ -49,6 +49,9 @@ def _of_index(b: Builder, value: Scalar, depth: int) -> Extent | None:
 def _of_load(b: Builder, value: Scalar, depth: int) -> Extent | None:
     body = loop_body(b, value)
     if body is None:
+        ranked = next((d for d in b.definitions if isinstance(d, Sort) and d.results[1].name == value.source), None)
+        if ranked is not None:
+            return 0, ranked.along.size - 1
         return (0, 1) if value.dtype is BOOL else None
     return extent_of(b, body, depth)
 

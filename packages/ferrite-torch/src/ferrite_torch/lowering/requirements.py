@@ -16,6 +16,8 @@ from ferrite_ir.language.index_substitution import indirect_parts
 from ferrite_ir.language.ops import REQUIREMENTS
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, is_provably_at_most
+from ferrite_ir.passes.rules.indices import settled_indirect
+from ferrite_ir.passes.simplify import simplifier
 from ferrite_ir.reference.scalar_semantics import constant_result
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.expressions import both, ge, lifted, lt
@@ -27,6 +29,8 @@ _ARITHMETIC = frozenset(["cast", "add", "sub", "mul", "neg", "floordiv", "truncd
 _CHOICES = frozenset(["where", "masked", *REQUIREMENTS])
 DEEPEST = 8
 """Loops, one reading the other, that are looked through: behind more a position counts as kept."""
+MOST_LOADS = 64
+"""Elements that a value may be of, for loops to be looked through that they come from."""
 
 
 def required(what: str, condition: Scalar, value: Scalar) -> Scalar:
@@ -49,9 +53,7 @@ def inside(position: Scalar, size: Size, *, wraps: bool) -> Scalar:
 def in_bounds(b: Builder, value: Scalar, point: Iterable[Index]) -> Scalar:
     """Returns a value read at a point, of which those positions are required to exist that the load itself forgets."""
     for position in indirect_parts(point):
-        if not _depends(b, value, position, DEEPEST) and not _is_proved(
-            b, position.value, position.size, wraps=position.wraps
-        ):
+        if not _depends(b, value, position) and not is_position(b, position.value, position.size, wraps=position.wraps):
             value = required("index", inside(position.value, position.size, wraps=position.wraps), value)
     return value
 
@@ -62,7 +64,7 @@ def checked_index(b: Builder, value: Scalar, size: Size, *, wraps: bool) -> Scal
     What comes from memory is compared where it is used (`ferrite_triton.bodies.assertions`): that leaves numbers that
     are computed from positions, constants, comparisons and random numbers.
     """
-    if _comes_from_memory(b, value) or _is_proved(b, value, size, wraps=wraps):
+    if _comes_from_memory(b, value) or is_position(b, value, size, wraps=wraps):
         return value
     return required("index", inside(value, size, wraps=wraps), value)
 
@@ -78,12 +80,13 @@ def existing(b: Builder, load: Scalar, known: Mapping[str, Scalar]) -> Scalar:
     found = load
     for position in indirect_parts(load.indices):
         given = sc.replace_loads(position.value, lambda each: known.get(each.source))
-        if not _comes_from_memory(b, given) and not _is_proved(b, given, position.size, wraps=position.wraps):
+        if not _comes_from_memory(b, given) and not is_position(b, given, position.size, wraps=position.wraps):
             found = required("index", inside(given, position.size, wraps=position.wraps), found)
     return found
 
 
-def _is_proved(b: Builder, value: Scalar, size: Size, *, wraps: bool) -> bool:
+def is_position(b: Builder, value: Scalar, size: Size, *, wraps: bool) -> bool:
+    """Returns whether a number provably is a position of an axis of this size."""
     extent = extent_of(b, value)
     if extent is None:
         return False
@@ -110,14 +113,28 @@ def _comes_from_memory(b: Builder, value: Scalar) -> bool:
     return False
 
 
-def _depends(b: Builder, value: Scalar, position: Indirect, depth: int) -> bool:
-    """Returns whether a load from memory goes to the position once the loops that are read are written into readers."""
-    if depth == 0:
+def _depends(b: Builder, value: Scalar, position: Indirect) -> bool:
+    """Returns whether a load from memory goes to the position once the loops that are read are written into readers.
+
+    Only what is left of the value counts then, as of the row of zeros above ``x`` in ``pad(x)[0, places]``: nothing.
+    """
+    written, number = _written_out(b, value), _written_out(b, position.value)
+    if written is None or number is None:
         return True
-    for load in value.loads:
-        if position not in indirect_parts(load.indices):
-            continue
-        body = loop_body(b, load)
-        if body is None or _depends(b, body, position, depth - 1):
-            return True
-    return False
+    settled = settled_indirect(number, position.size, wraps=position.wraps)
+    found = {part for load in written.loads for part in indirect_parts(load.indices)}
+    return not found.isdisjoint(indirect_parts((settled,)))
+
+
+def _written_out(b: Builder, value: Scalar) -> Scalar | None:
+    """Returns a value in simplest form with the loops that it reads written into it; None if these are too many."""
+    simplify = simplifier("fast")
+    for _ in range(DEEPEST):
+        value = simplify(value)
+        loops = {load: loop_body(b, load) for load in value.loads}
+        if not any(loops.values()):
+            return value
+        if len(loops) > MOST_LOADS:
+            return None
+        value = sc.replace_loads(value, loops.get)
+    return None

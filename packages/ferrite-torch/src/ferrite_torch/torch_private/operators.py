@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,18 @@ def arguments_by_name(op: Overload, args: Sequence[Any], named: Mapping[str, Any
     declared = schema_of(op).arguments
     given = {**dict(zip((argument.name for argument in declared), args, strict=False)), **named}
     return {argument.name: given.get(argument.name, argument.default_value) for argument in declared}
+
+
+_BY_ELEMENT = frozenset(("copy", "where", "floor_divide", "masked_fill", "heaviside"))
+"""Ops that compute element by element and are not marked as such."""
+
+
+@functools.cache
+def computes_by_element(name: str) -> bool:
+    """Returns whether an op of aten, or the one that does it in place, computes element by element."""
+    packet = getattr(torch.ops.aten, name, None)
+    overloads = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
+    return name in _BY_ELEMENT or any(torch.Tag.pointwise in each.tags for each in overloads)
 
 
 def negated_view(tensor: torch.Tensor) -> torch.Tensor:

@@ -266,6 +266,28 @@ def replaced_symbol(symbol: Any, environment: Any) -> Any:
     return None if expression == symbol else expression
 
 
+def may_need_more_bits(value: torch.SymInt) -> bool:
+    """Returns whether an integer that is computed from others may be none of 64 bits; those of inputs always are.
+
+    No tensor has more than ``2**40`` elements along a dim. Nothing is said of what depends on data.
+    """
+    expression, environment = symbolic_value(value)
+    symbols = getattr(expression, "free_symbols", frozenset())
+    if not symbols or expression.is_Symbol or is_unbacked_number(value):
+        return False
+    if not all(_is_extent(symbol, environment) for symbol in symbols):
+        return True
+    largest = expression.subs(dict.fromkeys(symbols, 1 << 40))
+    return not (largest.is_number and abs(largest) < 1 << 63)
+
+
+def _is_extent(symbol: Any, environment: Any) -> bool:
+    from torch._dynamo.source import TensorProperty, TensorPropertySource
+
+    sources = environment.var_to_sources.get(symbol) or ()
+    return any(isinstance(each, TensorPropertySource) and each.prop is TensorProperty.SIZE for each in sources)
+
+
 def without_least_extents(expression: Any, environment: Any) -> Any:
     """Returns a stride with ``Max(1, u0)`` as ``u0``, for data-dependent extents."""
 
@@ -319,6 +341,14 @@ def is_unbacked(symbol: Any, environment: Any) -> bool:
     from torch.utils._sympy.symbol import SymT, symbol_is_type
 
     return bool(symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)))
+
+
+def present_value(number: int | torch.SymInt) -> int | None:
+    """Returns an integer as it is in the present call, which decides nothing; None for one that depends on data."""
+    if not isinstance(number, torch.SymInt):
+        return number
+    hint = None if is_unbacked_number(number) else number.node.hint
+    return None if hint is None else int(hint)
 
 
 def specialise_symbol(symbol: Any, environment: Any) -> int:

@@ -17,6 +17,7 @@ from ferrite_torch.torch_private.symbolic_shapes import is_data_dependent
 from ferrite_torch.validation import indexing, numbers, reductions
 from ferrite_torch.validation.dtypes import dtype_problem
 from ferrite_torch.validation.registry import problem_of
+from ferrite_torch.validation.widths import width_problem
 from ferrite_torch.validation.writes import write_problem
 
 TABLES = (indexing, numbers, reductions)
@@ -44,7 +45,7 @@ def check_call(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
         Refused: eager would refuse it; it says where the program has the op, if that is known.
     """
     try:
-        problem = problem_of(op, args, kwargs) or write_problem(op, args, kwargs)
+        problem = width_problem(op, args, kwargs) or problem_of(op, args, kwargs) or write_problem(op, args, kwargs)
     except Exception as error:
         if is_data_dependent(error):
             return

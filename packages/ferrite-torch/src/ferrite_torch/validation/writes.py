@@ -18,11 +18,9 @@ from typing import Any
 import torch
 
 from ferrite_torch.torch_private.fake_tensors import storage_key
-from ferrite_torch.torch_private.operators import Overload, schema_of
+from ferrite_torch.torch_private.operators import Overload, computes_by_element, schema_of
 from ferrite_torch.validation.indexing import broadcasts
 
-_BY_ELEMENT = frozenset(("copy", "where", "floor_divide", "masked_fill", "heaviside"))
-"""Ops that compute element by element and are not marked as such."""
 _IN_ORDER = frozenset(
     """
     cumsum cumprod logcumsumexp cummax cummin index_select gather take scatter scatter_add
@@ -98,12 +96,8 @@ def _written_arguments(op: Overload) -> tuple[str, ...]:
     return tuple(each.name for each in arguments if each.alias_info is not None and each.alias_info.is_write)
 
 
-@functools.cache
 def _is_by_element(op: Overload) -> bool:
-    name = _functional_name(op)
-    packet = getattr(torch.ops.aten, name, None) if op.namespace == "aten" else None
-    overloads = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
-    return name in _BY_ELEMENT or any(torch.Tag.pointwise in each.tags for each in (op, *overloads))
+    return torch.Tag.pointwise in op.tags or (op.namespace == "aten" and computes_by_element(_functional_name(op)))
 
 
 def _functional_name(op: Overload) -> str:

@@ -28,8 +28,8 @@ from ferrite_torch.lowering.expressions import (
     sub,
 )
 from ferrite_torch.lowering.registry import lowers
-from ferrite_torch.lowering.requirements import inside, required
-from ferrite_torch.lowering.tensors import Point, Tensor
+from ferrite_torch.lowering.requirements import inside, is_position, required
+from ferrite_torch.lowering.tensors import Point, Tensor, grid_point
 from ferrite_torch.sizes.symbolic_sizes import sizes_of
 from ferrite_torch.thresholds import ORDER
 
@@ -148,6 +148,7 @@ def _searched(b: Builder, sequence: Tensor, values: Element, sorter: Tensor | No
     refuse_opaque(sequence.dtype, dtype)
     shape = sizes_of(fake.shape)
     is_shared = sequence.ndim == 1
+    fits = None if sorter is None or 0 in shape else _all_inside(b, sorter, size)
 
     def body(point: Point) -> Scalar:
         row = () if is_shared else point[:-1]
@@ -155,15 +156,29 @@ def _searched(b: Builder, sequence: Tensor, values: Element, sorter: Tensor | No
         def read(position: Scalar) -> Scalar:
             if sorter is not None:
                 position = sc.cast(sorter.at((*row, ix.indirect(position, size))), I64)
-                position = required("sorter", inside(position, size, wraps=False), position)
+                if fits is not None:
+                    position = required("sorter", inside(position, size, wraps=False), position)
             return sc.cast(sequence.stored_at((*row, ix.indirect(position, size))), dtype)
 
         value = element_at(values, shape, point, dtype, stored=True)
         integer = I32 if is_provably_at_most(size, MOST_NARROW - 1) else I64
         position = insertion_position(read, size, value, right=right, shared=is_shared, integer=integer)
+        if fits is not None:
+            position = required("sorter", fits.at(()), position)
         return sc.cast(position, dtype_of(fake.dtype))
 
     return b.loop(shape, dtype_of(fake.dtype), body)
+
+
+def _all_inside(b: Builder, sorter: Tensor, size: Size) -> Tensor | None:
+    """Returns whether all elements of a sorter are positions, those that no search reads, too; None if it is known."""
+
+    def is_inside(point: Point) -> Scalar:
+        return inside(sorter.at(point), size, wraps=False)
+
+    if 0 in sorter.shape or is_position(b, sorter.at(grid_point(sorter.shape)), size, wraps=False):
+        return None
+    return b.reduce("all", (), sorter.shape, lambda _, point: (is_inside(point),))[0]
 
 
 @lowers("aten.searchsorted.Tensor", "aten.searchsorted.Scalar")

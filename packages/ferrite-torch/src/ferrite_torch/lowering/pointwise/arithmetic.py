@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from ferrite_ir.language import scalar as sc
-from ferrite_ir.language.dtypes import BOOL, F32, F64, I8, I16, I32, I64
+from ferrite_ir.language.dtypes import BOOL, F32, F64, I8, I16, I32, I64, DType
 from ferrite_ir.language.scalar import Scalar
 from ferrite_torch.lowering.builder import Unlowered
 from ferrite_torch.lowering.expressions import (
@@ -151,7 +151,8 @@ def rounded_to(a: Scalar, decimals: int = 0) -> Scalar:
 
 
 def multiplied_add(a: Scalar, x: Scalar, y: Scalar, value: float = 1) -> Scalar:
-    return add(a, _scaled(mul(x, y), value))
+    """Returns ``a + value * (x * y)``, the sum and the factor before it with one rounding, as CUDA's kernels."""
+    return fused(x, y, a) if value == 1 else fused(mul(x, y), _converted(value, a.dtype), a)
 
 
 def fused(x: Scalar, y: Scalar, a: Scalar) -> Scalar:
@@ -160,7 +161,14 @@ def fused(x: Scalar, y: Scalar, a: Scalar) -> Scalar:
 
 
 def divided_add(a: Scalar, x: Scalar, y: Scalar, value: float = 1) -> Scalar:
-    return add(a, _scaled(divided(x, y), value))
+    """Returns ``a + value * (x / y)``, the sum and the factor before it with one rounding, as CUDA's kernels."""
+    quotient = divided(x, y)
+    return add(a, quotient) if value == 1 else fused(quotient, _converted(value, a.dtype), a)
+
+
+def _converted(value: float, dtype: DType) -> Scalar:
+    """Returns a number as one of a type: integers lose their fraction, as where torch's kernels take a number."""
+    return sc.const(float(value) if dtype.is_float else int(value), dtype)
 
 
 def interpolated(start: Scalar, end: Scalar, weight: Scalar) -> Scalar:

@@ -1,0 +1,123 @@
+"""Ops that write to memory which they read as well: what comes of it depends on the order in which eager mode goes.
+
+    x[:, 1:].copy_(x[:, :-1])       elements are read that have been written
+    torch.mm(x, y, out=x)           so are they here
+    x.add_(x[:, :1])
+
+Eager refuses some of these, where it sees that the memory is one stretch; others have whatever result its kernels have.
+A graph has no writes, so it would compute with the elements as they were. An op that goes element by element may read
+the very tensor that it writes: each element is read before it is written.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ferrite_torch.diagnostics.origins import origins_of
+from ferrite_torch.errors import Refused, located
+from ferrite_torch.rewrites.aliased_writes import AUGMENTED, destinations
+from ferrite_torch.rewrites.captured.places import Place, meet, place_of
+from ferrite_torch.torch_private.fake_tensors import storage_key
+from ferrite_torch.torch_private.nodes import example_of, map_leaves, nodes_of, target_name
+from ferrite_torch.torch_private.operators import computes_by_element
+from ferrite_torch.torch_private.symbolic_shapes import present_value
+
+_PROBLEM = (
+    "a write to memory that the same op reads, so that the result depends on the order of elements. What to do: read "
+    "from a clone(), or write into another tensor and copy that"
+)
+
+
+def refuse_overlapping_writes(module: torch.fx.GraphModule) -> None:
+    """Checks that no op of a captured graph writes to memory that it reads elsewhere in the same op.
+
+    Symbolic sizes are looked at as they are now.
+
+    Raises:
+        Refused: one does; it says where the program has the op. Eager may take it.
+    """
+    for node in nodes_of(module):
+        targets = set(destinations(node))
+        if targets and any(_is_read_while_written(node, *pair) for pair in _pairs(node, targets)):
+            raise located(Refused(_PROBLEM), origins_of(node))
+
+
+def _pairs(node: torch.fx.Node, targets: set[torch.fx.Node]) -> Iterator[tuple[Any, Any]]:
+    """Yields what a node writes to with each of its other operands; of lists, those at one position."""
+    places: list[Any] = [*node.args, *(value for name, value in node.kwargs.items() if name != "out")]
+    out = node.kwargs.get("out")
+    written = [out] if out is not None else [value for value in places[:1] if _names(value, targets)]
+    operands = places if out is not None else places[1:]
+    if node.target is operator.setitem:
+        operands = [value for value in operands[1:] if isinstance(value, torch.fx.Node)]
+    for target in written:
+        for operand in operands:
+            lists = [isinstance(value, (tuple, list)) for value in (target, operand)]
+            if all(lists):
+                yield from zip(target, operand, strict=False)
+            else:
+                yield from ((one, other) for one in _listed(target) for other in _listed(operand))
+
+
+def _names(value: Any, targets: set[torch.fx.Node]) -> bool:
+    return any(isinstance(each, torch.fx.Node) and each in targets for each in _listed(value))
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (tuple, list)) else (value,)
+
+
+def _is_read_while_written(node: torch.fx.Node, target: Any, operand: Any) -> bool:
+    if not isinstance(target, torch.fx.Node) or not isinstance(operand, torch.fx.Node):
+        return False
+    written, read = _written_part(node, target), example_of(operand)
+    if not _is_strided(written) or not _is_strided(read) or storage_key(written) != storage_key(read):
+        return False
+    one, other = _place(written), _place(read)
+    if one is None or other is None:
+        return False
+    is_same = one == other and written.dtype == read.dtype
+    return meet(one, other) and not (is_same and _goes_by_element(node))
+
+
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+def _written_part(node: torch.fx.Node, target: torch.fx.Node) -> Any:
+    """Returns the tensor that is written: what an assignment names of its target, where slices and numbers name it."""
+    whole = example_of(target)
+    if node.target is not operator.setitem or not _is_strided(whole):
+        return whole
+    index = map_leaves(node.args[1], lambda leaf: example_of(leaf) if isinstance(leaf, torch.fx.Node) else leaf)
+    parts = index if isinstance(index, tuple) else (index,)
+    if any(isinstance(part, (torch.Tensor, list, bool)) for part in parts):
+        return whole
+    numbers: list[torch.SymInt] = []
+    settled = map_leaves(parts, lambda leaf: _settled(leaf, numbers))
+    return whole if any(present_value(number) is None for number in numbers) else whole[settled]
+
+
+def _settled(leaf: Any, numbers: list[torch.SymInt]) -> Any:
+    """Returns a part of an index with a symbolic number as it is now; notes the number."""
+    if not isinstance(leaf, torch.SymInt):
+        return leaf
+    numbers.append(leaf)
+    return present_value(leaf)
+
+
+def _place(x: torch.Tensor) -> Place | None:
+    numbers = [present_value(value) for value in (*x.shape, *x.stride(), x.storage_offset())]
+    if any(number is None for number in numbers):
+        return None
+    shape, strides = numbers[: x.dim()], numbers[x.dim() : -1]
+    return place_of(tuple(shape), tuple(strides), numbers[-1], x.element_size())
+
+
+def _goes_by_element(node: torch.fx.Node) -> bool:
+    name = target_name(node).partition(".")[0]
+    return name in AUGMENTED or computes_by_element(name.removesuffix("_").removeprefix("_foreach_"))
