@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -154,6 +156,116 @@ def test_inputs_and_parameters_that_are_written_to_stay() -> None:
     for tensor, value in ((x, 0), (y, 0), (others[0], 0), (held, 1)):
         assert (tensor == value).all(), (tensor, value)
         assert tensor._version == 0
+
+
+STEPS, TOTALS = [0], {"calls": 0}
+COUNT = 0
+
+
+class Tally:
+    __slots__ = ("count", "seen")
+
+    def __init__(self) -> None:
+        self.count, self.seen = 0, [0]
+
+
+class Record:
+    made = 0
+
+    def __init__(self) -> None:
+        self.count, self.parts = 0, {"a": [1]}
+
+
+class Talkative(nn.Module):
+    """Writes to everything that Python has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lists, self.dicts, self.pair = [[0]], {"k": [0], "s": {1}}, ([0],)
+        self.tally, self.record = Tally(), Record()
+        self.queue, self.counter = deque([1]), Counter(a=1)
+        self.array, self.bytes = np.zeros(2), bytearray(2)
+        self.random, self.numpy, self.torch = random.Random(0), np.random.default_rng(0), torch.Generator()
+        self.tensors = [torch.zeros(2)]
+        self.places = iter(range(10))
+
+    def forward(self, x: Tensor, given: list[Any]) -> Tensor:
+        global COUNT  # noqa: PLW0603  # that is what is tested
+        COUNT += 1
+        STEPS.append(1)
+        TOTALS["calls"] += 1
+        Record.made += 1
+        self.lists[0].append(1)
+        self.dicts["k"].append(1)
+        self.dicts["new"] = [1]
+        self.dicts["s"].add(2)
+        self.pair[0].append(1)
+        self.tally.count += 1
+        self.tally.seen.append(1)
+        self.record.count += 1
+        self.record.parts["a"].append(1)
+        self.queue.append(2)
+        self.counter["a"] += 1
+        self.array += 1
+        self.bytes[0] = 1
+        self.tensors[0].add_(1)
+        given.append(x)
+        drawn = self.random.random() + float(self.numpy.random())
+        torch.rand(1, generator=self.torch)
+        return x * 2 + drawn
+
+    def contents(self) -> list[Any]:
+        return [
+            repr((COUNT, STEPS, TOTALS, Record.made, self.lists, self.dicts, self.pair, self.queue, self.counter)),
+            repr((self.tally.count, self.tally.seen, self.record.count, self.record.parts, self.array, self.bytes)),
+            repr((self.tensors, self.random.getstate(), self.numpy.bit_generator.state, self.torch.get_state().sum())),
+            sorted(self.__dict__),
+        ]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_python_state_at_any_depth_stays() -> None:
+    model, given = Talkative(), [torch.ones(1)]
+    before = model.contents()
+    found = ferrite_torch.explain(model, torch.ones(3), given)
+    assert found.graphs
+    assert model.contents() == before
+    assert len(given) == 1
+    model(torch.ones(3), given)
+    assert all(one != other for one, other in zip(model.contents()[:3], before, strict=False))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_functions_name_and_close_over_stays() -> None:
+    count, box = 0, [0]
+
+    def step(x: Tensor) -> Tensor:
+        nonlocal count
+        count += 1
+        box.append(count)
+        return talk(x)
+
+    def talk(x: Tensor) -> Tensor:
+        STEPS.append(2)
+        return x + count
+
+    steps = list(STEPS)
+    assert ferrite_torch.explain(step, torch.ones(3)).graphs
+    assert (count, box, steps) == (0, [0], STEPS)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_iterator_that_moved_is_noted() -> None:
+    places = iter(range(10))
+
+    def step(x: Tensor) -> Tensor:
+        return x + next(places)
+
+    found = ferrite_torch.explain(step, torch.ones(3))
+    assert any("iterator" in note for note in found.notes)
+    assert not any(
+        "iterator" in note for note in ferrite_torch.explain(lambda x: (x + 1, places)[0], torch.ones(3)).notes
+    )
 
 
 def test_sizes_that_were_only_looked_at_are_not_remembered() -> None:

@@ -127,7 +127,7 @@ class Explanation:
         fallbacks: reasons of graphs that run eagerly.
         breaks: graph breaks.
         fixed: what needed the value of a symbolic size, which is fixed then.
-        notes: what could not be explained, and that calls do not wait for compilations.
+        notes: what could not be explained or put back, and that calls do not wait for compilations.
     """
 
     graphs: tuple[GraphExplanation, ...]
@@ -156,10 +156,12 @@ def explain(
     """Returns what becomes of a model (or function) on these inputs, compiled with this mode and these options.
 
     The model is called once, its graphs op by op: no kernel is compiled or run. Where a result wants gradients, the
-    backward is explained, too. Nothing stays changed: buffers, inputs, gradients, attributes of modules, the states of
-    random number generators, `statistics`, and what was compiled before are as they were; what else the call does, as
-    printing, is done. A keyword of the model's own that is called ``mode``, ``options`` or ``dynamic`` has to be bound
-    beforehand (`functools.partial`).
+    backward is explained, too. What the model holds, what the code of its methods names, and its arguments are as they
+    were afterwards: tensors, gradients, attributes, lists, dicts, sets, globals, arrays, the states of random number
+    generators, and so are `statistics` and what was compiled before. What leaves the process is done (printing, files),
+    and iterators, objects of the standard library and of C extensions keep what the call did to them; ``notes`` says so
+    where an iterator moved. A keyword of the model's own that is called ``mode``, ``options`` or ``dynamic`` has to be
+    bound beforehand (`functools.partial`).
 
     Raises:
         OptionError: an unknown mode or option, or inputs that the model does not take.
@@ -170,7 +172,10 @@ def explain(
     check_call(model, inputs, keywords)
     compiler = Observing(mode, options)
     notes = [] if chosen.budget_s is None else [BESIDE]
-    with untouched(model, (inputs, keywords)) as saved, leaving_dynamo_alone(compiler.is_called_by) as breaks:
+    with (
+        untouched(model, (inputs, keywords)) as (saved, state),
+        leaving_dynamo_alone(compiler.is_called_by) as breaks,
+    ):
         compiler.before_run = saved.save_inputs
         results = torch.compile(model, backend=compiler, dynamic=dynamic)(*inputs, **keywords)
         try:
@@ -178,6 +183,7 @@ def explain(
         except Exception as error:  # noqa: BLE001  # whatever it is, the forward is explained
             notes.append(f"the backward is not explained: {type(error).__name__}: {error}")
         del results
+        notes += dict.fromkeys(state.problems())
     ledger = compiler.ledger
     return Explanation(
         tuple(map(explain_graph, ledger.programs)),

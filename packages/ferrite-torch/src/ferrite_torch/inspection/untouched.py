@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 
+from ferrite_torch.inspection.python_state import PythonState, state_of
 from ferrite_torch.torch_private.dynamo_state import set_version, version_of
 from ferrite_torch.torch_private.nodes import is_in_place_name, target_name
 
-_DEPTH = 3
-"""Functions within functions that are searched for modules and tensors."""
 _IN_PLACE = frozenset(
     getattr(operator, name) for name in dir(operator) if name.startswith("i") and f"__{name}__" in dir(operator)
 ) | {operator.setitem}
@@ -99,89 +96,27 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return [tensor for part in parts.values() for tensor in tensors_in(part)]
 
 
-def held_by(function: Any, depth: int = _DEPTH) -> tuple[list[torch.nn.Module], list[torch.Tensor]]:
-    """Returns the modules and tensors that a model or function holds: itself, as its owner, in what it closes over."""
-    modules: list[torch.nn.Module] = []
-    tensors: list[torch.Tensor] = []
-    pending: list[tuple[Any, int]] = [(function, depth)]
-    while pending:
-        value, left = pending.pop()
-        if isinstance(value, torch.nn.Module):
-            modules.append(value)
-        elif isinstance(value, torch.Tensor):
-            tensors.append(value)
-        elif left > 0:
-            pending += [(part, left - 1) for part in _parts(value)]
-    return modules, tensors
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    """Yields what a function names, or what a container or an object holds."""
-    if isinstance(value, MethodType):
-        yield value.__self__
-        yield value.__func__
-    elif isinstance(value, functools.partial):
-        yield from (value.func, *value.args, *value.keywords.values())
-    elif isinstance(value, FunctionType):
-        yield from (cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell))
-        yield from (value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__)
-        yield getattr(value, "__wrapped__", None)
-    elif isinstance(value, (list, tuple, set, Mapping)):
-        yield from _flat(list(value) if isinstance(value, set) else value)
-    elif not isinstance(value, type) and type(value).__module__ not in ("builtins", "torch"):
-        yield from getattr(value, "__dict__", {}).values()
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:
-        return False
-
-
 @contextmanager
-def untouched(function: Callable[..., Any], arguments: Any) -> Iterator[SavedTensors]:
+def untouched(function: Callable[..., Any], arguments: Any) -> Iterator[tuple[SavedTensors, PythonState]]:
     """Leaves what a call of a model changes as it was before the block; gives what other tensors can be added to.
 
-    Kept are the arguments, and of all modules that the model holds the buffers, gradients and attributes, with the
-    elements of attributes that are lists, dicts or sets; and the states of the generators of random numbers.
+    Kept are the arguments, what the model holds, buffers and gradients included, what the code of its methods names
+    (`python_state`), and the states of the generators of random numbers.
     """
-    modules, tensors = held_by(function)
-    every = list(dict.fromkeys(module for root in modules for module in root.modules()))
+    state = state_of(function, arguments)
     saved = SavedTensors()
-    saved.save([*tensors, *_flat(arguments), *(buffer for module in every for buffer in module.buffers(recurse=False))])
-    gradients = [(each, each.grad) for module in every for each in module.parameters(recurse=False)]
+    saved.save([*state.tensors, *_flat(arguments)])
+    gradients = [(each, each.grad) for module in state.modules for each in module.parameters(recurse=False)]
     saved.save(gradient for _, gradient in gradients)
-    attributes = [restorer(module.__dict__) for module in every]
     with _same_random_numbers():
         try:
-            yield saved
+            yield saved, state
         finally:
             saved.restore()
-            for restore in attributes:
-                restore()
+            state.restore()
             for parameter, gradient in gradients:
                 if parameter.grad is not gradient:
                     parameter.grad = gradient
-
-
-def restorer(mapping: dict[str, Any]) -> Callable[[], None]:
-    """Returns what gives a dict its entries back, and the lists, dicts and sets among them theirs."""
-    entries = dict(mapping)
-    contents = [(value, value.copy()) for value in entries.values() if isinstance(value, (list, dict, set))]
-
-    def restore() -> None:
-        if mapping.keys() != entries.keys() or any(mapping[name] is not value for name, value in entries.items()):
-            mapping.clear()
-            mapping.update(entries)
-        for value, before in contents:
-            if isinstance(value, list):
-                value[:] = before
-            else:
-                value.clear()
-                value.update(before)
-
-    return restore
 
 
 @contextmanager
