@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from against_eager import compiled_or_eager, observed_work, own_only, own_statistics
@@ -98,6 +99,57 @@ def test_a_graph_for_inputs_that_are_apart_is_not_found_for_others(
     for size in (5, 9):
         torch._dynamo.reset()  # as in another process
         check(add_and_multiply, compiled_or_eager(add_and_multiply, dynamic=True), together(0, 7, size=size))
+
+
+@torch.library.custom_op("ferrite_tests::bump", mutates_args={"written"})
+def bump(factor: float, read: Tensor, written: Tensor) -> Tensor:
+    written.add_(factor)
+    return read + written
+
+
+@bump.register_fake
+def _(factor: float, read: Tensor, written: Tensor) -> Tensor:
+    return torch.empty_like(read)
+
+
+def normalised(x: Tensor, y: Tensor) -> Tensor:
+    F.batch_norm(torch.arange(8.0).reshape(2, 4), x, torch.ones(4), training=True)
+    return x * y
+
+
+def normalised_by_op(x: Tensor, y: Tensor) -> Tensor:
+    rows = torch.arange(8.0).reshape(2, 4)
+    torch.ops.aten._native_batch_norm_legit(rows, None, None, x, torch.ones(4), True, 0.1, 1e-5)
+    return x * y
+
+
+def looked_up(x: Tensor, y: Tensor) -> Tensor:
+    F.embedding(torch.tensor([0, 1]), x.view(2, 2), max_norm=0.5)
+    return x * y
+
+
+def bumped(x: Tensor, y: Tensor) -> Tensor:
+    return bump(2.0, y * 1, written=x) * y
+
+
+WITHOUT_A_NAME = [normalised, normalised_by_op, looked_up, bumped]
+"""Functions that write to their first argument by calls that do not look so."""
+
+
+@pytest.mark.parametrize("is_found", [False, True], ids=["compiled", "found"])
+@pytest.mark.parametrize("function", WITHOUT_A_NAME, ids=lambda function: function.__name__)
+def test_writes_that_no_name_tells(
+    function: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_found: bool
+) -> None:
+    monkeypatch.setenv("FERRITE_CACHE_DIR", str(tmp_path / "ferrite-cache"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torch-cache"))
+    for _ in range(1 + is_found):
+        torch._dynamo.reset()  # as in another process
+        call = compiled_or_eager(function)
+        for make in (apart(0, 0), together(0, 4), together(0, 2), apart(1, 1)):
+            mine, theirs = make(), make()
+            torch.testing.assert_close(call(*mine), function(*theirs))  # roots and quotients round otherwise
+            torch.testing.assert_close(mine, theirs)
 
 
 @own_only("it says what our backend does")

@@ -49,7 +49,7 @@ from ferrite_torch.torch_private.dynamo import (
     keep_writes_through_restarts,
     register_backend,
 )
-from ferrite_torch.torch_private.graph_positions import has_effects
+from ferrite_torch.torch_private.graph_positions import has_effects, written_positions
 from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats, is_symbolic
 from ferrite_torch.torch_private.transforms import leaving_transforms
@@ -134,7 +134,11 @@ def _compiled(
         if (plan is None or not plan.is_completed()) and observer() is None:
             _warm_up(module, inputs, chosen)
         note = partial(announce_eager, module=captured) if chosen.fallback else _refuse
-        call = keeping_tangents(_compile(blocks, inputs, chosen, plan), eager, captured, note)
+        compiled = _compile(blocks, inputs, chosen, plan)
+        written = written_positions(len(inputs)) if module is captured else None
+        if written is not None:
+            watched = watched_inputs(captured, inputs, written | watched.written)
+        call = keeping_tangents(compiled, eager, captured, note)
         return undisturbed(keeping_aliases(call, eager, watched, captured, note))
     except Refused as refused:
         return _refused(eager, refused, chosen, captured)

@@ -25,7 +25,7 @@ from ferrite_torch.rewrites.overlapping_targets import is_repeated
 from ferrite_torch.torch_private.dynamo import is_static_input
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
 from ferrite_torch.torch_private.nodes import example_of, is_in_place_name, nodes_of, target_name
-from ferrite_torch.torch_private.operators import Overload, schema_of
+from ferrite_torch.torch_private.operators import Overload, arguments_by_name, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import is_known
 
 _AUGMENTED_NAMES = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift setitem"
@@ -116,8 +116,9 @@ def destinations(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     stack: list[Any] = [node.kwargs.get("out")]
     name = target_name(node).partition(".")[0]
     if isinstance(node.target, Overload):
-        infos = [argument.alias_info for argument in schema_of(node.target).arguments]
-        stack += [value for info, value in zip(infos, node.args, strict=False) if info is not None and info.is_write]
+        given = arguments_by_name(node.target, node.args, node.kwargs)
+        written = (x for x in schema_of(node.target).arguments if x.alias_info is not None and x.alias_info.is_write)
+        stack += [given[argument.name] for argument in written]
     elif node.op in ("call_method", "call_function") and node.args:
         is_in_place = is_in_place_name(name) and name not in _WRITE_NOTHING
         if is_in_place or name in AUGMENTED or node.kwargs.get("inplace") is True:
@@ -261,7 +262,7 @@ class Watched(NamedTuple):
     written: frozenset[int]
 
 
-def watched_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Watched:
+def watched_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any], also: frozenset[int] = frozenset()) -> Watched:
     """Returns the inputs whose places in memory a captured graph, which writes to some, counts on.
 
     Parameters, buffers and what else dynamo takes for a part of a model are compared only where they share a storage
@@ -270,8 +271,11 @@ def watched_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Watch
     Args:
         module: the graph.
         inputs: its example inputs, real, one for each placeholder; none where they come in lists.
+        also: positions of inputs that are known to be written to by more than what `destinations` tells of calls: ops
+            that write where no name and no schema says so (``batch_norm``), and kernels.
     """
-    fakes = (_fake(destination) for node in nodes_of(module) for destination in destinations(node))
+    fakes = [_fake(destination) for node in nodes_of(module) for destination in destinations(node)]
+    fakes += [_fake(node) for at, node in enumerate(module.graph.find_nodes(op="placeholder")) if at in also]
     targets = {storage_key(fake) for fake in fakes if fake is not None}
     storages: dict[int, int] = {}
     groups: defaultdict[int, list[int]] = defaultdict(list)

@@ -22,6 +22,8 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
+from ferrite_torch.torch_private.graph_positions import note_metadata
+
 log = logging.getLogger(__name__)
 
 
@@ -219,6 +221,7 @@ def _read_entries(cache: Any, key: str) -> Iterator[tuple[Any, bytes, bool]]:
         except Exception as error:  # noqa: BLE001  # whatever a class raises that is made anew
             log.info("an entry of AOTAutograd's cache does not load, its graph is compiled again: %s", error)
             continue
+        note_metadata(getattr(entry, "runtime_metadata", None))
         yield entry, content, True
 
 

@@ -70,6 +70,26 @@ def forward_metadata() -> Any:
     return None if context is None else context.fw_metadata
 
 
+def note_metadata(metadata: Any) -> None:
+    """Notes what is known of the forward graph of what is being compiled, where it was found and not traced."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    if context is not None:
+        context.fw_metadata = metadata
+
+
+def written_positions(count: int) -> frozenset[int] | None:
+    """Returns which of so many inputs the graph that was compiled last writes to, as AOTAutograd saw it run.
+
+    None where its inputs are not those of the captured graph: where bases stand for some of them, or nobody knows.
+    """
+    infos = getattr(forward_metadata(), "input_info", None)
+    if infos is None or len(infos) != count:
+        return None
+    return frozenset(position for position, info in enumerate(infos) if info.mutates_data)
+
+
 def token_count(joint: torch.fx.GraphModule) -> int:
     """Returns how many of the first inputs of a joint graph are effect tokens: nothing reads them but such calls."""
     placeholders = joint.graph.find_nodes(op="placeholder")
