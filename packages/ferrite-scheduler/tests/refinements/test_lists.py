@@ -9,7 +9,7 @@ import pytest
 from checks import check, generated_inputs
 from ferrite_ir import parse_graph
 from ferrite_ir.language.size_polynomials import symbol
-from ferrite_scheduler import Policy, Schedule, schedule
+from ferrite_scheduler import Policy, Schedule, Target, schedule
 from ferrite_scheduler.model.lists import as_written, elements_of, single_members, with_elements
 from ferrite_scheduler.model.schedule import Kernel
 
@@ -60,6 +60,15 @@ def test_neither_many_tensors_nor_large_ones_take_more_launches(seed: int, count
     shapes = [*shapes_of(seed, count - 2), (30000, 700), (4096, 4096)]
     assert len(schedule(parse_graph(step_over(shapes))).kernels) == 1
     assert len(schedule(parse_graph(step_over(shapes)), policy=Policy(max_launch_params=60)).kernels) > 1
+
+
+def test_a_launch_has_no_more_parameters_than_the_driver_takes() -> None:
+    """Before CUDA 12.1 these are 4,096 bytes."""
+    graph = parse_graph(step_over(shapes_of(0, 250)))
+    for limit in (32_764, 4096, 1024):
+        found = schedule(graph, Target(parameter_bytes=limit))
+        assert max(len(kernel.params) for kernel in found.kernels) * 8 <= limit
+        assert (len(found.kernels) > 1) == (limit < 8 * 1000)
 
 
 def test_large_tensors_are_scaled_in_one_launch_though_the_graph_makes_the_factor() -> None:

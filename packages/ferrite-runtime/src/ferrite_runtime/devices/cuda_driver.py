@@ -21,6 +21,10 @@ _NOT_INITIALIZED = 3
 # Shared memory that every kernel may use without asking.
 _FREE_SHARED = 48 * 1024
 INVALID_CONTEXT = 201
+PARAMETER_BYTES, FEW_PARAMETER_BYTES = 32_764, 4096
+"""Bytes that the parameters of a launch may take, from CUDA 12.1 on and before."""
+_SINCE_MANY_PARAMETERS = 12_010
+_PARAMETERS = "bytes of launch parameters (drivers before CUDA 12.1 take 4096)"
 NEVER = 2**32 - 1
 """More programs than a launch can have."""
 SINCE_CUDA_12_3 = "cuGraphAddDependencies_v2"
@@ -123,10 +127,15 @@ class Driver(Protocol):
 
 
 class CudaDriver:
-    """The driver library of this machine."""
+    """The driver library of this machine.
+
+    Attributes:
+        parameter_bytes: most bytes that the parameters of a launch may take.
+    """
 
     def __init__(self, library: Any) -> None:
         self._library = library
+        self.parameter_bytes = _parameter_bytes(library)
         self.launch = library.cuLaunchKernelEx
         self._graph_functions = _find_graph_functions(library)
 
@@ -161,8 +170,12 @@ class CudaDriver:
 
         Raises:
             DriverError: if the driver refuses the code.
-            OutOfResources: if a launch would need more threads or shared memory than the device has.
+            OutOfResources: if a launch would need more threads or shared memory than the device has, or more bytes of
+                parameters than the driver takes.
         """
+        needed = binary.parameter_bytes
+        if needed > self.parameter_bytes:
+            raise OutOfResources(name, _PARAMETERS, needed, self.parameter_bytes)
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cuModuleLoadData", ctypes.byref(module), binary.code)
         self._call("cuModuleGetFunction", ctypes.byref(function), module, binary.entry.encode())
@@ -211,6 +224,13 @@ class CudaDriver:
     def enter(self, context: int) -> None:
         """Makes a context current in this thread."""
         self._call("cuCtxSetCurrent", ctypes.c_void_p(context))
+
+
+def _parameter_bytes(library: Any) -> int:
+    """Returns how many bytes the parameters of a launch may take; few where the driver does not tell its version."""
+    version = ctypes.c_int()
+    known = hasattr(library, "cuDriverGetVersion") and library.cuDriverGetVersion(ctypes.byref(version)) == 0
+    return PARAMETER_BYTES if known and version.value >= _SINCE_MANY_PARAMETERS else FEW_PARAMETER_BYTES
 
 
 def _address(function: Any) -> int:

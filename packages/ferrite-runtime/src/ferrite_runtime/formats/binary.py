@@ -53,6 +53,14 @@ class Binary:
         """Threads per program."""
         return self.num_warps * self.warp_size
 
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of all parameters as a launch lays them out, each at a multiple of its size; 0 where unknown."""
+        end = 0
+        for size in self.param_sizes:
+            end = -(-end // size) * size + size if size else end
+        return end
+
     def header(self) -> dict[str, Any]:
         """Returns everything but the code, as JSON."""
         header = {field.name: getattr(self, field.name) for field in dataclass_fields(self) if field.name != "code"}

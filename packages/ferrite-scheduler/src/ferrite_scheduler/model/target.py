@@ -11,6 +11,8 @@ from .value_checks import check_values, from_mapping
 
 SECTOR_BYTES = 32
 """Of memory that GPUs read and write at once."""
+_OTHER_PARAMETERS = 32
+"""Parameters of 8 bytes that a launch has beside tensors, at most: symbolic sizes, scratch memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Target:
         launch_seconds: what one more kernel costs: from the end of one to the first access of the next, and its start.
         cache_rate: times ``bandwidth`` with which what several programs read comes from the cache. Set, as the
             runtime's ``ProductThresholds.cache_rate``.
+        parameter_bytes: most bytes that the parameters of a launch may take: 32,764 from CUDA 12.1 on, 4,096 before.
         tile_rates: tiles in which products of matrices may be computed: rows, columns, and the share of the fastest
             one's rate that each reaches where there are enough of them. Set for 16-bit factors on Hopper: what the
             runtime's table of configs (``kernel_forms.tiled_contractions``) has, in short.
@@ -51,6 +54,7 @@ class Target:
     tensor_operations: float = 5.0e12
     launch_seconds: float = 3e-6
     cache_rate: float = 2.0
+    parameter_bytes: int = 32_764
     tile_rates: tuple[tuple[int, int, float], ...] = (
         (128, 256, 1.0),
         (128, 128, 0.9),
@@ -71,6 +75,11 @@ class Target:
             ValueError: a key is not a field, or a value is none that it can have; the message names it.
         """
         return from_mapping(cls, facts, "target fact")
+
+    @property
+    def launch_tensors(self) -> int:
+        """How many tensors one launch takes, beside so many sizes and pointers that the compiler appends."""
+        return max(1, self.parameter_bytes // 8 - _OTHER_PARAMETERS)
 
     def seconds(self, moved: float, programs: int, operations: float = 0.0) -> float:
         """Returns how long so many equal programs take to move so many bytes of memory in all, and to compute.
@@ -307,7 +316,7 @@ class Policy:
         combo_peak_share: the same as a share of the peak, one byte in so many, but no more than ``combo_moved_bytes``.
             Set: partial sums of all tensors that the caller holds are less.
         max_combo_parts: most texts of kernels in one launch.
-        max_launch_params: most tensors of one launch. Set: a launch takes 32,764 bytes of params from CUDA 12.1 on.
+        max_launch_params: most tensors of one launch; no more than `Target.launch_tensors`. Set.
         combo_least_parts: fewest kernels of one launch in a program of more than ``combo_small_program`` kernels: what
             they become is compiled for each place in the program, they themselves once for all layers. Set.
         combo_small_program: see there. Set: steps of optimizers and heads of models have fewer, layers have more.

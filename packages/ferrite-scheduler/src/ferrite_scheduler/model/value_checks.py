@@ -14,7 +14,7 @@ _Record = TypeVar("_Record")
 # least.
 _LEAST = dict.fromkeys(
     (
-        "processors", "warp_size", "registers", "bandwidth", "lane_operations", "program_bytes",
+        "processors", "warp_size", "registers", "bandwidth", "lane_operations", "program_bytes", "parameter_bytes",
         "persistent_elements", "persistent_elements_outer",
         "persistent_elements_again", "scan_elements", "heavy_scan_elements", "chunk_programs", "chunk_elements",
         "programs_for_images", "max_kernel_params", "max_combo_params", "max_combo_parts", "max_kernel_ops",

@@ -73,7 +73,7 @@ REFINEMENTS: tuple[Refinement, ...] = (
     Refinement(
         "mixed_combos",
         "independent kernels have programs of one launch",
-        lambda plan, _, policy: _combined(plan, policy),
+        lambda plan, target, policy: _combined(plan, policy, min(policy.max_launch_params, target.launch_tensors)),
     ),
     Refinement(
         "last_uses",
@@ -102,7 +102,8 @@ def _with_norms(plan: Ordered, work: Sequence[Work], decisions: Sequence[Decisio
     return replace(plan, work=work, decisions=(*plan.decisions, *decisions))
 
 
-def _combined(plan: Ordered, policy: Policy) -> Ordered:
+def _combined(plan: Ordered, policy: Policy, most: int) -> Ordered:
+    policy = replace(policy, max_launch_params=most)
     work, decisions = combine_kernels(plan.work, plan.graph, plan.dependences, policy, plan.released)
     return replace(plan, work=work, decisions=(*plan.decisions, *decisions))
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ferrite_runtime.errors import DeviceUnavailable
+
 # Achievable bytes per second by device name; torch does not report it. Others are taken to be what the default target
 # is.
 _BANDWIDTH = {"B200": 6.5e12, "H200": 4.0e12, "H100": 2.8e12, "A100": 1.5e12, "RTX 4090": 0.9e12, "L4": 0.27e12}
@@ -70,5 +72,18 @@ def _cuda_facts(index: int) -> Mapping[str, Any]:
         "registers": getattr(properties, "regs_per_multiprocessor", None),
         "l2_bytes": getattr(properties, "L2_cache_size", None),
     }
+    facts["parameter_bytes"] = _parameter_bytes()
     facts["bandwidth"] = next((value for name, value in _BANDWIDTH.items() if name in properties.name), None)
     return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def _parameter_bytes() -> int:
+    """Returns how many bytes the parameters of a launch may take here; few where no driver of CUDA's says more."""
+    from ferrite_runtime.devices.cuda_driver import FEW_PARAMETER_BYTES, cuda_driver  # noqa: PLC0415  # loads a library
+
+    if torch.version.hip is not None:
+        return FEW_PARAMETER_BYTES
+    try:
+        return cuda_driver().parameter_bytes
+    except DeviceUnavailable:
+        return FEW_PARAMETER_BYTES
