@@ -14,6 +14,7 @@ from ferrite_torch.calls.lazy_results import LazyResult
 from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.diagnostics.origins import origins_of, unsupported
 from ferrite_torch.errors import Unsupported
+from ferrite_torch.graphs.eager_strides import EagerStrides
 from ferrite_torch.graphs.extern_calls import laid_out, same_layout
 from ferrite_torch.graphs.graph_inputs import Passed
 from ferrite_torch.graphs.graph_numbers import plain_value
@@ -81,6 +82,7 @@ class GraphOutputs:
         self.passed: list[tuple[int, int]] = []
         self.lazy: list[LazyResult] = []
         self._owners: dict[str, int | None] = {}
+        self._eager_strides = EagerStrides()
 
     def collect(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any], names: Mapping[str, str]) -> None:
         """Makes outputs of what an output node returns; ``names`` is what the user's program calls symbols.
@@ -189,7 +191,7 @@ class GraphOutputs:
         """Returns an output with exactly torch's strides, sharing storage with exactly what torch's does."""
         self._builder.begin(node, origins_of(node) if node.op == "call_function" else ())
         fake: torch.Tensor = node.meta["val"]
-        shape, strides = sizes_of(fake.shape), steps_of(fake)
+        shape, strides = sizes_of(fake.shape), self._eager_strides.of(node) or steps_of(fake)
         if len(self.values) not in self._regenerated and not self._may_share(node, fake, tensor):
             tensor = self._builder.fresh_copy(tensor, strides if 0 not in strides else None)
         view = tensor.strided()

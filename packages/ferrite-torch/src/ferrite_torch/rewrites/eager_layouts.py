@@ -83,6 +83,44 @@ def _is_at_least(a: Any, b: Any) -> bool:
     return is_known(a >= b) or is_known(a % b == 0)
 
 
+def iterated_strides(shape: Sequence[int], operands: Sequence[torch.Tensor], *, is_alone: bool) -> tuple[int, ...]:
+    """Returns the strides that a ``TensorIterator`` gives its result, of dims of one element and empty ones, too.
+
+    Args:
+        shape: of the result.
+        operands: tensors that it goes over.
+        is_alone: whether no number is an operand as well, which counts as a tensor of another shape.
+    """
+    packed = tuple(_packed([max(size, 1) for size in shape]))
+    if is_alone and all(operand.shape == shape for operand in operands):
+        if all(operand.is_contiguous() for operand in operands):
+            return packed
+        layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
+        layout = layouts.get(len(shape))
+        if layout is not None and all(operand.is_contiguous(memory_format=layout) for operand in operands):
+            return tuple(torch.empty(shape, device="meta").contiguous(memory_format=layout).stride())
+        first = operands[0].stride()
+        if all(operand.stride() == first for operand in operands) and is_packed_somehow(shape, first):
+            return tuple(first)
+    order = _sorted(shape, [_expanded(operand.shape, operand.stride(), shape) for operand in operands])
+    if order == list(range(len(shape))):
+        return packed
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis], step = step, step * shape[axis]
+    return tuple(strides)
+
+
+def is_packed_somehow(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Returns whether elements fill a stretch of memory, in any order of the dims."""
+    expected = 1
+    for step, size in sorted((step, size) for size, step in zip(shape, strides, strict=True) if size != 1):
+        if step != expected:
+            return False
+        expected *= size
+    return True
+
+
 def iterated_backwards(result: torch.Tensor, args: Sequence[Any]) -> Order:
     """Returns the order of a ``TensorIterator`` that takes the operands from the last to the first."""
     return iterated(result, args[::-1])

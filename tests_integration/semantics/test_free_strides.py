@@ -1,0 +1,56 @@
+"""Strides that no element depends on, of dims of one element, are eager's where ops go element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from against_eager import compiled
+
+LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "a row that was a column": ((4, 1, 1), (1, 4, 1)),
+    "an image of one channel": ((2, 1, 3, 3), (9, 1, 3, 1)),
+    "one image, channels last": ((1, 3, 2, 2), (12, 1, 6, 3)),
+    "one pixel, channels last": ((2, 3, 1, 1), (3, 1, 3, 3)),
+    "a slice": ((3, 1, 2), (8, 4, 2)),
+    "expanded and narrowed": ((1, 3), (0, 1)),
+    "a transposed column": ((1, 5), (1, 1)),
+    "any": ((2, 1, 2), (2, 7, 1)),
+}
+FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
+    "a comparison": lambda x: x > 0.5,
+    "a sum with a number": lambda x: x + 1,
+    "a sum": lambda x: x + x,
+    "one operand": lambda x: (torch.relu(x), x.exp(), -x),
+    "clamped": lambda x: x.clamp(0, 1),
+    "a number in front": lambda x: 1 - x,
+    "a transpose": lambda x: x.transpose(0, -1) * 2,
+    "a view of a result": lambda x: (x * 2).transpose(0, 1),
+    "one after the other": lambda x: ((x > 0) & (x < 1)).logical_not(),
+    "a power": lambda x: x**2,
+    "a sign": lambda x: x.copysign(-1.0),
+    "a choice": lambda x: torch.where(x > 0, x, x * 2),
+    "broadcast": lambda x: x * x[:1],
+    "cast": lambda x: x.to(torch.float64) + 1,
+    "rounded": lambda x: x.round(decimals=1),
+    "a copy": lambda x: (x.clone(), torch.zeros_like(x)),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_strides_are_those_of_eager(name: str, layout: str) -> None:
+    shape, strides = LAYOUTS[layout]
+    extent = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+    x = torch.arange(float(extent)).sin().as_strided(shape, strides)
+    function = FUNCTIONS[name]
+    expected, found = function(x), compiled(function, dynamic=False)(x)
+    for mine, theirs in zip(*(each if isinstance(each, tuple) else (each,) for each in (found, expected)), strict=True):
+        torch.testing.assert_close(mine, theirs)
+        assert mine.stride() == theirs.stride()
+        for memory in (torch.contiguous_format, torch.channels_last)[: 2 if mine.dim() == 4 else 1]:
+            assert mine.is_contiguous(memory_format=memory) == theirs.is_contiguous(memory_format=memory)
