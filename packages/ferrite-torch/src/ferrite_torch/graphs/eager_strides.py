@@ -137,6 +137,7 @@ def _like(x: torch.Tensor, fake: torch.Tensor, kwargs: dict[str, Any]) -> Any:
 
 def _has_number_operand(node: torch.fx.Node, args: Sequence[Any]) -> bool:
     """Returns whether a number takes the place of a tensor: of one, or of the second operand of two (``gt.Scalar``)."""
+    assert isinstance(node.target, Overload), "judged before"
     declared = schema_of(node.target).arguments
     numbers = [x for x, value in zip(declared, args, strict=False) if isinstance(value, (int, float))]
     return any("Tensor" in str(x.type) or x.name == "other" for x in numbers)

@@ -191,7 +191,12 @@ def _keep_random(value: random.Random, found: PythonState) -> Iterator[Any]:
 
 
 def _keep_generator(value: torch.Generator, found: PythonState) -> Iterator[Any]:
-    found.restores.append(functools.partial(value.set_state, value.get_state()))
+    before = value.get_state()
+
+    def restore() -> None:
+        value.set_state(before)
+
+    found.restores.append(restore)
     return iter(())
 
 
@@ -206,7 +211,7 @@ def _keep_cell(value: CellType, found: PythonState) -> Iterator[Any]:
 
 def _keep_function(value: FunctionType, found: PythonState) -> Iterator[Any]:
     """Notes the globals that a function names, by its code and that of functions within."""
-    if value.__module__ is not None and value.__module__.partition(".")[0] in _OPAQUE:
+    if str(value.__module__).partition(".")[0] in _OPAQUE:
         return iter([*(value.__closure__ or ()), getattr(value, "__wrapped__", None)])
     names = dict.fromkeys(_names_in(value.__code__))
     present = {name: value.__globals__[name] for name in names if name in value.__globals__}

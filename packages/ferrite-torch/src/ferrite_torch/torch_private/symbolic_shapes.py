@@ -272,7 +272,7 @@ def may_need_more_bits(value: torch.SymInt) -> bool:
     No tensor has more than ``2**40`` elements along a dim. Nothing is said of what depends on data.
     """
     expression, environment = symbolic_value(value)
-    symbols = getattr(expression, "free_symbols", frozenset())
+    symbols: Any = getattr(expression, "free_symbols", None)
     if not symbols or expression.is_Symbol or is_unbacked_number(value):
         return False
     if not all(_is_extent(symbol, environment) for symbol in symbols):

@@ -24,7 +24,7 @@ from ferrite_torch.rewrites.captured.places import Place, meet, place_of
 from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.nodes import example_of, map_leaves, nodes_of, target_name
 from ferrite_torch.torch_private.operators import computes_by_element
-from ferrite_torch.torch_private.symbolic_shapes import present_value
+from ferrite_torch.torch_private.symbolic_shapes import is_known, present_value
 
 _PROBLEM = (
     "a write to memory that the same op reads, so that the result depends on the order of elements. What to do: read "
@@ -50,7 +50,7 @@ def _pairs(node: torch.fx.Node, targets: set[torch.fx.Node]) -> Iterator[tuple[A
     """Yields what a node writes to with each of its other operands; of lists, those at one position."""
     places: list[Any] = [*node.args, *(value for name, value in node.kwargs.items() if name != "out")]
     out = node.kwargs.get("out")
-    written = [out] if out is not None else [value for value in places[:1] if _names(value, targets)]
+    written: list[Any] = [out] if out is not None else [value for value in places[:1] if _names(value, targets)]
     operands = places if out is not None else places[1:]
     if node.target is operator.setitem:
         operands = [value for value in operands[1:] if isinstance(value, torch.fx.Node)]
@@ -77,11 +77,23 @@ def _is_read_while_written(node: torch.fx.Node, target: Any, operand: Any) -> bo
     written, read = _written_part(node, target), example_of(operand)
     if not _is_strided(written) or not _is_strided(read) or storage_key(written) != storage_key(read):
         return False
-    one, other = _place(written), _place(read)
-    if one is None or other is None:
+    is_same = written.dtype is read.dtype and all(
+        len(mine) == len(theirs) and all(is_known(a == b) for a, b in zip(mine, theirs, strict=True))
+        for mine, theirs in zip(_geometry(written), _geometry(read), strict=True)
+    )
+    return not (is_same and _goes_by_element(node)) and _may_meet(written, read)
+
+
+def _geometry(x: torch.Tensor) -> tuple[Sequence[Any], ...]:
+    return x.shape, x.stride(), (x.storage_offset(),)
+
+
+def _may_meet(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Returns whether tensors of one storage share memory as they are now, or may where that depends on data."""
+    if is_known(one.numel() == 0) or is_known(other.numel() == 0):
         return False
-    is_same = one == other and written.dtype == read.dtype
-    return meet(one, other) and not (is_same and _goes_by_element(node))
+    first, second = _place(one), _place(other)
+    return first is None or second is None or meet(first, second)
 
 
 def _is_strided(value: Any) -> bool:
@@ -111,8 +123,10 @@ def _settled(leaf: Any, numbers: list[torch.SymInt]) -> Any:
 
 
 def _place(x: torch.Tensor) -> Place | None:
-    numbers = [present_value(value) for value in (*x.shape, *x.stride(), x.storage_offset())]
-    if any(number is None for number in numbers):
+    """Returns where a tensor lies now; None where that depends on data, or nothing lies there."""
+    values = [present_value(value) for value in (*x.shape, *x.stride(), x.storage_offset())]
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < len(values):
         return None
     shape, strides = numbers[: x.dim()], numbers[x.dim() : -1]
     return place_of(tuple(shape), tuple(strides), numbers[-1], x.element_size())

@@ -16,7 +16,7 @@ which a GPU has to be waited for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -42,7 +42,7 @@ def _sum_before(node: torch.fx.Node) -> torch.fx.Node | None:
     """Returns the sum that a node copies to its last operand, if an op was taken apart so that has to be whole."""
     if node.op != "call_method" or node.target != "copy_" or len(node.args) != 2 or node.kwargs:
         return None
-    target, fused = node.args
+    target, fused = node.args[0], node.args[1]
     if not _is_only_for(fused, node) or target_name(fused) != "fma.default" or fused.args[2] is not target:
         return None
     factor = fake_of(fused.args[1])
@@ -78,7 +78,7 @@ def _put_together(graph: torch.fx.Graph, node: torch.fx.Node, fused: torch.fx.No
         graph.erase_node(piece)
 
 
-def _is_only_for(value: Any, user: torch.fx.Node) -> bool:
+def _is_only_for(value: Any, user: torch.fx.Node) -> TypeGuard[torch.fx.Node]:
     return isinstance(value, torch.fx.Node) and list(value.users) == [user]
 
 
