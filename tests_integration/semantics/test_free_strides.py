@@ -54,3 +54,15 @@ def test_strides_are_those_of_eager(name: str, layout: str) -> None:
         assert mine.stride() == theirs.stride()
         for memory in (torch.contiguous_format, torch.channels_last)[: 2 if mine.dim() == 4 else 1]:
             assert mine.is_contiguous(memory_format=memory) == theirs.is_contiguous(memory_format=memory)
+
+
+def test_views_whose_sizes_change_keep_what_is_known() -> None:
+    """A slice from a symbolic place, with a dim of one element."""
+
+    def function(x: Tensor, n: int) -> Tensor:
+        return x[n:].unsqueeze(0) * 2
+
+    call = compiled(function, dynamic=True)
+    for n in (-5, -1, -7):
+        x = torch.arange(24.0)
+        assert torch.equal(call(x, n), function(x, n))

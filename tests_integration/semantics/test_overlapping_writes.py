@@ -70,6 +70,8 @@ APART: dict[str, Write] = {
     "a diagonal beside": lambda x: x.diagonal(1).add_(x.diagonal(-1)),
     "what was computed": lambda x: x.copy_(x.t() * 2),
     "itself as a result": lambda x: torch.exp(x, out=x),
+    "sums of itself": lambda x: torch.cumsum(x, 0, out=x),
+    "its triangle": lambda x: torch.tril(x, out=x),
 }
 
 

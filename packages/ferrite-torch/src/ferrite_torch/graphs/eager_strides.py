@@ -101,6 +101,7 @@ def _stand_in(node: torch.fx.Node) -> Any:
 
 
 def _on_meta(value: Any) -> Any:
+    """Returns a tensor on the meta device for a fake one, None for one with symbolic sizes or without strides."""
     if not isinstance(value, torch.Tensor):
         return value
     numbers = (*value.shape, *value.stride())
@@ -115,7 +116,8 @@ def _called(node: torch.fx.Node, made: dict[torch.fx.Node, Any]) -> Any:
         map_leaves(part, lambda leaf: made[leaf] if isinstance(leaf, torch.fx.Node) else leaf)
         for part in (node.args, dict(node.kwargs))
     )
-    if not _are_numbers((*args, *kwargs.values())):
+    is_unknown = any(made[each] is None and each.meta.get("val") is not None for each in node.all_input_nodes)
+    if is_unknown or not _are_numbers((*args, *kwargs.values())):
         return _stand_in(node)
     assert callable(node.target), "judged before"
     with without_modes(), torch.no_grad():

@@ -46,8 +46,12 @@ def refuse_overlapping_writes(module: torch.fx.GraphModule) -> None:
             raise located(Refused(_PROBLEM), origins_of(node))
 
 
-def _pairs(node: torch.fx.Node, targets: set[torch.fx.Node]) -> Iterator[tuple[Any, Any]]:
-    """Yields what a node writes to with each of its other operands; of lists, those at one position."""
+def _pairs(node: torch.fx.Node, targets: set[torch.fx.Node]) -> Iterator[tuple[Any, Any, bool]]:
+    """Yields what a node writes to with each of its other operands; of lists, those at one position.
+
+    And whether the op may do its work in place there: ``cumsum(x, 0, out=x)`` is ``x.cumsum_(0)``.
+    """
+    is_done_in_place = hasattr(torch.ops.aten, f"{target_name(node)}_")
     places: list[Any] = [*node.args, *(value for name, value in node.kwargs.items() if name != "out")]
     out = node.kwargs.get("out")
     written: list[Any] = [out] if out is not None else [value for value in places[:1] if _names(value, targets)]
@@ -55,12 +59,13 @@ def _pairs(node: torch.fx.Node, targets: set[torch.fx.Node]) -> Iterator[tuple[A
     if node.target is operator.setitem:
         operands = [value for value in operands[1:] if isinstance(value, torch.fx.Node)]
     for target in written:
-        for operand in operands:
+        for position, operand in enumerate(operands):
+            may_be_own = out is not None and position == 0 and is_done_in_place
             lists = [isinstance(value, (tuple, list)) for value in (target, operand)]
             if all(lists):
-                yield from zip(target, operand, strict=False)
+                yield from ((one, other, may_be_own) for one, other in zip(target, operand, strict=False))
             else:
-                yield from ((one, other) for one in _listed(target) for other in _listed(operand))
+                yield from ((one, other, may_be_own) for one in _listed(target) for other in _listed(operand))
 
 
 def _names(value: Any, targets: set[torch.fx.Node]) -> bool:
@@ -71,7 +76,7 @@ def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (tuple, list)) else (value,)
 
 
-def _is_read_while_written(node: torch.fx.Node, target: Any, operand: Any) -> bool:
+def _is_read_while_written(node: torch.fx.Node, target: Any, operand: Any, may_be_own: bool) -> bool:  # noqa: FBT001
     if not isinstance(target, torch.fx.Node) or not isinstance(operand, torch.fx.Node):
         return False
     written, read = _written_part(node, target), example_of(operand)
@@ -81,7 +86,7 @@ def _is_read_while_written(node: torch.fx.Node, target: Any, operand: Any) -> bo
         len(mine) == len(theirs) and all(is_known(a == b) for a, b in zip(mine, theirs, strict=True))
         for mine, theirs in zip(_geometry(written), _geometry(read), strict=True)
     )
-    return not (is_same and _goes_by_element(node)) and _may_meet(written, read)
+    return not (is_same and (may_be_own or _goes_by_element(node))) and _may_meet(written, read)
 
 
 def _geometry(x: torch.Tensor) -> tuple[Sequence[Any], ...]:
