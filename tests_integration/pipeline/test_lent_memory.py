@@ -21,6 +21,7 @@ from ferrite_runtime import LoadedProgram, Program
 from ferrite_runtime.engines import graph_recorder
 from ferrite_runtime.engines.cuda_graphs import GraphedProgram, graphed_host
 from ferrite_runtime.engines.lent_memory import is_lent, memory_of
+from ferrite_runtime.engines.tensor_copies import Writes
 from ferrite_runtime.host.thresholds import SHAPES, GraphThresholds
 
 CPU = torch.device("cpu")
@@ -165,15 +166,13 @@ def test_what_is_saved_is_not_copied(graphs: Graphs, monkeypatch: pytest.MonkeyP
     pair = Pair()
     train(pair, 6)
     copied: list[int] = []
-    from ferrite_runtime.engines import graphed_part
+    write = Writes.__call__
 
-    write = graphed_part._write
-
-    def counting(to: Any, source: Any) -> None:
+    def counting(self: Writes, to: Any, source: Any) -> None:
         copied.append(len(to))
-        write(to, source)
+        write(self, to, source)
 
-    monkeypatch.setattr(graphed_part, "_write", counting)
+    monkeypatch.setattr(Writes, "__call__", counting)
     played = graphs.played, graphs.from_host
     train(pair, 1)
     assert graphs.from_host == played[1]

@@ -15,9 +15,11 @@ from typing import Any
 from ferrite_runtime.engines.engine import HostFunction, build_host
 from ferrite_runtime.engines.graph_parts import partition
 from ferrite_runtime.engines.graph_recorder import Recorder
-from ferrite_runtime.engines.graphed_part import GraphedPart, copies, owners_of
-from ferrite_runtime.engines.lent_memory import GraphMemory, is_gone, is_lent, lent_among
+from ferrite_runtime.engines.graphed_part import GraphedPart, owners_of
+from ferrite_runtime.engines.lent_memory import GraphMemory, is_gone, is_lent, lent_among, lent_view
+from ferrite_runtime.engines.playback import Playback, PlaybackWriter
 from ferrite_runtime.engines.shape_cache import ShapeCache, write_entry
+from ferrite_runtime.engines.tensor_copies import copies, taker
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.sized_program import at_sizes, size_roots
 from ferrite_runtime.host.thresholds import GRAPHS
@@ -74,6 +76,8 @@ class Generation:
         captured: how often its parts were captured.
         memory: where the results of its parts lie.
         places: where in it values lie, by name, of those that captured parts make: these lie there in each call.
+        playback: what a call does, once parts are captured; None where that is looked at in each call.
+        is_settled: whether this has been found out.
     """
 
     def __init__(self, watched: Sequence[str], depth: int, looks: int) -> None:
@@ -86,13 +90,15 @@ class Generation:
         self._watched = watched
         self._addresses: Sequence[int] | None = None
         self._looks, self._least_looks = 0, looks
-        self._resting: list[int] = []
-        self._rests: list[int] = []
+        self._take_resting = taker(())
+        self._rests: Sequence[int] = ()
+        self.playback: Playback | None = None
+        self.is_settled = False
         self._seen: Callable[[], bool] = lambda: True
 
     def is_ready(self, addresses: Sequence[int]) -> bool:
         """Tells whether its parts may be played where inputs lie at these addresses."""
-        return bool(self.parts) and [addresses[each] for each in self._resting] == self._rests
+        return bool(self.parts) and self._take_resting(addresses) == self._rests
 
     def look_at(self, addresses: Sequence[int], *, is_warm: bool) -> bool:
         """Looks at where inputs lie; tells whether enough is known of them for its parts to be captured."""
@@ -110,8 +116,10 @@ class Generation:
     def begin(self, parts: Iterable[GraphedPart], addresses: Sequence[int]) -> None:
         """Forgets what is captured: all of it is captured anew in this call."""
         self.captured += 1
-        self._resting = [place for place, name in enumerate(self._watched) if name not in self.moving]
-        self._rests = [addresses[each] for each in self._resting]
+        resting = [place for place, name in enumerate(self._watched) if name not in self.moving]
+        self._take_resting = taker(resting)
+        self._rests = self._take_resting(addresses)
+        self.playback, self.is_settled = None, False
         self.memory, self.places = GraphMemory(), {}
         self.parts = self.parts or tuple(parts)
         for part in self.parts:
@@ -162,6 +170,7 @@ class GraphedProgram:
         self._given = frozenset(self._names)
         read = {name for section in self._partition.sections if section.is_part for name in section.inputs}
         self._watched = [position for position, name in enumerate(self._names) if name in read]
+        self._take_watched = taker(self._watched)
         self._lendable, self._lent = _lendable(self._partition.sections[-1].program, lent, self._given)
         self.generations: dict[tuple[int, ...], Generation] = {}
         self._streams: list[Any] = []
@@ -198,7 +207,7 @@ class GraphedProgram:
 
         try:
             with torch.no_grad():
-                addresses = [args[position].data_ptr() for position in self._watched]
+                addresses = list(map(torch.Tensor.data_ptr, self._take_watched(args)))
                 generation = self._generation(addresses)
                 if generation is None:
                     return self._host(args)
@@ -208,7 +217,8 @@ class GraphedProgram:
                         generation.watch(results[self._lent[0]])
                     return results
                 self._follow()
-                return self._run(generation, args)
+                playback = self._settled(generation)
+                return self._run(generation, args) if playback is None else self._play(generation, playback, args)
         finally:
             self._lock.release()
 
@@ -270,6 +280,25 @@ class GraphedProgram:
         kept = self._streams if self._lent else []
         self._streams = [*(each for each in kept if each != current), current]
 
+    def _settled(self, generation: Generation) -> Playback | None:
+        """Returns what this call does, if it is known; the call with which parts were captured has to be over."""
+        if self._lent and self._recorder.is_hooked():
+            return None
+        if not generation.is_settled and all(
+            part.is_played or part.failure or not part.section.is_part for part in generation.parts
+        ):
+            writer = PlaybackWriter(self._names, self._lendable, generation.places)
+            generation.playback = writer.write(generation.parts, generation.memory)
+            generation.is_settled = True
+        return generation.playback
+
+    def _play(self, generation: Generation, playback: Playback, args: list[Any]) -> tuple[Any, ...]:
+        results = playback(args)
+        self.played += playback.played
+        self.from_host += playback.from_host
+        generation.memory.tell(results[position] for position in self._lent)
+        return results
+
     def _run(self, generation: Generation, args: list[Any]) -> tuple[Any, ...]:
         values = dict(zip(self._names, args, strict=True))
         args.clear()
@@ -320,7 +349,8 @@ class GraphedProgram:
         for name in names:
             place = generation.place_of(name, values[name], placed) if name in self._lendable else None
             if place is not None:
-                values[name] = generation.memory.lent(values[name], place)
+                values[name] = lent_view(values[name])
+                generation.memory.lend((place,))
                 lent.add(name)
         return [name for name in names if name not in lent]
 

@@ -10,11 +10,11 @@ from ferrite_runtime.engines.engine import HostFunction
 from ferrite_runtime.engines.graph_parts import Section
 from ferrite_runtime.engines.graph_recorder import Recorder
 from ferrite_runtime.engines.lent_memory import is_lent, is_strided, memory_of
+from ferrite_runtime.engines.tensor_copies import copies, write
 from ferrite_runtime.errors import ExternError, FerriteRuntimeError
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Copy, Extern, Launch, Reuse, View, value_refs
 from ferrite_runtime.host.extern_calls import find_operator, is_captured
-from ferrite_runtime.host.tensors import make_allocator
 
 
 def owners_of(program: Program) -> dict[str, str]:
@@ -154,10 +154,13 @@ class GraphedPart:
         """Runs or plays the section; clears ``given``."""
         if self._replay is None:
             return self._host(given)
-        _write([self._held[position] for position in self._moving], [given[position] for position in self._moving])
+        moving = self._moving
+        if moving:
+            write([self._held[position] for position in moving], [given[position] for position in moving])
         self._replay()
-        changed = [position for position in self._moving if position in self._written]
-        _write([given[position] for position in changed], [self._held[position] for position in changed])
+        changed = [position for position in moving if position in self._written]
+        if changed:
+            write([given[position] for position in changed], [self._held[position] for position in changed])
         results = self.results
         if self._borrowed:
             made = {each.index: each.made(given[each.position]) for each in self._borrowed}
@@ -174,30 +177,3 @@ def _foreign(names: Iterable[str | None], values: Iterable[Any], device: Any) ->
         if device is not None and isinstance(value, torch.Tensor) and value.device != device:
             return f"{name} lies on {value.device}"
     return ""
-
-
-def copies(tensors: Sequence[Any]) -> list[Any]:
-    """Returns copies with the same strides, of tensors of one device; elements in one place are copied once."""
-    make = make_allocator(tensors[0].device) if tensors else None
-    made = [make(tuple(each.shape), each.stride(), each.dtype) for each in tensors] if make else []
-    _write(made, tensors)
-    return made
-
-
-def _write(to: Sequence[Any], source: Sequence[Any]) -> None:
-    """Copies elements between tensors of one shape, pair by pair; where torch can, all by one kernel."""
-    import torch
-
-    plain: tuple[list[Any], list[Any]] = [], []
-    for one, other in zip(to, source, strict=True):
-        strides = one.stride()
-        if 0 in strides and one.numel() > 0:
-            shape = tuple(1 if stride == 0 else size for size, stride in zip(one.shape, strides, strict=True))
-            one.as_strided(shape, strides).copy_(other.as_strided(shape, other.stride()))
-        elif other.is_conj() or other.is_neg():
-            one.copy_(other)
-        else:
-            plain[0].append(one)
-            plain[1].append(other)
-    if plain[0]:
-        torch._foreach_copy_(*plain)

@@ -7,6 +7,8 @@ may be written to again. Where it lies is known to all programs: those that read
 
 from __future__ import annotations
 
+import functools
+import operator
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -37,6 +39,10 @@ def memory_of(tensor: Any) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
+lent_view: Callable[[Any], Any] = operator.attrgetter("data")
+"""Returns a tensor over a value's storage: no copy, but with its own version."""
+
+
 def is_gone(tensor: Any) -> Callable[[], bool]:
     """Returns what tells whether the storage of a tensor has been given back, without holding it."""
     from torch.multiprocessing.reductions import StorageWeakRef
@@ -48,7 +54,7 @@ def is_gone(tensor: Any) -> Callable[[], bool]:
 class GraphMemory:
     """The storages that the results of some graphs lie in, and which of them others hold as well.
 
-    Who holds one is a tensor made by `lent`, a view of it, or autograd; the graphs themselves count once.
+    Who holds one is a tensor that was lent, a view of it, or autograd; the graphs themselves count once.
     """
 
     def __init__(self) -> None:
@@ -68,12 +74,11 @@ class GraphMemory:
             if is_strided(value):
                 storage = value.untyped_storage()
                 address = int(storage.data_ptr())
-                self._storages[address] = (None, 0) if is_lent(address) else (storage, _holders(storage))
+                self._storages[address] = (None, 0) if is_lent(address) else (storage, _counter()(storage._cdata))
 
-    def lent(self, value: Any, address: int) -> Any:
-        """Returns a tensor over a value's storage, which begins at an address: no copy, but with its own version."""
-        self._held.add(address)
-        return value.data
+    def lend(self, addresses: Iterable[int]) -> None:
+        """Counts the storages that begin at these addresses among those that others may hold."""
+        self._held.update(addresses)
 
     def tell(self, tensors: Iterable[Any]) -> None:
         """Lets all programs know, once, where tensors that are lent lie."""
@@ -87,22 +92,25 @@ class GraphMemory:
 
     def is_held(self) -> bool:
         """Tells whether somebody holds what was lent since this was last denied."""
+        count = _counter()
         for address in self._held:
             storage, alone = self._storages[address]
-            if storage is not None and _holders(storage) > alone:
+            if storage is not None and count(storage._cdata) > alone:
                 return True
         self._held = set()
         return False
 
 
-def _holders(storage: Any) -> int:
-    """Returns how many tensors and others hold a storage.
+@functools.cache
+def _counter() -> Callable[[int], int]:
+    """Returns what counts the tensors and others that hold a storage, given torch's handle of it.
 
     Private, because torch offers it nowhere else; its own graphs ask the same.
     """
     import torch
 
-    return int(torch._C._storage_Use_Count(storage._cdata))
+    count: Callable[[int], int] = torch._C._storage_Use_Count
+    return count
 
 
 def _withdraw(addresses: list[int]) -> None:
