@@ -48,6 +48,7 @@ from ferrite_runtime.host.host_values import HostValues, Value, divided, moved
 from ferrite_runtime.host.launch_text import Argument, HostText, LaunchWriter, Option, Sequencing, Site
 from ferrite_runtime.host.native_products import Location, Product
 from ferrite_runtime.host.product_steps import HostStep, Multiply
+from ferrite_runtime.host.tensor_objects import TensorObject, tensor_objects
 from ferrite_runtime.host.thresholds import MEMORY
 
 LARGE_FALLBACK = "_large_fallback"
@@ -78,6 +79,9 @@ class _Writer(HostValues):
     apart: set[str] = field(default_factory=set)
     # Of results of extern calls: what tells how large they are.
     likely_layouts: dict[str, Layout] = field(default_factory=dict)
+    # What buffers are allocated as, where that is not what they are, and the names of these values.
+    objects: dict[str, TensorObject] = field(default_factory=dict)
+    allocated_as: set[str] = field(default_factory=set)
     # What extern calls came from, by the places of their lines.
     origins: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
@@ -130,6 +134,7 @@ class _Writer(HostValues):
             case View(name, base, layout, offset):
                 value = self.values[base]
                 self.share(name, value, layout, moved(value.offset, offset, self.itemsize(layout.dtype)))
+                self._take_object(name)
             case Let():
                 self._let(step)
             case Launch():
@@ -202,19 +207,29 @@ class _Writer(HostValues):
             dtype, location = self.sequencing.arenas.slots[name]
             self.share(name, self.values[_arena(dtype)], layout, location)
             return
-        self.owner_layouts[name] = layout
+        known = self.objects.get(name)
+        layout = self.owner_layouts[name] = layout if known is None else known.layout
         where = f"{self.sizes(layout.shape)}, {self.sizes(layout.strides)}, {self.dtype(layout.dtype)}"
         if isinstance(step, Keep):
             self.lines.append(f"{name} = _keep(_stream, {name!r}, {where})")
         else:
             self.lines.append(f"{name} = {'_empty_cpu' if step.device == 'cpu' else '_empty'}({where})")
-        self.own(name, layout, trusted=True)
+        self.own(name, step.layout, trusted=True)
+        if known is not None:
+            self.values[name].variable = None
+            self.allocated_as.add(known.name)
+
+    def _take_object(self, name: str) -> None:
+        """Notes that a value is the tensor that its buffer was allocated as, if it is."""
+        if name in self.allocated_as:
+            self.values[name].variable = self.values[name].owner
 
     def _reuse(self, name: str, source: str, layout: Layout) -> None:
         old = self.values[source]
         self.share(name, old, layout, old.offset)
         if old.layout == layout and old.variable == old.owner:
             self.values[name].variable = old.variable
+        self._take_object(name)
         self.delete([variable for variable in self.release(source) if variable != old.owner])
 
     def _launch(self, step: Launch) -> None:
@@ -402,6 +417,7 @@ def write_host(
     """
     kernels = {kernel.id: kernel for kernel in program.kernels}
     deferred = DeferredRelease(sequencing.sizes if sequencing is not None else None)
+    steps = program.steps if sequencing is None or sequencing.steps is None else sequencing.steps
     writer = _Writer(
         program=program,
         write_launch=write_launch,
@@ -409,13 +425,13 @@ def write_host(
         deferred=deferred,
         kernels=kernels,
         is_listing=is_listing,
+        objects=tensor_objects(steps, program.outputs),
     )
     writer.lines.extend(opening)
     names = [value.name for value in program.inputs]
     if names:
         writer.lines.append(f"{', '.join(names)}, = args")
     _bind_inputs(writer)
-    steps = program.steps if sequencing is None or sequencing.steps is None else sequencing.steps
     first = next((location for location, step in enumerate(steps) if not isinstance(step, Let)), len(steps))
     for step in steps[:first]:
         writer.step(step)
