@@ -15,7 +15,7 @@ import torch
 from ferrite_torch.calls.layouts import copied
 from ferrite_torch.diagnostics.origins import unsupported_graph
 from ferrite_torch.errors import RunError, Unsupported
-from ferrite_torch.torch_private.transforms import are_wrapped, carry_tangents, map_slices
+from ferrite_torch.torch_private.transforms import are_wrapped, carry_tangents, map_slices, wrapper_finder
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -65,6 +65,7 @@ def by_slices(
         spared: positions of the arguments that the backward overwrites: each slice gets copies.
         check: raises if arguments are not laid out as the backward wants them.
     """
+    is_batch = wrapper_finder()
 
     def one(arguments: list[Any], are_slices: Sequence[bool]) -> Any:
         if are_wrapped(arguments):
@@ -84,7 +85,7 @@ def by_slices(
                 "an incoming gradient of a compiled function has a tangent (torch.autograd.forward_ad), which its "
                 "backward would lose. What to do: compile a function that calls torch.func.jvp of the gradient"
             )
-        if are_wrapped(arguments):
+        if is_batch(arguments):
             held = list(arguments)
             arguments.clear()
             return map_slices(one, held)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -80,6 +81,25 @@ def are_wrapped(values: Iterable[Any]) -> bool:
     published. With those of ``torch.func.vmap`` torch refuses to call a compiled backward.
     """
     return any(isinstance(value, torch.Tensor) and _is_wrapper(value) for value in values)
+
+
+def wrapper_finder() -> Callable[[Sequence[Any]], bool]:
+    """Returns `are_wrapped` for the arguments of one graph, which are tensors in all calls or in none.
+
+    Hundreds of tensors are looked at in one step, once it has been seen which arguments are.
+    """
+    take: Callable[[Sequence[Any]], Iterable[Any]] | None = None
+
+    def find(arguments: Sequence[Any]) -> bool:
+        nonlocal take
+        if take is None:
+            places = [place for place, value in enumerate(arguments) if isinstance(value, torch.Tensor)]
+            if len(places) < 2:
+                return are_wrapped(arguments)
+            take = operator.itemgetter(*places)
+        return any(map(_is_wrapper, take(arguments)))
+
+    return find
 
 
 _is_wrapper: Callable[[torch.Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
