@@ -6,12 +6,31 @@ import pytest
 
 from ferrite_runtime import load_program
 from runtime_kernels import layout, pointwise, program, tensor_input
-from test_host import alloc, extern, free, launch, ref
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 ADD = pointwise("a + 1", size=12, name="add")
+
+
+def alloc(name: str, shape: list[int]) -> dict:
+    return {"do": "alloc", "name": name, **layout(shape)}
+
+
+def launch(kernel: dict, *args) -> dict:
+    return {"do": "launch", "kernel": kernel["id"], "args": list(args)}
+
+
+def extern(target: str, args: list, results: list) -> dict:
+    return {"do": "extern", "target": target, "args": args, "kwargs": {}, "results": results}
+
+
+def free(*names: str) -> dict:
+    return {"do": "free", "names": list(names)}
+
+
+def ref(name: str) -> dict:
+    return {"ref": name}
 
 
 def view(name: str, base: str, shape: list[int], strides: list[int] | None = None, offset: int = 0) -> dict:

@@ -9,17 +9,15 @@ captured (`cuda_graphs`). From then on nothing of it changes: what is left for e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ferrite_runtime.engines.graphed_part import GraphedPart
 from ferrite_runtime.engines.lent_memory import GraphMemory, lent_view
-from ferrite_runtime.engines.tensor_copies import Copies, taker
+from ferrite_runtime.engines.tensor_copies import Copies, Take, taker
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import View
-
-Take = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 @dataclass(slots=True)

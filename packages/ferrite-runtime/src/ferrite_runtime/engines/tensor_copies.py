@@ -9,6 +9,9 @@ from typing import Any
 
 from ferrite_runtime.host.tensors import make_allocator
 
+Take = Callable[[Sequence[Any]], tuple[Any, ...]]
+"""Takes some values out of many."""
+
 
 class Writes:
     """Copies of elements between tensors of one shape, pair by pair, that lie and are typed alike each time.
@@ -76,11 +79,11 @@ def write(to: Sequence[Any], source: Sequence[Any]) -> None:
     Writes(to, source)(to, source)
 
 
-def taker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+def taker(places: Sequence[int]) -> Take:
     """Returns what takes the values at some places: for the hundreds of a backward in one step."""
     if len(places) > 1:
         return operator.itemgetter(*places)
-    return lambda values: [values[place] for place in places]
+    return lambda values: tuple(values[place] for place in places)
 
 
 def _has_gaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
