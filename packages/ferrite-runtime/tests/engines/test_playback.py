@@ -9,15 +9,13 @@ from collections import Counter
 
 import pytest
 
+from engines.test_graphs import graphed, only
 from ferrite_runtime.engines.tensor_copies import Writes, copies
+from graph_part_programs import JOIN, KERNELS, STEP, call_of, eight, expected_with_item, made, ref, with_item
 from runtime_kernels import layout, program
-from test_graph_parts import JOIN, KERNELS, STEP, call_of, eight, item_by_hand, keeper, made, ref, with_item
-from test_graphs import graphed, only
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
-
-__all__ = ["keeper"]
 
 
 def several(results: int, *, views: bool = False) -> dict:
@@ -71,7 +69,7 @@ def test_settled_calls_give_what_the_calls_before_gave() -> None:
         kept.append((x, call([x, w])))
         assert (only(call).playback is not None) == (number > 1)
     for x, results in kept:
-        torch.testing.assert_close(results, item_by_hand(x, w), rtol=0, atol=1e-6)
+        torch.testing.assert_close(results, expected_with_item(x, w), rtol=0, atol=1e-6)
     assert (call.played, call.from_host) == (4 * 7, 7)
 
 
@@ -84,7 +82,7 @@ def test_an_input_that_moves_later_is_settled_anew() -> None:
     assert first is not None
     for _ in range(3):
         w = torch.randn(8)
-        torch.testing.assert_close(call([x, w]), item_by_hand(x, w), rtol=0, atol=1e-6)
+        torch.testing.assert_close(call([x, w]), expected_with_item(x, w), rtol=0, atol=1e-6)
     assert recorder.captures == 4
     assert only(call).playback not in (None, first)
 
