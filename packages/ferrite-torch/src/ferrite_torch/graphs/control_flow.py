@@ -84,7 +84,8 @@ class ControlFlow:
         regions = [self._region(function, use) for function in (then, otherwise)]
         values = self._values(fakes, regions[0])
         _refuse_differences(regions)
-        condition = self._named(chosen, chosen.strided() or self._builder.fresh_copy(chosen).strided())
+        chosen = self._builder.fresh_copy(chosen) if chosen.strided() is None else chosen
+        condition = self._named(chosen, chosen.strided())
         given = self._given(list(leaves_of(operands)), regions[0])
         names = (regions[0].graph, regions[1].graph)
         origins = origins_of(node)
@@ -277,24 +278,21 @@ class ControlFlow:
         value = laid_out(self._builder, value, kind.strides)
         view = value.strided()
         if view is None:
-            view = self._builder.fresh_copy(value, None if 0 in kind.strides else kind.strides).strided()
+            value = self._builder.fresh_copy(value, None if 0 in kind.strides else kind.strides)
+            view = value.strided()
+        assert view is not None, "a copy is strided"
         return self._named(value, View(view.name, view.dtype, view.shape, _strides_as(view, kind), view.offset))
 
     def _named(self, tensor: Tensor, view: View | None) -> str:
-        """Returns the name of a value that is a view: of all of its value as it lies, that value's."""
+        """Returns the name of a value that is a view of a tensor's: of all of it as it lies, the tensor's own."""
         assert view is not None, "a copy is strided"
-        held = next((value for value in self._values_so_far() if value.name == view.name), None)
         kind = TensorType(view.dtype, view.shape, view.strides, tensor.device)
-        if held is not None and held.type == kind and view.offset == 0:
+        if tensor.value.type == kind and view.offset == 0:
             return view.name
         (value,) = self._builder.new_values((kind,))
         aliases, origins = ((value.name, view.name),), self._builder.origins
         self._builder.definitions.append(Extern((value,), "ferrite.alias", (view,), aliases=aliases, origins=origins))
         return value.name
-
-    def _values_so_far(self) -> list[Value]:
-        made = (value for d in self._builder.definitions for value in d.results if value is not None)
-        return [*self._builder.inputs, *made]
 
     def _values(self, fakes: Sequence[Any], region: Region) -> tuple[Value, ...]:
         """Returns new values for the tensors that a region returns, as the fake results of the op are."""

@@ -263,10 +263,14 @@ class _Walk:
             if depends_on_data(need.sizes, next(environments(_fakes(module)), None)):
                 raise NoForm(need.reason) from need
             raise
+
+    def _lowered_region(self, module: torch.fx.GraphModule, name: str, use: Use) -> Region:
+        try:
+            return self._read_region(module, name, use)
         finally:
             note_inputs(_fakes(self.module))
 
-    def _lowered_region(self, module: torch.fx.GraphModule, name: str, use: Use) -> Region:
+    def _read_region(self, module: torch.fx.GraphModule, name: str, use: Use) -> Region:
         unwrap_calls(module)
         builder = Builder(self.builder.device, self.builder.choices)
         builder.returned = returned_nodes(module, frozenset())
