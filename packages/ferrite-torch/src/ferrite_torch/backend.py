@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -14,10 +16,12 @@ from ferrite_torch.cache.environment import check_environment, stores_graphs
 from ferrite_torch.cache.graph_key import constant_paths
 from ferrite_torch.cache.stored_graphs import Plan, mark_storable, plan_storage
 from ferrite_torch.calls.compiled_graph import CompiledGraph
+from ferrite_torch.calls.lent_arguments import borrowing, lending
 from ferrite_torch.calls.transformed_calls import by_slices, keeping_tangents
 from ferrite_torch.capture.garbage import rare_collections
 from ferrite_torch.capture.joint_graphs import prepare_joint
 from ferrite_torch.capture.repeated_blocks import is_asked, is_wanted
+from ferrite_torch.capture.stand_ins import NotPutBack, Shortened, shorten
 from ferrite_torch.diagnostics.announcements import announce_eager
 from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.diagnostics.statistics import observed, observer
@@ -37,7 +41,7 @@ from ferrite_torch.rewrites.copied_storages import counts_from_storage
 from ferrite_torch.rewrites.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.rewrites.masked_writes import choose_by_masks
 from ferrite_torch.rewrites.number_indices import index_by_tensors
-from ferrite_torch.rewrites.repeated_blocks import outline_blocks
+from ferrite_torch.rewrites.repeated_blocks import Outlined, outline_blocks
 from ferrite_torch.rewrites.symbolic_floats import float_rules, multiply_out
 from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot, undisturbed
 from ferrite_torch.torch_private.aot_metadata import drop_dynamic_marks
@@ -51,10 +55,13 @@ from ferrite_torch.torch_private.dynamo import (
 )
 from ferrite_torch.torch_private.graph_positions import has_effects, written_positions
 from ferrite_torch.torch_private.nodes import example_of
+from ferrite_torch.torch_private.regions import knowing_results
 from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats, is_symbolic
 from ferrite_torch.torch_private.transforms import leaving_transforms
 from ferrite_torch.validation.functions import check_functions
 from ferrite_torch.validation.observing import watching
+
+log = logging.getLogger(__name__)
 
 COMPILED_DEVICES = ("cuda", "cpu")
 """Device types that graphs are compiled for. On the CPU kernels run in Triton's interpreter.
@@ -126,7 +133,7 @@ def _compiled(
         choose_by_masks(captured)
         index_by_tensors(captured)
         multiply_out(captured)
-        blocks = outline_blocks(captured, is_wanted(chosen)) if module is captured and is_asked(chosen) else module
+        blocks = outline_blocks(captured, is_wanted(chosen)) if module is captured and is_asked(chosen) else None
         is_kept = module is captured and stores_graphs(chosen) and not has_guarded_floats() and observer() is None
         tensors, traced = list(_tensors(module, inputs)), _traced(captured, inputs)
         is_kept = is_kept and not (watched.together and is_symbolic(traced))  # no key tells if such inputs overlap
@@ -134,10 +141,15 @@ def _compiled(
         if (plan is None or not plan.is_completed()) and observer() is None:
             _warm_up(module, inputs, chosen)
         note = partial(announce_eager, module=captured) if chosen.fallback else _refuse
-        compiled = _compile(blocks, inputs, chosen, plan)
-        written = written_positions(len(inputs)) if module is captured else None
+        seen: Sequence[int] = range(len(inputs))
+        if blocks is None:
+            compiled = _compile(module, inputs, chosen, plan)
+        else:
+            compiled, seen = _compile_blocks(blocks, inputs, chosen, plan)
+        written = written_positions(len(seen)) if module is captured else None
         if written is not None:
-            watched = watched_inputs(captured, inputs, written | watched.written)
+            also = frozenset(seen[position] for position in written)
+            watched = watched_inputs(captured, inputs, also | watched.written)
         call = keeping_tangents(compiled, eager, captured, note)
         return undisturbed(keeping_aliases(call, eager, watched, captured, note))
     except Refused as refused:
@@ -153,18 +165,48 @@ def _compiled(
         return eager
 
 
+def _compile_blocks(
+    blocks: Outlined, inputs: Sequence[Any], options: Options, plan: Plan | None
+) -> tuple[Callable[..., Any], Sequence[int]]:
+    """Returns a graph compiled, and the positions of the inputs that AOTAutograd has seen.
+
+    Of a graph with regions it is spared what it need not read.
+    """
+    short = shorten(blocks.module, blocks.regions) if blocks.regions else None
+    if short is None:
+        return _compile(blocks.module, inputs, options, plan), range(len(inputs))
+    try:
+        plan_of_rest = None if plan is None else replace(plan, withheld=short.fakes)
+        kept = [inputs[position] for position in short.kept]
+        with knowing_results(short.results):
+            call = _compile(short.module, kept, options, plan_of_rest, short)
+        return lending(call, short.kept, short.withheld), short.kept
+    except NotPutBack as reason:
+        log.info("AOTAutograd reads all calls of repeated blocks: %s", reason)
+        return _compile(blocks.module, inputs, options, plan), range(len(inputs))
+
+
 @rare_collections()
-def _compile(module: torch.nn.Module, inputs: Sequence[Any], options: Options, plan: Plan | None) -> Callable[..., Any]:
-    """Returns the graph compiled, or loaded from AOTAutograd's cache where the plan allows to store it."""
+def _compile(
+    module: torch.nn.Module,
+    inputs: Sequence[Any],
+    options: Options,
+    plan: Plan | None,
+    short: Shortened | None = None,
+) -> Callable[..., Any]:
+    """Returns the graph compiled, or loaded from AOTAutograd's cache where the plan allows to store it.
+
+    ``short`` says what stands for something else in it.
+    """
     if plan is None or not plan.is_completed():
         check_functions(module)
     with watching(copies_storages=counts_from_storage(module)), leaving_transforms():
         compiled = compile_with_aot(
             module,
             inputs,
-            forward=_compiler("forward", options, plan),
-            backward=_compiler("backward", options, plan),
-            inference=_compiler("inference", options, plan),
+            forward=_compiler("forward", options, plan, short),
+            backward=_compiler("backward", options, plan, short),
+            inference=_compiler("inference", options, plan, short),
             decompositions=DeferredTable(_decompositions) if plan and plan.is_completed() else _decompositions(),
             prepare=partial(prepare_joint, layout=options.layout, fallback_random=options.fallback_random),
             keeper=plan,
@@ -185,11 +227,16 @@ def _decompositions() -> dict[Any, Any]:
     return {**table, **float_rules(table)}
 
 
-def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
+def _compiler(kind: str, options: Options, plan: Plan | None, short: Shortened | None = None) -> GraphCompiler:
     watcher = observer()
+    finished = (lambda graph: graph) if short is None else borrowing
 
     @rare_collections()  # of its own: a backward graph may be compiled when it is first needed, by another thread
     def compile_one(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> CompiledGraph:
+        if short is not None:
+            if kind != "inference":
+                raise NotPutBack("the graph has a derivative")
+            short.put_back(module)
         with observed(watcher):
             return compile_here(module, inputs)
 
@@ -200,7 +247,9 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
         if kind == "forward":
             drop_dynamic_marks()
         try:
-            compiled = compile_graph(module, kind, options, inputs, any_sizes=plan is not None)
+            compiled = compile_graph(
+                module, kind, options, inputs, any_sizes=plan is not None, lent=len(short.withheld) if short else 0
+            )
         except FerriteError as error:
             if not options.fallback or isinstance(error, _NEVER_EAGER):
                 raise
@@ -208,6 +257,7 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
             traced = changed_layouts(module, inputs if kind == "backward" else ())[1]
             call = run_eagerly(module, traced)
             call = CompiledGraph(by_slices(call)) if kind == "backward" else call
+            call = finished(call)
             return mark_storable(call, None, options, plan) if plan else call
         # The tensors that a module holds are not part of what is stored, nor is what the value of a float decided, nor
         # are the functions that its steps call as they were captured. What AOTAutograd's cache loads gets no tokens.
@@ -220,6 +270,7 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
             go_on_beside(compiled, kind, options.budget_s or 0.0, partial(_give_up, options=options, module=module))
         elif options.fallback:
             compiled.fall_back(lambda error: announce_eager(translate(error, "compiling kernels"), module))
+        compiled = finished(compiled)
         return mark_storable(compiled, compiled.key if is_whole else None, options, plan) if plan else compiled
 
     return compile_one

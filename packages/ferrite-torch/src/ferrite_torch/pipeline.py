@@ -56,14 +56,21 @@ log = logging.getLogger(__name__)
 
 
 def compile_graph(
-    module: torch.fx.GraphModule, kind: str, options: Options, inputs: Sequence[Any] = (), *, any_sizes: bool = False
+    module: torch.fx.GraphModule,
+    kind: str,
+    options: Options,
+    inputs: Sequence[Any] = (),
+    *,
+    any_sizes: bool = False,
+    lent: int = 0,
 ) -> CompiledGraph:
     """Returns an AOT graph compiled.
 
     ``kind`` is ``forward``, ``backward`` or ``inference``, and names the program. Kernels compile in the background
     after this returns; where calls are not to wait for them, the graph runs op by op and has a `CompiledGraph.rest`.
     Fake ``inputs`` tell how tensors lie that a forward saved for a backward graph. ``any_sizes`` stores a graph with
-    symbolic sizes, or integers that its loops count to, which only AOTAutograd's cache finds again.
+    symbolic sizes, or integers that its loops count to, which only AOTAutograd's cache finds again. Of
+    its arguments AOTAutograd does not know the last ``lent``.
 
     Raises:
         FerriteError: some layer refused or failed; the message names ops and source lines where it can.
@@ -74,7 +81,7 @@ def compile_graph(
         if kind == "inference" and options.layout == "auto":
             _choose_layouts(module)
         layouts, traced = changed_layouts(module, inputs if kind == "backward" else ())
-        task = _Task(module, kind, options, layouts, _Ambient.of(module, kind), watch)
+        task = _Task(module, kind, options, layouts, _Ambient.of(module, kind), watch, lent)
         if observer() is not None:
             return task.observe(traced)
         dynamic = is_symbolic(task.symbols()) or has_unbacked(module)
@@ -199,6 +206,7 @@ class _Task:
         layouts: strides of arguments that lie otherwise than they were traced.
         ambient: what AOTAutograd's metadata says about the graph.
         watch: takes the time of the steps.
+        lent: how many of the last arguments AOTAutograd does not know.
     """
 
     module: torch.fx.GraphModule
@@ -207,6 +215,7 @@ class _Task:
     layouts: Layouts
     ambient: _Ambient
     watch: Phases
+    lent: int
 
     def symbols(self) -> list[Any]:
         """Returns the values of the graph's inputs while it was traced, among which its symbols are."""
@@ -219,7 +228,7 @@ class _Task:
     def key(self) -> str | None:
         """Returns the graph's identity in the store; None if it has none."""
         facts = compile_facts(graph_device(self.module), self.options)
-        return graph_key(self.module, self.kind, facts, sorted(self.layouts.items()), *self.ambient.facts())
+        return graph_key(self.module, self.kind, facts, sorted(self.layouts.items()), self.lent, *self.ambient.facts())
 
     def simplify(self) -> tuple[Simplified, Artifact]:
         """Returns the graph lowered and simplified, and its artifact, which has no program yet.
@@ -246,6 +255,7 @@ class _Task:
             changed=changed_outputs(module, graph),
             donated=tuple(sorted(ambient.donated)),
             saved=tuple(sorted(ambient.saved)),
+            lent=self.lent,
             captured=tuple((each.target, each.position, each.reason) for each in lowered.captured),
         )
 

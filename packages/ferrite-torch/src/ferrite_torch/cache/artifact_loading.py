@@ -6,7 +6,7 @@ Nothing here needs the layers that compile.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ import torch
 import ferrite_runtime
 from ferrite_runtime import FerriteRuntimeError, LoadedProgram, load_program
 from ferrite_torch.cache.artifact import Artifact, with_locations
-from ferrite_torch.calls.compiled_graph import Boxed, CompiledGraph
+from ferrite_torch.calls.compiled_graph import Boxed, CompiledGraph, chooser
 from ferrite_torch.calls.layouts import Layouts, copied, in_layouts
 from ferrite_torch.calls.lazy_results import LazyResult
 from ferrite_torch.calls.shared_inputs import on_bases
@@ -80,7 +80,7 @@ def _sparing(function: Boxed, donated: tuple[int, ...]) -> Boxed:
 
 def _by_slices(call: Boxed, compiled: LoadedProgram, artifact: Artifact, constants: tuple[torch.Tensor, ...]) -> Boxed:
     """Returns a boxed backward that also takes arguments that stand for the slices of a batch."""
-    choose = _chooser(artifact.selection)
+    choose = chooser(artifact.selection)
     locations = {position: len(constants) + number for number, position in enumerate(artifact.selection)}
 
     def strides(position: int) -> Sequence[int] | None:
@@ -133,7 +133,7 @@ def boxed(compiled: LoadedProgram, artifact: Artifact, constants: tuple[torch.Te
             return run(arguments)
 
     else:
-        choose = _chooser(selection)
+        choose = chooser(selection)
 
         def call(arguments: list[Any]) -> Any:
             chosen = [*constants, *choose(arguments)]
@@ -154,13 +154,6 @@ def _passing(function: Boxed, passed: tuple[tuple[int, int], ...]) -> Boxed:
         return results
 
     return call
-
-
-def _chooser(positions: Sequence[int]) -> Callable[[Sequence[Any]], Iterable[Any]]:
-    """Returns what takes the values at some positions: for the hundreds of a backward graph the cheapest way."""
-    if len(positions) > 1:
-        return operator.itemgetter(*positions)
-    return lambda values: [values[position] for position in positions]
 
 
 def _with_aliases(compiled: LoadedProgram, repeats: tuple[int, ...]) -> Boxed:

@@ -25,6 +25,7 @@ from ferrite_torch.cache.artifact_loading import load_artifact, runtime_options
 from ferrite_torch.cache.environment import compile_facts, options_mapping, without_budget
 from ferrite_torch.cache.graph_key import NoKey, captured_key
 from ferrite_torch.calls.compiled_graph import Boxed, CompiledGraph
+from ferrite_torch.calls.lent_arguments import borrowing
 from ferrite_torch.diagnostics.graph_parts import uncaptured_steps
 from ferrite_torch.diagnostics.log_choice import CACHE
 from ferrite_torch.diagnostics.statistics import GraphRecord, Stopwatch, record_graph
@@ -48,6 +49,7 @@ class Plan:
         store: where the note is.
         sizes: the sizes that the graph is compiled for any values of, None where all are numbers.
         captured: the graph as dynamo captured it; what AOTAutograd is given may call regions for what repeats in it.
+        withheld: what dynamo traced with in the place of the inputs that AOTAutograd is not given.
     """
 
     facts: str
@@ -55,15 +57,15 @@ class Plan:
     store: Store
     sizes: GivenSizes | None = None
     captured: torch.fx.GraphModule | None = None
+    withheld: tuple[torch.Tensor, ...] = ()
 
     def key(self, module: torch.fx.GraphModule, inputs: Sequence[Any], settings: list[str]) -> str:
         """Returns the key of the graph in AOTAutograd's cache; without one it refuses to store the graph."""
         try:
             described = module if self.captured is None else self.captured
             regions = region_names(module)
-            return captured_key(
-                described, inputs, self.facts, settings, regions, *(self.sizes.ranges() if self.sizes else ())
-            )
+            facts = self.facts, settings, regions, len(self.withheld), *(self.sizes.ranges() if self.sizes else ())
+            return captured_key(described, [*inputs, *self.withheld], *facts)
         except NoKey as reason:
             return refuse_to_store(str(reason))
 
@@ -163,6 +165,7 @@ def load_stored(key: str, options: Options) -> CompiledGraph:
     with watch.phase("load"):
         call = load_artifact(artifact, options)
         call.wait()
+        call = borrowing(call) if artifact.lent else call
     CACHE.info("%s graph: found under %s, by AOTAutograd's cache", artifact.kind, key[:12])
     record_graph(
         GraphRecord(

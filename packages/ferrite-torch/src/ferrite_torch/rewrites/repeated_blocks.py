@@ -24,14 +24,14 @@ import operator
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from ferrite_torch.rewrites.block_structure import AMBIENT, NoStructure, Run, run_of
 from ferrite_torch.thresholds import REPEATED_BLOCKS
 from ferrite_torch.torch_private.fake_tensors import storage_key
-from ferrite_torch.torch_private.nodes import example_of, target_name
+from ferrite_torch.torch_private.nodes import example_of, module_of, target_name
 from ferrite_torch.torch_private.regions import modules_around, region_call, written_operands
 from ferrite_torch.torch_private.symbolic_shapes import is_known
 
@@ -56,9 +56,19 @@ _Block: TypeAlias = "tuple[list[Run], tuple[int, ...]]"
 """Runs of equal structure, and the operands that they write to, by number."""
 
 
-def outline_blocks(
-    module: torch.fx.GraphModule, is_wanted: Callable[[int], bool] = lambda identity: True
-) -> torch.fx.GraphModule:
+class Outlined(NamedTuple):
+    """A captured graph with regions for the blocks that repeat.
+
+    Attributes:
+        module: the graph; the one that was captured where no block repeats.
+        regions: the names of the regions.
+    """
+
+    module: torch.fx.GraphModule
+    regions: tuple[str, ...]
+
+
+def outline_blocks(module: torch.fx.GraphModule, is_wanted: Callable[[int], bool] = lambda identity: True) -> Outlined:
     """Returns a captured graph with regions for the blocks that repeat; the graph itself, unchanged, if none does.
 
     Args:
@@ -68,20 +78,20 @@ def outline_blocks(
     nodes = list(module.graph.nodes)
     chosen = _chosen(nodes, is_wanted)
     if not chosen:
-        return module
+        return Outlined(module, ())
     graph, known = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
     for node in nodes:
         known[node] = graph.node_copy(node, known.__getitem__)
-    outlined = torch.fx.GraphModule(module, graph)
+    outlined = module_of(module, graph)
     outlined.meta = dict(module.meta)
-    for number, (runs, written) in enumerate(chosen):
-        name = f"repeated_block_{number}"
+    regions = tuple(f"repeated_block_{number}" for number in range(len(chosen)))
+    for name, (runs, written) in zip(regions, chosen, strict=True):
         setattr(outlined, name, _region(runs[0], written))
         for run in runs:
             _replace(outlined.graph, run, known, name, written)
     outlined.recompile()
     log.info("%d calls of %d repeated blocks", sum(len(runs) for runs, _ in chosen), len(chosen))
-    return outlined
+    return Outlined(outlined, regions)
 
 
 def _chosen(nodes: Sequence[torch.fx.Node], is_wanted: Callable[[int], bool]) -> list[_Block]:
@@ -216,7 +226,7 @@ def _region(run: Run, written: Sequence[int] = ()) -> torch.fx.GraphModule:
         known[node] = graph.node_copy(node, known.__getitem__)
     copies = [run.operands[number] for number in written]
     graph.output(tuple(known[node] for node in (*run.results, *copies)))
-    return torch.fx.GraphModule(run.module, graph)
+    return module_of(run.module, graph)
 
 
 def _replace(

@@ -128,3 +128,15 @@ def fake_of(node: Any) -> torch.Tensor | None:
     """Returns the fake tensor that a node of dynamo's computes, None where it computes no tensor."""
     value = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
     return value if isinstance(value, torch.Tensor) else None
+
+
+def module_of(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
+    """Returns a module of a graph, with what it reads of another module; Python's code is made of it if it is called.
+
+    Compilers read graphs and never call them; the class that waits with the code is torch's own and has no public home.
+    """
+    try:
+        from torch.fx._lazy_graph_module import _LazyGraphModule
+    except ImportError:
+        return torch.fx.GraphModule(root, graph)
+    return _LazyGraphModule(root, graph)

@@ -1,15 +1,27 @@
-"""Regions of captured graphs: the op that calls one, the modules that nodes belong to, and what regions write to."""
+"""Regions of captured graphs: the op that calls one, the modules that nodes belong to, and what regions write to.
+
+And an op that stands for a call while AOTAutograd reads a graph, ``ferrite_stand_ins.call(tensors, integers, 7)``.
+Of it only what comes out is known, by its number: the fake tensors that dynamo has seen come out of the call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ferrite_torch.torch_private.operators import HigherOrderOp
+from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key, without_modes
+from ferrite_torch.torch_private.operators import HigherOrderOp, Overload
+
+NAMESPACE = "ferrite_stand_ins"
+
+_library: Any = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
+_results: dict[int, Sequence[torch.Tensor]] = {}
+_numbers = itertools.count()
 
 
 def region_call() -> HigherOrderOp:
@@ -96,3 +108,78 @@ def asking_regions_once() -> Iterator[None]:
 
 def _kind_of(operand: Any) -> Any:
     return operand.dtype if isinstance(operand, torch.Tensor) else type(operand)
+
+
+def _refuse(tensors: Sequence[torch.Tensor], integers: Sequence[int], call: int) -> NoReturn:
+    raise RuntimeError(f"stand-in {call} was run on data: the call that it stands for was not put back")
+
+
+def _fakes(tensors: Sequence[torch.Tensor], integers: Sequence[int], call: int) -> list[torch.Tensor]:
+    return [
+        torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device) for fake in _results[call]
+    ]
+
+
+_library.define("call(Tensor[] tensors, SymInt[] integers, int call) -> Tensor[]")
+_library.impl("call", _refuse, "CompositeExplicitAutograd")
+torch.library.register_fake(f"{NAMESPACE}::call", _fakes, lib=_library)
+
+
+def stand_in() -> Overload:
+    """Returns the op."""
+    found: Overload = getattr(torch.ops, NAMESPACE).call.default
+    return found
+
+
+def new_number() -> int:
+    """Returns the number of one more call, unlike that of any other in this process."""
+    return next(_numbers)
+
+
+@contextmanager
+def knowing_results(results: Mapping[int, Sequence[torch.Tensor]]) -> Iterator[None]:
+    """Has stand-ins with these numbers return tensors like these fakes until the end of the block."""
+    _results.update(results)
+    try:
+        yield
+    finally:
+        for number in results:
+            del _results[number]
+
+
+def new_fakes(fakes: Sequence[torch.Tensor], others: Sequence[Any]) -> list[torch.Tensor]:
+    """Returns a fake tensor for each of some, which lies as it does, in a storage of its own, of the mode of others.
+
+    An op of that mode takes several times as long for each as its constructor, which is private.
+    """
+    mode: Any = next(other.fake_mode for other in others if is_fake(other))
+    with without_modes():
+        held = [torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device="meta") for fake in fakes]
+    return [FakeTensor(mode, elements, fake.device) for elements, fake in zip(held, fakes, strict=True)]
+
+
+def are_plain(values: Sequence[Any]) -> bool:
+    """Returns whether all tensors among some values are fake ones with strides, of no subclass with tensors inside."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return all(type(each).__name__ == "FakeTensor" and each.layout is torch.strided for each in tensors)
+
+
+def is_plain_whole(fake: Any) -> bool:
+    """Returns whether a fake tensor is all that its storage holds, of sizes that are numbers, and nothing special."""
+    if not is_fake(fake) or not are_plain([fake]):
+        return False
+    numbers = (*fake.shape, *fake.stride(), fake.storage_offset(), fake.untyped_storage().nbytes())
+    if any(isinstance(number, torch.SymInt) for number in numbers):
+        return False
+    held = fake.numel() * fake.element_size() == fake.untyped_storage().nbytes() and fake.storage_offset() == 0
+    return held and not (fake.is_conj() or fake.is_neg() or fake.is_nested or fake.is_inference())
+
+
+def shared_storages(fakes: Sequence[Any]) -> set[int]:
+    """Returns the storages that more than one of some fake tensors lie in."""
+    seen, shared = set[int](), set[int]()
+    for fake in fakes:
+        if isinstance(fake, torch.Tensor) and fake.layout is torch.strided:
+            key = storage_key(fake)
+            (shared if key in seen else seen).add(key)
+    return shared
