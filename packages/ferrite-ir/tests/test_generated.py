@@ -268,6 +268,19 @@ def test_pass_keeps_every_bit(pass_: Pass, graph: Graph) -> None:
     assert bits(run(after)) == bits(run(graph))
 
 
+def test_a_half_value_that_is_widened_and_narrowed_again_is_rounded_once() -> None:
+    graph = parse_graph("""
+    graph @f(x: f32[4, 6], h: bf16[4, 6]) -> (z, w) {
+      y: bf16[4, 6] = loop [a < 4, b < 6] cast.bf16(cast.f32(cast.bf16(add(neg(f32(0.0)), cast.f32(h[a, b])))))
+      w: f32[4, 6]  = loop [a < 4, b < 6] cast.f32(y[a, b])
+      z: f32[4, 6]  = loop [a < 4, b < 6] add(x[a, b], add(x[a, b], cast.f32(y[a, b])))
+    }""")
+    # Limits that leave y in memory for one reader, and have it computed anew for the other.
+    after = Inline(max_body_nodes=12, max_body_loads=3, numerics="rounding").run(graph)
+    assert verify(after) == ()
+    assert "rounded.bf16(cast.f32(cast.bf16(" in str(after)
+
+
 def is_rounded(definition: Definition) -> bool:
     return (
         isinstance(definition, Reduction)

@@ -100,7 +100,8 @@ def _is_excessive(node: Scalar) -> bool:
 class _Copies:
     """The parts of expressions through which values of half types reach a root as they are.
 
-    A root may choose from them, and also widen them, choose, and convert the choice back, as a concatenation does.
+    A root may choose from them, and also widen them, choose, and convert the choice back, as a concatenation does. A
+    rounding ends this: whether what is rounded has excess precision makes no difference to its result.
 
     Attributes:
         halves: nodes of a half type that a root may be.
@@ -120,7 +121,7 @@ class _Copies:
             self.halves.add(node)
             if node.op in _CHOICES:
                 stack += node.args[1:]
-            elif node.op in CONVERSIONS:
+            elif node.op == "cast":
                 stack += self._widened(node)
 
     def _widened(self, conversion: Scalar) -> Iterator[Scalar]:

@@ -18,7 +18,7 @@ import torch
 
 from ferrite_torch.rewrites.eager_layouts import is_packed_somehow, iterated_strides
 from ferrite_torch.torch_private.fake_tensors import without_modes
-from ferrite_torch.torch_private.nodes import map_leaves
+from ferrite_torch.torch_private.nodes import map_leaves, whole_op
 from ferrite_torch.torch_private.operators import Overload, schema_of
 
 MOST_CALLS = 256
@@ -78,9 +78,8 @@ def _goes_by_element(node: torch.fx.Node) -> bool:
     """Returns whether a node is an op of the program's own, not a piece of one, that a ``TensorIterator`` computes."""
     assert isinstance(node.target, Overload), "judged before"
     name = str(node.target)
-    is_own = str(node.meta.get("original_aten") or name) == name  # by name: graphs may be copies
     is_by_element = name in _LIKE_OPERANDS or torch.Tag.pointwise in node.target.tags
-    return is_own and is_by_element and not schema_of(node.target).is_mutable
+    return not whole_op(node) and is_by_element and not schema_of(node.target).is_mutable
 
 
 def _is_view(node: torch.fx.Node) -> bool:

@@ -130,6 +130,15 @@ def fake_of(node: Any) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
+def whole_op(node: torch.fx.Node) -> str:
+    """Returns the name of the op that a node is a piece of, where a decomposition made it; else an empty one.
+
+    By name: graphs may be copies, with other objects for the same ops.
+    """
+    name = str(node.meta.get("original_aten") or node.target)
+    return "" if name == str(node.target) else name
+
+
 def module_of(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
     """Returns a module of a graph, with what it reads of another module; Python's code is made of it if it is called.
 
