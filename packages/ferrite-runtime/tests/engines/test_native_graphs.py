@@ -8,7 +8,6 @@ import os
 import struct
 import threading
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -30,8 +29,6 @@ from fake_graphs import (
 from ferrite_runtime.devices.cuda_driver import GRAPH_FUNCTIONS, NEVER, CudaDriver
 from ferrite_runtime.engines.cuda_engine import CudaEngine
 from ferrite_runtime.engines.native_sequence import Remainder, describe_sequence
-from ferrite_runtime.errors import OutOfResources
-from ferrite_runtime.formats.binary import Binary
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.launching.prepared_launch import pack_format
 from ferrite_runtime.process.environment_variables import read_settings
@@ -431,22 +428,6 @@ def test_a_driver_without_one_of_the_functions_has_no_graphs(caplog) -> None:
     assert len(CudaDriver(library).graph_functions()) == 8 * len(GRAPH_FUNCTIONS)
     delattr(library, GRAPH_FUNCTIONS[-1])
     assert CudaDriver(library).graph_functions()[-8:] == bytes(8)
-
-
-@pytest.mark.parametrize(("version", "limit"), [(12_000, 4096), (12_010, 32_764), (13_000, 32_764), (None, 4096)])
-def test_a_driver_takes_as_many_parameters_as_its_version_does(version: int | None, limit: int) -> None:
-    def tell(place: Any) -> int:
-        if version is None:
-            return 1
-        place._obj.value = version
-        return 0
-
-    driver = CudaDriver(SimpleNamespace(cuLaunchKernelEx=None, cuCtxSetCurrent=None, cuDriverGetVersion=tell))
-    assert driver.parameter_bytes == limit
-    binary = Binary(b"", "f", 1, 32, 0, hidden=1, param_sizes=(*[8] * (limit // 8), 4, 8))
-    assert binary.parameter_bytes > limit
-    with pytest.raises(OutOfResources, match=f"launch parameters .* the device has {limit}"):
-        driver.load(binary, "f")
 
 
 @pytest.mark.parametrize(

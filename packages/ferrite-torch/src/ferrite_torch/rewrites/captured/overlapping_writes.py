@@ -94,11 +94,12 @@ def _geometry(x: torch.Tensor) -> tuple[Sequence[Any], ...]:
 
 
 def _may_meet(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Returns whether tensors of one storage share memory as they are now, or may where that depends on data."""
-    if is_known(one.numel() == 0) or is_known(other.numel() == 0):
-        return False
+    """Returns whether tensors of one storage share memory as they are now.
+
+    Of those whose places depend on data it is not known: rows ``x[i]`` and ``x[j]`` are one or apart.
+    """
     first, second = _place(one), _place(other)
-    return first is None or second is None or meet(first, second)
+    return first is not None and second is not None and meet(first, second)
 
 
 def _is_strided(value: Any) -> bool:
@@ -106,17 +107,25 @@ def _is_strided(value: Any) -> bool:
 
 
 def _written_part(node: torch.fx.Node, target: torch.fx.Node) -> Any:
-    """Returns the tensor that is written: what an assignment names of its target, where slices and numbers name it."""
+    """Returns the tensor that is written: what an assignment names of its target, where slices and numbers name it.
+
+    None where numbers name it that depend on data: a row ``x[i]`` is the one that is read, or apart from it.
+    """
     whole = example_of(target)
     if node.target is not operator.setitem or not _is_strided(whole):
         return whole
     index = map_leaves(node.args[1], lambda leaf: example_of(leaf) if isinstance(leaf, torch.fx.Node) else leaf)
     parts = index if isinstance(index, tuple) else (index,)
-    if any(isinstance(part, (torch.Tensor, list, bool)) for part in parts):
-        return whole
+    listed = [part for part in parts if isinstance(part, (torch.Tensor, list, bool))]
+    if listed:
+        return None if all(map(_is_number, listed)) else whole
     numbers: list[torch.SymInt] = []
     settled = map_leaves(parts, lambda leaf: _settled(leaf, numbers))
     return whole if any(present_value(number) is None for number in numbers) else whole[settled]
+
+
+def _is_number(part: Any) -> bool:
+    return isinstance(part, torch.Tensor) and part.dim() == 0 and part.dtype is not torch.bool
 
 
 def _settled(leaf: Any, numbers: list[torch.SymInt]) -> Any:

@@ -39,7 +39,7 @@ def recompose(module: torch.fx.GraphModule) -> None:
 
 
 def _sum_before(node: torch.fx.Node) -> torch.fx.Node | None:
-    """Returns the sum that a node copies to its last operand, if an op was taken apart so that has to be whole."""
+    """Returns the sum that a node copies to its last operand, if it is a piece of an op that has to be whole."""
     if node.op != "call_method" or node.target != "copy_" or len(node.args) != 2 or node.kwargs:
         return None
     target, fused = node.args[0], node.args[1]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from test_lent_memory import Graphs, Layer, Pair, backward, graphs, saved_memory, train
+from graphed_training import Graphs, Layer, Pair, backward, graphs, saved_memory, train
 
 __all__ = ["graphs"]
 
