@@ -222,6 +222,21 @@ def test_strides_of_what_tensors_index(index: str, layout: str, mode: str) -> No
         check_strides(INDEXING, (LAYOUTS[layout], INDICES[index], other), mode)
 
 
+def of_32_bits(places: torch.Tensor) -> torch.Tensor:
+    """Returns the same places in 32 bits, which lie as they did."""
+    elements = places.untyped_storage().nbytes() // places.element_size()
+    return places.as_strided((elements,), (1,)).int().as_strided(places.shape, places.stride())
+
+
+@pytest.mark.parametrize("index", INDICES)
+def test_strides_of_what_indices_of_fewer_bits_take(index: str) -> None:
+    """They are expanded before they are converted, and are dense then."""
+    narrow = of_32_bits(INDICES[index])
+    for other in INDICES.values():
+        check_strides(INDEXING, (LAYOUTS["contiguous"], narrow, of_32_bits(other)), "fake")
+        check_strides(INDEXING, (LAYOUTS["transposed"], narrow, other), "fake")
+
+
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
 @pytest.mark.parametrize("index", INDICES)
 @pytest.mark.parametrize("shape", [(3, 2, 1), (3, 1, 2), (2, 1, 3, 1, 1)], ids=str)

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ferrite_torch.torch_private.fake_tensors import without_modes
 from ferrite_torch.torch_private.operators import Overload
 from ferrite_torch.torch_private.symbolic_shapes import is_known
 
@@ -223,9 +224,23 @@ def indexed_on_cpu(result: torch.Tensor, args: Sequence[Any]) -> Order:
     kept = [step for position, step in enumerate(source.stride()) if position not in positions]
     steps = [*kept[:first], *[0] * width, *kept[first:]]
     common, behind = result.shape[axes], len(kept) - first
-    own = [_among_ones(common, _expanded(index.shape, index.stride(), common), first, behind) for index in given]
+    own = [_among_ones(common, _as_taken(index, common), first, behind) for index in given]
     shape = [*[1] * first, *common, *[1] * behind]
     return _sorted(result.shape, [steps, *(_expanded(shape, each, result.shape) for each in own)])
+
+
+def _as_taken(index: torch.Tensor, common: Sequence[Any]) -> Sequence[Any]:
+    """Returns the strides of an index over the places that all name together, as the kernel gets it.
+
+    One of fewer bits is expanded before it is converted, and is a dense tensor then.
+    """
+    steps = _expanded(index.shape, index.stride(), common)
+    is_static = all(type(size) is int for size in (*index.shape, *index.stride(), *common))
+    if index.dtype is torch.int64 or not is_static:
+        return steps
+    with without_modes():
+        given = torch.empty_strided(tuple(index.shape), index.stride(), dtype=index.dtype, device="meta")
+        return given.expand(tuple(common)).to(torch.int64).stride()
 
 
 def _among_ones(shape: Sequence[Any], strides: Sequence[Any], before: int, behind: int) -> list[Any]:
