@@ -147,8 +147,8 @@ def _compiled(
         else:
             compiled, seen = _compile_blocks(blocks, inputs, chosen, plan)
         written = written_positions(len(seen)) if module is captured else None
-        if written is not None:
-            also = frozenset(seen[position] for position in written)
+        also = frozenset(seen[position] for position in written or ())
+        if not also <= watched.written:
             watched = watched_inputs(captured, inputs, also | watched.written)
         call = keeping_tangents(compiled, eager, captured, note)
         return undisturbed(keeping_aliases(call, eager, watched, captured, note))

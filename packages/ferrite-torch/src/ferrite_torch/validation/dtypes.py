@@ -54,7 +54,7 @@ def dtype_problem(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         return None
     key = (op, frozenset(each.device.type for each in operands), _described(args), _described(tuple(kwargs.items())))
     if key not in _known:
-        _known[key] = _answer(op, args, kwargs)
+        _known[key] = _answer(op, operands, args, kwargs)
     return _known[key]
 
 
@@ -75,7 +75,7 @@ def _is_asked(op: Overload, operands: list[torch.Tensor], args: tuple[Any, ...],
     types = {tensor.dtype for tensor in operands} | _types_asked_for(kwargs)
     if not has_results and not _is_ours(op):
         return False
-    if operands[0].device.type != "cpu" and types & _HALVES and torch.complex64 not in kinds | others:
+    if operands[0].device.type != "cpu" and types & _HALVES and not _is_complex(op, operands, args, kwargs):
         return False
     is_simple = len(types) == 1 and types <= _FLOATS
     return has_results or bool(others) or not (is_simple or (_takes_all_types(op) and not schema_of(op).is_mutable))
@@ -129,16 +129,18 @@ def _is_ours(op: Overload) -> bool:
     return any(str(each) in LOWERINGS or is_decomposed(each) for each in (op, *overloads))
 
 
-def _answer(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def _answer(op: Overload, operands: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Returns what the op says of types on the CPU, and of complex ones on the device of its operands, too."""
     said = _answer_on(torch.device("cpu"), op, args, kwargs)
-    operands = list(_tensors((*args, *kwargs.values())))
     if said is None or not operands or operands[0].device.type == "cpu":
         return said
-    has_complex = any(tensor.is_complex() for tensor in operands) or any(
-        dtype.is_complex for dtype in _types_of_numbers(op, args, kwargs)
-    )
-    return _answer_on(operands[0].device, op, args, kwargs) if has_complex else said
+    return _answer_on(operands[0].device, op, args, kwargs) if _is_complex(op, operands, args, kwargs) else said
+
+
+def _is_complex(op: Overload, operands: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Returns whether an op computes with complex tensors or numbers."""
+    numbers = _types_of_numbers(op, args, kwargs)
+    return any(dtype.is_complex for dtype in (*(tensor.dtype for tensor in operands), *numbers))
 
 
 def _answer_on(device: torch.device, op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
