@@ -5,9 +5,10 @@
     python benchmarks/kernels/attention.py --queries 1 --heads 32 --batch 1 --lengths 8192,65536 --timed 8192,65536
 
 With ``--queries`` these are the last ones of a sequence of keys, as in decoding, and there are no gradients.
-The variants (`attention_variants.py`) are each in a process of their own: these compile at the same time, and measure
-one after the other once all have compiled. Results and gradients at each length are checked against torch's unfused
-attention in float32, mostly for the first of the batch, with the error of that in the type that is measured beside it.
+Several processes compile the variants (`attention_variants.py`), and measure one after the other: calls are queued
+while the device waits, so that the host's time does not count. What another process checks may fall into a sample, of
+which the median counts. Results and gradients at each length are checked against torch's unfused attention in float32,
+mostly for the first of the batch, with the error of that in the type that is measured beside it.
 Prints milliseconds of the forward and of the backward alone, operations per second of blocks that are not masked
 altogether, and how many times as fast we are as Inductor.
 """
@@ -18,6 +19,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import queue
 import statistics
 import sys
 import time
@@ -41,8 +43,8 @@ from benchmarks.tools.tree import add_packages_to_path, caches_in, results_folde
 LAUNCHES = 8
 ERROR_BAR, FLOOR = 2.0, 4e-3  # times the unfused error; of the largest element, in bf16 a rounding
 LIBRARY, OTHER = "library", "inductor"
-PATIENCE = 240.0
-"""Seconds after which a process no longer waits for the others to compile."""
+PATIENCE = 5.0
+"""Seconds beyond the deadline for what is timed then."""
 
 
 @dataclass(slots=True)
@@ -109,24 +111,26 @@ def reference(variant: Variant, inputs: Sequence[Tensor], gradient: Tensor, *, f
     return expected, own
 
 
-def measure_variant(name: str, plan: argparse.Namespace, ready: Any, turn: Any, found: Any) -> None:
-    """Compiles and checks a variant at all lengths, waits for the others, and times it; puts rows into a queue."""
-    rows: list[tuple[Row, dict[str, Callable[[], Any]], list[Any]]] = []
-    try:
-        torch._dynamo.config.cache_size_limit = 64
-        torch._functorch.config.donated_buffer = False  # a backward is timed many times
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # there are as many processes as variants
-        rows += [_prepared(name, length, plan, turn) for length in plan.lengths]
-    except Exception:  # noqa: BLE001 - reported in the table
-        rows.append((Row(name, 0, failed={"all": traceback.format_exc()[-600:]}), {}, []))
-    ready.wait(PATIENCE)
-    with turn:
-        for row, calls, _ in rows:
-            for key, call in calls.items():
-                backend, _, way = key.rpartition(" ")
-                times = [time_launches(call, LAUNCHES, plan.device) for _ in range(plan.reps)]
-                row.ms.setdefault(backend, {})[way] = statistics.median(times)
-            found.put(asdict(row))
+def measure_cells(cells: Any, plan: argparse.Namespace, turn: Any, found: Any) -> None:
+    """Compiles, checks and times what a queue of variants and lengths has until None; puts rows, and None, into one."""
+    torch._dynamo.config.cache_size_limit = 1024
+    torch._functorch.config.donated_buffer = False  # a backward is timed many times
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # there are other processes
+    while (cell := cells.get()) is not None and seconds_since(plan.began) < plan.deadline:
+        try:
+            row, calls, _ = _prepared(*cell, plan, turn)
+            with turn:
+                for key, call in calls.items():
+                    backend, _, way = key.rpartition(" ")
+                    times = [time_launches(call, LAUNCHES, plan.device) for _ in range(plan.reps)]
+                    row.ms.setdefault(backend, {})[way] = statistics.median(times)
+        except Exception:  # noqa: BLE001 - reported in the table
+            row = Row(*cell, failed={"all": traceback.format_exc()[-600:]})
+        found.put(asdict(row))
+        del row
+        calls = {}
+        torch._dynamo.reset()
+        _free(plan.device)
     found.put(None)
 
 
@@ -224,6 +228,8 @@ def plan_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--backends", default="ferrite,inductor", help="ours first")
     parser.add_argument("--forward", action="store_true", help="no gradients")
     parser.add_argument("--reps", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that compile side by side")
+    parser.add_argument("--deadline", type=float, default=480.0, help="seconds after which nothing more is timed")
     parser.add_argument("--caches", type=Path, default=results_folder() / "attention-caches")
     parser.add_argument("--out", type=Path, default=results_folder() / "attention.json")
     plan = parser.parse_args(arguments)
@@ -235,22 +241,40 @@ def plan_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return plan
 
 
+def seconds_since(began: float) -> float:
+    """Returns seconds of the clock that all processes share."""
+    return time.time() - began
+
+
+def _collected(found: Any, count: int, plan: argparse.Namespace) -> Iterator[Row]:
+    """Yields rows of ``count`` processes until each has said None, or the deadline is over."""
+    while count:
+        try:
+            row = found.get(timeout=max(1.0, plan.deadline + PATIENCE - seconds_since(plan.began)))
+        except queue.Empty:
+            print(f"{count} processes still compiled at the deadline")
+            return
+        count -= row is None
+        if row is not None:
+            yield Row(**row)
+
+
 def main() -> int:
     plan = plan_of()
     add_packages_to_path()
     context = multiprocessing.get_context("spawn")
-    ready, turn, found = context.Barrier(len(plan.variants)), context.Lock(), context.Queue()
-    workers = [context.Process(target=measure_variant, args=(name, plan, ready, turn, found)) for name in plan.variants]
+    cells, turn, found = context.Queue(), context.Lock(), context.Queue()
+    plan.began = time.time()
+    for cell in [(variant, length) for length in plan.lengths for variant in plan.variants] + [None] * plan.jobs:
+        cells.put(cell)
+    workers = [context.Process(target=measure_cells, args=(cells, plan, turn, found)) for _ in range(plan.jobs)]
     for worker in workers:
         worker.start()
-    rows: list[Row] = []
-    left = len(workers)
-    while left:
-        row = found.get(timeout=PATIENCE)
-        left -= row is None
-        rows += [] if row is None else [Row(**row)]
+    rows = list(_collected(found, len(workers), plan))
     for worker in workers:
+        worker.kill()  # one that still compiles has come too late
         worker.join()
+    cells.cancel_join_thread()
     rows.sort(key=lambda row: (plan.variants.index(row.variant), row.length))
     print(machine_name(plan.device))
     print("\n".join(lines(rows, plan)))
