@@ -55,6 +55,7 @@ from ferrite_torch.torch_private.dynamo import (
 )
 from ferrite_torch.torch_private.graph_positions import has_effects, written_positions
 from ferrite_torch.torch_private.nodes import example_of
+from ferrite_torch.torch_private.partitioning import saving_at_most
 from ferrite_torch.torch_private.regions import knowing_results
 from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats, is_symbolic
 from ferrite_torch.torch_private.transforms import leaving_transforms
@@ -200,7 +201,8 @@ def _compile(
     """
     if plan is None or not plan.is_completed():
         check_functions(module)
-    with watching(copies_storages=counts_from_storage(module)), leaving_transforms():
+    saving = saving_at_most(options.activation_memory_budget)
+    with watching(copies_storages=counts_from_storage(module)), leaving_transforms(), saving:
         compiled = compile_with_aot(
             module,
             inputs,

@@ -62,6 +62,10 @@ class Options:
             makes them, and counts them.
         fallback_random: have torch draw all random numbers, by extern calls, so that they are those of eager mode after
             the same ``torch.manual_seed``. Without it kernels draw numbers of their own, which costs no memory traffic.
+        activation_memory_budget: the share of what a forward saves for its backward that it may save: with 0 its inputs
+            and seeds of random numbers, and all else is computed again; with 1 as without it. Between them torch's
+            partitioner chooses what to compute again by the number of operations. None leaves it to
+            ``torch._functorch.config.activation_memory_budget``, which is 1.
         policy: scheduler thresholds to change, by the field names of ``ferrite_scheduler.Policy``.
         target: device facts to change, by the field names of ``ferrite_scheduler.Target``.
         background: run each graph op by op until its kernels are compiled, then switch: a ``compile_budget_s`` of 0.
@@ -91,6 +95,7 @@ class Options:
     repeat_blocks: bool = False
     extern: str = "allow"
     fallback_random: bool = False
+    activation_memory_budget: float | None = None
     policy: Mapping[str, Any] = field(default_factory=dict)
     target: Mapping[str, Any] = field(default_factory=dict)
     background: bool = False
@@ -150,6 +155,7 @@ RANGES: dict[str, Range] = {
     "repeat_blocks": BOOL,
     "extern": Range((str,), ("allow", "error")),
     "fallback_random": BOOL,
+    "activation_memory_budget": Range((int, float, type(None)), least=0, most=1),
     "policy": Range((Mapping,)),
     "target": Range((Mapping,)),
     "background": BOOL,

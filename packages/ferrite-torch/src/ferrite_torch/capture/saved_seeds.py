@@ -1,6 +1,7 @@
 """Activation checkpoints with random numbers: forward and backward draw the same, from one saved seed.
 
-A checkpoint says to compute its ops again in the backward. Where one of them is random, a joint graph gets
+A checkpoint says to compute its ops again in the backward, and a memory budget leaves to the partitioner which ones;
+for it the value of a random op is as good the second time as the first. Where one of them is random, a joint graph gets
 
     seed = ferrite_seeded.draw(0, device)            saved: 8 bytes
     kept = ferrite_seeded.bernoulli_p(seed, x, 0.5)  computed again, as the ops around it
@@ -21,6 +22,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from ferrite_torch.capture.seeded_calls import run_seeded
 from ferrite_torch.torch_private.operators import Overload
+from ferrite_torch.torch_private.partitioning import computes_any_op_again
 from ferrite_torch.torch_private.seeded_ops import draw_op, dropped_inside, is_random, seeded_op
 
 _AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
@@ -32,8 +34,9 @@ def save_seeds(graph: torch.fx.Graph, *, torch_draws: bool = False) -> None:
     With ``torch_draws`` no op gets a seed, and what they draw is saved.
     """
     numbers = itertools.count()
+    tags = (*_AGAIN, None, CheckpointPolicy.PREFER_SAVE) if computes_any_op_again() else _AGAIN
     for node in list(graph.nodes):
-        if node.op == "call_function" and is_random(node.target) and node.meta.get("recompute") in _AGAIN:
+        if node.op == "call_function" and is_random(node.target) and node.meta.get("recompute") in tags:
             if not torch_draws and _draws_by_itself(node):
                 _give_seed(graph, node, next(numbers))
             else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,6 +20,24 @@ from ferrite_torch.torch_private.saved_views import (
 
 Preparation = Callable[[torch.fx.Graph, Sequence[Any]], None]
 """What is done to a joint graph, whose forward returns these results, before it is split."""
+
+
+@contextmanager
+def saving_at_most(budget: float | None) -> Iterator[None]:
+    """Has forwards that are split meanwhile save this share of what they would; None leaves it to torch's setting."""
+    from torch._functorch import config
+
+    # With nothing at all the partitioner does not ask what has to be saved, such as seeds of random numbers.
+    changed = {} if budget is None else {"activation_memory_budget": max(budget, sys.float_info.min)}
+    with config.patch(changed):
+        yield
+
+
+def computes_any_op_again() -> bool:
+    """Returns whether a budget of memory has the partitioner choose among all ops what a backward computes again."""
+    from torch._functorch import config
+
+    return config.activation_memory_budget < 1
 
 
 def partition(
