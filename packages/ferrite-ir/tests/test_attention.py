@@ -23,17 +23,18 @@ def drawn(*shape: int, seed: int = 0) -> Any:
 
 
 def attention(
-    kind: str, weigh: str, times: str = "v[j, e]", results: str = "o", mask: str = "", blocks: str = ""
+    kind: str, weigh: str, times: str = "v[j, e]", results: str = "o", mask: str = "", blocks: str = "", scale: str = ""
 ) -> Graph:
     types = {"o": f"f32[{ROWS}, {WIDTH}]", "o2": f"f32[{ROWS}, {WIDTH}]", "l": f"f32[{ROWS}]", "m": f"f32[{ROWS}]"}
     named = ", ".join(f"{name}: {types[name]}" for name in results.split(", "))
+    scaled = f" scaled by {scale}" if scale else ""
     condition = f" if {mask}" if mask else ""
     listed = f" in blocks {blocks}" if blocks else ""
     return parse_graph(f"""
     graph @f(q: f32[{ROWS}, {DEPTH}], k: f32[{COLUMNS}, {DEPTH}], v: f32[{COLUMNS}, {WIDTH}],
              c: i32[3], p: i32[3, 2], w: i32[3]) -> ({results}) {{
       {named} = attend {kind} (s) [i < {ROWS}, e < {WIDTH} | j < {COLUMNS} | d < {DEPTH}, x < 2, y < 2]
-        q[i, d] * k[j, d] along d weigh {weigh} times {times}{condition}{listed}
+        q[i, d] * k[j, d] along d weigh {weigh} times {times}{scaled}{condition}{listed}
     }}""")
 
 
@@ -79,6 +80,17 @@ def test_softmax_with_its_sum_and_its_maximum(mask: str) -> None:
     assert found == [approx(expected) for expected in softmax(allowed)]
     assert not mask or found[0][0] == [0.0, 0.0]
     assert not mask or found[1][0] == -math.inf
+
+
+def test_shares_are_scaled_once_they_are_normalised() -> None:
+    scale = "where(ge(index.i64(j), index.i64(i)), f32(2.0), f32(0.0))"
+    graph = attention("softmax", "mul(s[], f32(0.5))", results="o, l, m", scale=scale)
+    assert parse_graph(str(graph)) == graph
+    rows = [[math.exp(score / 2) for score in scores] for scores in SCORES]
+    kept = [[2 * p / sum(row) * (j >= i) for j, p in enumerate(row)] for i, row in enumerate(rows)]
+    expected = [[sum(p * v[e] for p, v in zip(row, V, strict=True)) for e in range(WIDTH)] for row in kept]
+    _, *of_rows = softmax([[True] * COLUMNS] * ROWS)
+    assert run(graph) == [approx(each) for each in (expected, *of_rows)]
 
 
 def test_lists_say_where_the_mask_is_asked_and_where_all_counts() -> None:

@@ -154,6 +154,7 @@ WHOLE_DEVICE = Policy(mixed_combos=False, attention_programs=0)
 """Keys stay together."""
 SPLIT = Policy(mixed_combos=False, attention_keys=8, attention_parts=4)
 MASK = " if le(index.i32(j), add(index.i32(i), i32(40)))"
+SCALED = f" scaled by where(lt(index.i32(j), index.i32(i + h + 30)), f32(2.0), f32(0.0)){MASK}"
 LISTS = f"{MASK} in blocks 32 by 16 a < n[0, i // 32] at p[0, i // 32, a] whole c < w[i // 32] at u[i // 32, c]"
 OF_HEADS = f"{MASK} in blocks 32 by 16 a < n[h, i // 32] at p[h, i // 32, a]"
 
@@ -165,7 +166,7 @@ def numbers(graph: str) -> list:
 
 
 @pytest.mark.parametrize(("rows", "group", "outputs"), [(1, 2, "o"), (3, 2, "o, l"), (2, 4, "o, l, m")])
-@pytest.mark.parametrize("rest", ["", MASK, LISTS], ids=["all", "mask", "lists"])
+@pytest.mark.parametrize("rest", ["", MASK, LISTS, SCALED], ids=["all", "mask", "lists", "scaled"])
 def test_heads_that_share_keys_are_rows(rest: str, rows: int, group: int, outputs: str) -> None:
     graph = decoding(rows, group, rest=rest, outputs=outputs)
     kernel = check(graph, policy=WHOLE_DEVICE, inputs=numbers(graph)).kernels[0]
@@ -182,7 +183,9 @@ def test_heads_that_share_nothing_or_have_rows_enough_are_not(rows: int, group: 
 
 
 @pytest.mark.parametrize(("rows", "group", "outputs"), [(1, 2, "o"), (3, 1, "o, l"), (2, 4, "o, l, m")])
-@pytest.mark.parametrize("rest", ["", MASK, LISTS, OF_HEADS], ids=["all", "mask", "lists", "lists of heads"])
+@pytest.mark.parametrize(
+    "rest", ["", MASK, LISTS, OF_HEADS, SCALED], ids=["all", "mask", "lists", "of heads", "scaled"]
+)
 @pytest.mark.parametrize("keys", [70, 140])
 def test_keys_are_split_over_programs(keys: int, rest: str, rows: int, group: int, outputs: str) -> None:
     graph = decoding(rows, group, keys, rest, outputs)

@@ -16,6 +16,7 @@ from tile_kernels import draw, flat, run_kernel
 
 CAUSAL = " if ge(index.i32(i), index.i32(j))"
 LISTS = " in blocks 16 by 16 a < n[i // 16] at p[i // 16, a]"
+SCALED = " scaled by where(gt(index.i32(j), index.i32(h + 3)), c[h], f32(0.0))"
 WHOLE = f"{LISTS} whole b < w[i // 16] at u[i // 16, b]"
 
 
@@ -91,7 +92,9 @@ def check(graph: Graph, tolerance: float = 1e-5, blocks: int = 16) -> None:
 
 
 @pytest.mark.parametrize(
-    "rest", ["", CAUSAL, CAUSAL + LISTS, CAUSAL + WHOLE, WHOLE], ids=["all", "mask", "lists", "whole", "no mask"]
+    "rest",
+    ["", CAUSAL, CAUSAL + LISTS, CAUSAL + WHOLE, WHOLE, SCALED, SCALED + CAUSAL + WHOLE],
+    ids=["all", "mask", "lists", "whole", "no mask", "scaled", "scaled in lists"],
 )
 def test_values(rest: str) -> None:
     check(attention(rest))

@@ -15,7 +15,7 @@ for softmax", 2018; Dao and others, "FlashAttention", 2022), or multiplied as th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .dtypes import BF16, F16, F32
 from .index import Dim
@@ -94,7 +94,8 @@ class Attend:
     * of the kind ``sum`` result ``i`` is the sum of ``w_i * factor_i``, with ``w`` 0 where it is masked;
     * of the kind ``softmax`` the results are the sum of ``softmax(w) * factor``, with ``w`` -inf where it is masked (0
       for a row that is masked altogether); the logarithm to base 2 of the sum of ``exp(w)``; and the maximum of ``w``
-      times ``log2(e)``. The last two have no column, and may be left out.
+      times ``log2(e)``. The last two have no column, and may be left out. With ``scale`` the sum is one of
+      ``softmax(w) * scale * factor``: dropout, say, whose scale is 0 or one over the share that is kept.
 
     A weight is rounded to the type of its factor before they are multiplied; in a softmax, after a power of its row has
     been taken off. Sums are carried in f32.
@@ -108,6 +109,8 @@ class Attend:
         factors: one for each weight, over the batch, ``along`` and the column.
         mask: over the batch, the row and ``along``; None where everything counts.
         blocks: which parts are computed at all; None for all.
+        scale: what shares of a softmax are multiplied by once they are normalised, over the batch, the row and
+            ``along``; f32. None for 1.
     """
 
     results: tuple[Value, ...]
@@ -119,6 +122,7 @@ class Attend:
     factors: tuple[Scalar, ...]
     mask: Scalar | None = None
     blocks: BlockSparsity | None = None
+    scale: Scalar | None = None
     origins: Origins = field(default=(), compare=False)
 
     @property
@@ -157,7 +161,7 @@ class Attend:
         """Returns all expressions, in the order in which `with_bodies` takes them."""
         found = [side for product in self.products for side in (product.left, product.right)]
         found += [*self.weights, *self.factors]
-        found += [] if self.mask is None else [self.mask]
+        found += [each for each in (self.scale, self.mask) if each is not None]
         lists = () if self.blocks is None else self.blocks.lists
         return (*found, *(part for each in lists for part in (each.count, each.position)))
 
@@ -169,11 +173,10 @@ class Attend:
         products = tuple(ScoreProduct(p.name, next(rest), next(rest), p.depth) for p in self.products)
         weights = tuple(next(rest) for _ in self.weights)
         factors = tuple(next(rest) for _ in self.factors)
+        scale = None if self.scale is None else next(rest)
         mask = None if self.mask is None else next(rest)
         blocks = None
         if self.blocks is not None:
             lists = [BlockList(each.slot, next(rest), next(rest)) for each in self.blocks.lists]
             blocks = BlockSparsity(self.blocks.rows, self.blocks.columns, *lists)
-        return Attend(
-            self.results, self.kind, self.dims, self.along, products, weights, factors, mask, blocks, self.origins
-        )
+        return replace(self, products=products, weights=weights, factors=factors, mask=mask, blocks=blocks, scale=scale)

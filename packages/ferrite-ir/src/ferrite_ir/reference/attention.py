@@ -71,6 +71,10 @@ class AttendedRow:
         point = self._at({attend.along: at})
         return tuple(float(point.scalar(weight)) for weight in attend.weights)
 
+    def _scale_at(self, at: int) -> float:
+        attend = self._attend
+        return 1.0 if attend.scale is None else float(self._at({attend.along: at}).scalar(attend.scale))
+
     def results(self, position: Mapping[Dim, int]) -> tuple[float, ...]:
         """Returns what a definition gives at a point of this row: all that its kind has, whatever is asked for."""
         attend = self._attend
@@ -91,5 +95,6 @@ class AttendedRow:
             return 0.0, -math.inf, -math.inf
         powers = [math.exp(weights[0] - self._highest) for _, weights in self._weights]
         total = sum(powers)
-        result = sum(power * row[0] for power, row in zip(powers, factors, strict=True)) / total
+        scales = [self._scale_at(at) for at, _ in self._weights]
+        result = sum(p * s * row[0] for p, s, row in zip(powers, scales, factors, strict=True)) / total
         return result, math.log2(total) + self._highest * math.log2(math.e), self._highest * math.log2(math.e)

@@ -1,4 +1,4 @@
-"""Reads what stands in an attention behind its domain: products, weights, factors, its mask and its lists of blocks."""
+"""Reads what stands in an attention behind its domain: products, weights, factors, scale, mask and lists of blocks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from .expression_parser import Scope, read_bindings, read_scalar
 from .tokens import Words
 
 Scalars: TypeAlias = tuple[Scalar, ...]
-Weights: TypeAlias = tuple[tuple[ScoreProduct, ...], Scalars, Scalars, Scalar | None, BlockSparsity | None]
-"""Products, weights, factors, mask and blocks, in the order in which an attention has them."""
+Weights: TypeAlias = tuple[
+    tuple[ScoreProduct, ...], Scalars, Scalars, Scalar | None, BlockSparsity | None, Scalar | None
+]
+"""Products, weights, factors, mask, blocks and scale, in the order in which an attention has them."""
 
 
 def read_weights(words: Words, names: Sequence[str], inner: tuple[Dim, ...], scope: Scope) -> Weights:
@@ -42,9 +44,13 @@ def read_weights(words: Words, names: Sequence[str], inner: tuple[Dim, ...], sco
     weights = _read_scalars(words, scope)
     words.expect("times")
     factors = _read_scalars(words, scope)
+    scale = None
+    if words.accept("scaled"):
+        words.expect("by")
+        scale = read_scalar(words, scope)
     mask = read_scalar(words, scope) if words.accept("if") else None
     blocks = _read_blocks(words, inner, scope) if words.accept("in") else None
-    return tuple(products), weights, factors, mask, blocks
+    return tuple(products), weights, factors, mask, blocks, scale
 
 
 def read_dim(words: Words, dims: tuple[Dim, ...]) -> Dim:

@@ -315,6 +315,7 @@ def _attend(attend: Attend, values: Mapping[str, Value]) -> str:
 
     products = _list(f"{spot()} * {spot()} along {spelled(product.depth.name)}" for product in attend.products)
     tail = f"{products} weigh {_list(spot() for _ in attend.weights)} times {_list(spot() for _ in attend.factors)}"
+    tail += "" if attend.scale is None else f" scaled by {spot()}"
     tail += "" if attend.mask is None else f" if {spot()}"
     if attend.blocks is not None:
         lists = (f" {spelled(each.slot.name)} < {spot()} at {spot()}" for each in attend.blocks.lists)

@@ -25,6 +25,8 @@ def attend_problems(attend: Attend, defined: Collection[str]) -> Iterator[tuple[
         yield TYPES, f"{counts}; there is one for each", "times"
     if attend.is_softmax and len(attend.weights) > 1:
         yield TYPES, "a softmax has one weight", "weigh"
+    if attend.scale is not None and not attend.is_softmax:
+        yield TYPES, "shares of a softmax are scaled; multiply the weights of a sum", " scaled by "
     yield from _type_problems(attend)
     for what, body, allowed in _bodies(attend):
         for dim in sorted(body.dims - allowed, key=lambda dim: dim.order):
@@ -51,6 +53,8 @@ def _type_problems(attend: Attend) -> Iterator[tuple[str, str, str]]:
     for factor in attend.factors:
         if factor.dtype not in FACTORS:
             yield TYPES, f"a factor is {factor.dtype}, not one of bf16, f16 and f32", "times"
+    if attend.scale is not None and attend.scale.dtype is not F32:
+        yield TYPES, f"the scale is {attend.scale.dtype}; insert cast.f32", " scaled by "
     if attend.mask is not None and attend.mask.dtype is not BOOL:
         yield "V19", f"the mask is {attend.mask.dtype}; compare it with zero", " if "
     for each in () if attend.blocks is None else attend.blocks.lists:
@@ -69,6 +73,8 @@ def _bodies(attend: Attend) -> Iterator[tuple[str, Scalar, frozenset[Dim]]]:
         yield f"the right factor of {product.name}", product.right, batch | along | depth
     yield from (("a weight", weight, batch | row | along) for weight in attend.weights)
     yield from (("a factor", factor, batch | along | column) for factor in attend.factors)
+    if attend.scale is not None:
+        yield "the scale", attend.scale, batch | row | along
     if attend.mask is not None:
         yield "the mask", attend.mask, batch | row | along
     for each in () if attend.blocks is None else attend.blocks.lists:

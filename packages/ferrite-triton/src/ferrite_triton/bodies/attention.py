@@ -285,6 +285,7 @@ class AttentionRows:
             tile = builder.hold(product.name, sums, axes)
             self._weights.know(load(product.name, (), F32), tile)
         found = [self._weight(weight, mask, axis) for weight in self._weighed]
+        scale = None if self._attend.scale is None else self._weights.tile(self._attend.scale).expression
         if not twice:
             self._place_points(("r", "x"), vector)
         factors = [
@@ -295,7 +296,7 @@ class AttentionRows:
             for total, weight, factor, body in zip(carried.sums, found, factors, self._attend.factors, strict=True):
                 builder.follow(total, Dot(_narrowed(weight, body.dtype), factor, total.expression))
             return
-        self._add_powers(carried, carried.highest, carried.total, found[0], factors[0])
+        self._add_powers(carried, carried.highest, carried.total, found[0], factors[0], scale)
 
     def _weight(self, root: Scalar, mask: Scalar | None, axis: KernelAxis) -> Expression:
         """Writes a tile of weights: where they do not count, what changes nothing."""
@@ -312,8 +313,16 @@ class AttentionRows:
             made = where(allowed, made, literal(-math.inf if self._attend.is_softmax else 0.0, F32))
         return made if made == tile.expression else builder.hold("weight", made, axes).expression
 
-    def _add_powers(self, carried: _State, highest: Tile, total: Tile, weight: Expression, factor: Expression) -> None:
-        """Writes how a round changes the state of a softmax.
+    def _add_powers(
+        self,
+        carried: _State,
+        highest: Tile,
+        total: Tile,
+        weight: Expression,
+        factor: Expression,
+        share_scale: Expression | None,
+    ) -> None:
+        """Writes how a round changes the state of a softmax; what scales shares is no part of what they are shares of.
 
         The maximum of a row is that of its weights without their unit, so that a power takes one multiply-add. Where
         the unit may take a weight out of the range of f32, as one that hides a key without being infinite, the maximum
@@ -335,6 +344,7 @@ class AttentionRows:
         scale = builder.hold("scale", apply("exp2", relative(highest.expression)), row).expression
         added = builder.hold("added", Reduce((power,), "sum", 1, keep=True), row).expression
         scaled = builder.hold("scaled", mul(carried.sums[0].expression, scale), RESULT | INSIDE).expression
+        power = power if share_scale is None else builder.hold("scaled", mul(power, share_scale), axes).expression
         narrow = _narrowed(power, self._attend.factors[0].dtype)
         builder.follow(carried.sums[0], Dot(narrow, factor, scaled))
         builder.follow(total, add(mul(total.expression, scale), added))

@@ -121,6 +121,10 @@ class UsersFunction:
         found = sc.cast(found, BOOL)
         return None if is_constant(found, value=True) else found
 
+    def share_scale(self, b: Builder, scores: Scores) -> Scalar | None:
+        """As in `ScoreFunction`."""
+        return None
+
     def blocks(self, scores: Scores, row: Dim) -> BlockSparsity | None:
         """Returns the blocks of scores that the block mask lists for blocks of queries, or of keys; None for all.
 

@@ -34,6 +34,9 @@ class ScoreFunction(Protocol):
     def mask(self, b: Builder, scores: Scores) -> Scalar | None:
         """Returns which scores count; None where all do."""
 
+    def share_scale(self, b: Builder, scores: Scores) -> Scalar | None:
+        """Returns what the share of a key is multiplied by, in f32, once shares are normalised; None for 1."""
+
     def blocks(self, scores: Scores, row: Dim) -> BlockSparsity | None:
         """Returns the blocks in which any counts, listed for blocks of queries or of keys; None for all."""
 
@@ -121,6 +124,7 @@ def attend(b: Builder, given: Operands) -> tuple[Tensor, Tensor, Tensor]:
             (scores.of_key(given.value, dims[3].index),),
             given.function.mask(b, scores),
             given.function.blocks(scores, scores.query),
+            given.function.share_scale(b, scores),
             b.origins,
         )
     )

@@ -1,13 +1,13 @@
 """The gradients of attention as definitions of attention.
 
-With ``p`` the share that a query gives to a key, ``g`` the gradient of its result and ``dp = g * value`` summed up, the
-gradient of the exponent of a weight is ``p * (dp - delta)``, where ``delta`` is one number for each query, the sum of
-``result * g``. What made the exponent of a score makes of that the gradient ``ds`` of the score itself
-(`ScoreFunction.change`):
+With ``p`` the share that a query gives to a key, ``c`` what shares are multiplied by (0 where dropout drops one), ``g``
+the gradient of its result and ``dp = g * value`` summed up, the gradient of the exponent of a weight is
+``p * (c * dp - delta)``, where ``delta`` is one number for each query, the sum of ``result * g``. What made the
+exponent of a score makes of that the gradient ``ds`` of the score itself (`ScoreFunction.change`):
 
     of queries   sum over keys     of ds * key
     of keys      sum over queries  of ds * query
-    of values    sum over queries  of p * g
+    of values    sum over queries  of c * p * g
 
 So the scores are made once more in each of two kernels (Dao and others, "FlashAttention", 2022).
 """
@@ -113,7 +113,7 @@ class Weights:
 
     Attributes:
         products: of queries and keys, and of gradients and values.
-        share: of a key.
+        share: of a key, scaled as the result has it.
         exponent: the gradient of the exponent of its weight.
         scaled: its score before anything is made of it.
     """
@@ -139,8 +139,11 @@ def weights_of(b: Builder, given: Operands, outer: Outer, rows: Rows, scores: Sc
     scaled = scaled_score(given, score)
     made = given.function.weight(b, scaled, scores)
     share = sc.apply("exp2", sc.apply("sub", _in_powers_of_two(made), scores.of_query(rows.power)))
-    rest = sc.apply("sub", sc.load(gradient, (), F32), scores.of_query(rows.delta))
-    return Weights((products[0], products[1]), share, sc.apply("mul", share, rest), scaled)
+    found, scale = sc.load(gradient, (), F32), given.function.share_scale(b, scores)
+    found = found if scale is None else sc.apply("mul", found, scale)
+    exponent = sc.apply("mul", share, sc.apply("sub", found, scores.of_query(rows.delta)))
+    share = share if scale is None else sc.apply("mul", share, scale)
+    return Weights((products[0], products[1]), share, exponent, scaled)
 
 
 def _change(b: Builder, given: Operands, scores: Scores, weights: Weights) -> Scalar:
@@ -199,7 +202,7 @@ def _sums(
     weights, factors = zip(*terms, strict=True)
     condition, blocks = given.function.mask(b, scores), given.function.blocks(scores, row)
     b.definitions.append(
-        Attend(values, SUM, tuple(dims), along, tuple(products), weights, factors, condition, blocks, b.origins)
+        Attend(values, SUM, tuple(dims), along, tuple(products), weights, factors, condition, blocks, None, b.origins)
     )
     return [whole_tensor(value) for value in values]
 

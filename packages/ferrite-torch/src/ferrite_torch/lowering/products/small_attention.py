@@ -13,16 +13,19 @@ from typing import Any
 
 import torch
 
+from ferrite_ir.language import index as ix
 from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.attend import BlockSparsity
 from ferrite_ir.language.dtypes import BOOL, F32, I64
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import Scalar
 from ferrite_scheduler.model.contractions import HALVES
+from ferrite_torch.capture.host_results import HOST_RESULTS
 from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import broadcast_point, packed_strides
-from ferrite_torch.lowering.expressions import both, guarded
+from ferrite_torch.lowering.expressions import both, choose, ge, guarded, number_of
+from ferrite_torch.lowering.pointwise.random_numbers import flat_position
 from ferrite_torch.lowering.products.attention import Operands, Scores, attend, positions_of, stored
 from ferrite_torch.lowering.products.attention_gradients import LOG2_E, Outer, gradients
 from ferrite_torch.lowering.products.scores_in_memory import scores_in_memory
@@ -35,6 +38,19 @@ from ferrite_torch.torch_private.operators import arguments_by_name
 
 
 @dataclass(frozen=True, slots=True)
+class Dropout:
+    """Which shares are dropped: a pure function of a seed, so that forward and backward drop the same.
+
+    Attributes:
+        probability: of a share to be dropped, above 0; those that are kept are divided by the probability of that.
+        seed: of all random numbers, i64; a share's is that of its place among all scores.
+    """
+
+    probability: float
+    seed: Scalar
+
+
+@dataclass(frozen=True, slots=True)
 class PlainScores:
     """Scores are exponents as they are, or with a number added: a `ScoreFunction`.
 
@@ -42,11 +58,13 @@ class PlainScores:
         is_causal: a query attends to the key of its own place and those before it.
         given: a mask of all scores, or of what is broadcast to them: numbers to add, or True where a score counts.
         shape: of all scores.
+        dropout: of shares; None where all are kept.
     """
 
     is_causal: bool
     given: Tensor | None
     shape: Shape
+    dropout: Dropout | None = None
 
     def weight(self, b: Builder, score: Scalar, scores: Scores) -> Scalar:
         """As in `ScoreFunction`."""
@@ -65,6 +83,14 @@ class PlainScores:
         if self.given is not None and self.given.dtype is BOOL:
             conditions.append(self._given_at(self.given, scores))
         return both(*conditions) if conditions else None
+
+    def share_scale(self, b: Builder, scores: Scores) -> Scalar | None:
+        """As in `ScoreFunction`."""
+        if self.dropout is None:
+            return None
+        p = self.dropout.probability
+        number = sc.apply("rand", self.dropout.seed, number_of(flat_position(scores.position, self.shape)))
+        return choose(ge(number, p), sc.const(0.0 if p >= 1 else 1 / (1 - p), F32), 0.0)
 
     def blocks(self, scores: Scores, row: Dim) -> BlockSparsity | None:
         """As in `ScoreFunction`."""
@@ -94,12 +120,15 @@ ENDS = "_flash_attention.default", "_flash_attention_backward.default"
 
 @lowers(*FORWARD)
 def attention(b: Builder, *args: Any, **named: Any) -> Tensor | Sequence[Tensor | None]:
-    """Returns the results of a forward op: attention, logarithms of sums, and states of a dropout that drops nothing.
+    """Returns the results of a forward op: attention, logarithms of sums, and for states of a generator the seed.
 
     Raises:
         Unlowered: it is left to the library, as where the logarithms lie otherwise than those of all queries.
     """
-    given, fakes = _operands(b, arguments_by_name(b.node.target, args, named)), b.fake
+    call = arguments_by_name(b.node.target, args, named)
+    _refuse_call(b, call)
+    seed = b.seed() if call["dropout_p"] else sc.const(0, I64)
+    given, fakes = _operands(call, seed), b.fake
     if isinstance(fakes, torch.Tensor):
         return stored(b, attend(b, given)[0], given, fakes)
     shape = sizes_of(fakes[1].shape)
@@ -116,7 +145,7 @@ def attention(b: Builder, *args: Any, **named: Any) -> Tensor | Sequence[Tensor 
         return guarded(inside, found, math.inf)
 
     logarithms = b.loop(shape, F32, natural) if is_read else _zeros(b, fakes[1])
-    rest = [_zeros(b, fake) if isinstance(fake, torch.Tensor) else None for fake in fakes[2:]]
+    rest = [_state(b, fake, seed) if isinstance(fake, torch.Tensor) else None for fake in fakes[2:]]
     return (stored(b, out, given, fakes[0]), logarithms, *rest)
 
 
@@ -128,7 +157,12 @@ def attention_backward(b: Builder, *args: Any, **named: Any) -> Sequence[Tensor 
         Unlowered: they are left to the library.
     """
     call, fakes = arguments_by_name(b.node.target, args, named), b.fake
-    given, logarithms = _operands(b, call), call["logsumexp"]
+    _refuse_call(b, call)
+    seed = sc.const(0, I64)
+    if call["dropout_p"]:
+        state: Tensor = call["philox_seed"]
+        seed = sc.cast(state.at(tuple(ix.constant(0) for _ in state.shape)), I64)
+    given, logarithms = _operands(call, seed), call["logsumexp"]
     trailing = logarithms.shape[3:]
     _refuse_logarithms(logarithms.shape, given)
 
@@ -151,25 +185,33 @@ def _gradient_of_mask(b: Builder, given: Operands, outer: Outer, fakes: Sequence
     return b.loop(shape, kind, lambda _: each.gradient, strides=packed_strides(fakes[3]))
 
 
-def _operands(b: Builder, call: Mapping[str, Any]) -> Operands:
-    """Returns what scores are made of, by the arguments of an op.
+def _refuse_call(b: Builder, call: Mapping[str, Any]) -> None:
+    """Raises `Unlowered` where an op with these arguments is left to the library.
 
     Forward and backward decide alike, though they are compiled apart: by shapes and numbers alone.
-
-    Raises:
-        Unlowered: they are left to the library.
     """
-    query, key, value, is_causal, scale = (call[name] for name in ("query", "key", "value", "is_causal", "scale"))
+    query, key = call["query"], call["key"]
     if not (
         b.choices.products == "small"
         and query.dtype in HALVES
         and is_small(b, (*query.shape, key.shape[2]), 4, ATTENTION.small_flops)
-        and not call["dropout_p"]
-        and not (is_causal and str(b.node.target).endswith(ENDS) and query.shape[2] != key.shape[2])
+        and not (call["dropout_p"] and (not b.choices.draws_numbers or _has_state_on_host(b)))
+        and not (call["is_causal"] and str(b.node.target).endswith(ENDS) and query.shape[2] != key.shape[2])
     ):
         raise Unlowered("a library attention")
+
+
+def _has_state_on_host(b: Builder) -> bool:
+    """Returns whether the states of the generator that an op gives lie on the CPU: kernels make no such results."""
+    return str(b.node.target).removesuffix(".default").removesuffix("_backward") + ".default" in HOST_RESULTS
+
+
+def _operands(call: Mapping[str, Any], seed: Scalar) -> Operands:
+    """Returns what scores are made of, by the arguments of an op; the seed is that of a dropout."""
+    query, key, value, is_causal, scale = (call[name] for name in ("query", "key", "value", "is_causal", "scale"))
+    dropout = Dropout(float(call["dropout_p"]), seed) if call["dropout_p"] else None
     mask: Tensor | None = next(filter(None, (call.get(name) for name in ("attn_mask", "attn_bias"))), None)
-    function = PlainScores(is_causal, mask, (*query.shape[:3], key.shape[2]))
+    function = PlainScores(is_causal, mask, (*query.shape[:3], key.shape[2]), dropout)
     return Operands(query, key, value, query.shape[3] ** -0.5 if scale is None else scale, function)
 
 
@@ -178,6 +220,14 @@ def _refuse_logarithms(shape: Shape, given: Operands) -> None:
     *batch, length = given.query.shape[:3]
     if shape[:2] != tuple(batch) or shape[2] < length:
         raise Unlowered("a library attention")
+
+
+def _state(b: Builder, fake: torch.Tensor, seed: Scalar) -> Tensor:
+    """Returns what stands for a state of a generator, or for what else nobody reads: the seed where it has room."""
+    dtype = dtype_of(fake.dtype)
+    if fake.dtype not in (torch.int64, torch.uint64):
+        return _zeros(b, fake)
+    return b.loop(sizes_of(fake.shape), dtype, lambda _: sc.cast(seed, dtype))
 
 
 def _zeros(b: Builder, fake: Any) -> Tensor:
