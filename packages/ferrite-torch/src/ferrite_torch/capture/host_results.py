@@ -7,12 +7,7 @@ from typing import Any
 
 import torch
 
-HOST_RESULTS: dict[str, tuple[int, ...]] = {
-    # The state of the random generator, as two numbers; on the GPU only while a CUDA graph is recorded.
-    "aten._scaled_dot_product_efficient_attention.default": (2, 3),
-    "aten._efficient_attention_forward.default": (2, 3),
-}
-"""Positions of such results, by op."""
+from ferrite_torch.torch_private.seeded_ops import HOST_RESULTS
 
 
 def correct_devices(graph: torch.fx.Graph) -> None:

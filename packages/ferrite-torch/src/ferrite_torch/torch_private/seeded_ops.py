@@ -20,6 +20,13 @@ from ferrite_torch.torch_private.operators import Overload, arguments_by_name
 NAMESPACE = "ferrite_seeded"
 DRAW = f"{NAMESPACE}.draw.default"
 
+HOST_RESULTS: dict[str, tuple[int, ...]] = {
+    # The state of the random generator, as two numbers; on the GPU only while a CUDA graph is recorded.
+    "aten._scaled_dot_product_efficient_attention.default": (2, 3),
+    "aten._efficient_attention_forward.default": (2, 3),
+}
+"""Positions of results that lie on the CPU although torch's fake tensors say otherwise, by op."""
+
 _library: Any = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
 _plain_ops: dict[str, Overload] = {}
 

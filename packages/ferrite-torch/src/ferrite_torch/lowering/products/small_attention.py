@@ -20,7 +20,6 @@ from ferrite_ir.language.dtypes import BOOL, F32, I64
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import Scalar
 from ferrite_scheduler.model.contractions import HALVES
-from ferrite_torch.capture.host_results import HOST_RESULTS
 from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import broadcast_point, packed_strides
@@ -35,6 +34,7 @@ from ferrite_torch.lowering.tensors import Point, Shape, Tensor
 from ferrite_torch.sizes.symbolic_sizes import sizes_of
 from ferrite_torch.thresholds import ATTENTION
 from ferrite_torch.torch_private.operators import arguments_by_name
+from ferrite_torch.torch_private.seeded_ops import HOST_RESULTS
 
 
 @dataclass(frozen=True, slots=True)
