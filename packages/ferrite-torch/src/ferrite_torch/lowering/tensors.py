@@ -13,7 +13,7 @@ from functools import lru_cache
 from ferrite_ir.language import index as ix
 from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.dtypes import DType
-from ferrite_ir.language.graph import TensorType, Value, View
+from ferrite_ir.language.graph import TensorType, Value, View, row_major
 from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.index_substitution import substitute
 from ferrite_ir.language.scalar import Scalar
@@ -39,6 +39,11 @@ def reduction_dims(shape: Shape) -> tuple[Dim, ...]:
 def grid_point(shape: Shape) -> Point:
     """Returns the general point of a shape: its canonical dims as indices."""
     return tuple(dim.index for dim in grid_dims(shape))
+
+
+def flat_position(point: Point, shape: Sequence[Size]) -> Index:
+    """Returns the position of a point among all elements in logical order."""
+    return ix.linearize(point, row_major(tuple(shape)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from typing import Any
 from ferrite_ir.language import index as ix
 from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.dtypes import F32, F64, I64, DType
-from ferrite_ir.language.graph import row_major
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar
 from ferrite_torch.devices.dtypes import dtype_of
@@ -44,7 +43,7 @@ from ferrite_torch.lowering.reductions.sorting import sorted_along
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.requirements import required, within
 from ferrite_torch.lowering.shapes.creation import made
-from ferrite_torch.lowering.tensors import Point, Tensor
+from ferrite_torch.lowering.tensors import Point, Tensor, flat_position
 from ferrite_torch.sizes.symbolic_sizes import sizes_of
 from ferrite_torch.torch_private.seeded_ops import DRAW, is_random
 
@@ -71,11 +70,6 @@ def refuse_generator(generator: Any) -> None:
     """
     if generator is not None:
         raise Unlowered("random numbers from a generator of the user")
-
-
-def flat_position(point: Point, shape: Sequence[int]) -> Index:
-    """Returns the position of a point among all elements in logical order."""
-    return ix.linearize(point, row_major(tuple(shape)))
 
 
 def uniform_at(seed: Scalar, position: Index, dtype: DType) -> Scalar:

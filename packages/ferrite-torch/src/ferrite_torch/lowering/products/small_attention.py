@@ -24,13 +24,12 @@ from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import broadcast_point, packed_strides
 from ferrite_torch.lowering.expressions import both, choose, ge, guarded, number_of
-from ferrite_torch.lowering.pointwise.random_numbers import flat_position
 from ferrite_torch.lowering.products.attention import Operands, Scores, attend, positions_of, stored
 from ferrite_torch.lowering.products.attention_gradients import LOG2_E, Outer, gradients
 from ferrite_torch.lowering.products.scores_in_memory import scores_in_memory
 from ferrite_torch.lowering.products.tiled_products import is_small
 from ferrite_torch.lowering.registry import lowers
-from ferrite_torch.lowering.tensors import Point, Shape, Tensor
+from ferrite_torch.lowering.tensors import Point, Shape, Tensor, flat_position
 from ferrite_torch.sizes.symbolic_sizes import sizes_of
 from ferrite_torch.thresholds import ATTENTION
 from ferrite_torch.torch_private.operators import arguments_by_name
