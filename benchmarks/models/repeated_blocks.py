@@ -11,7 +11,9 @@ layers that the user has marked by ``torch.compiler.nested_compile_region`` (``m
 kernels are compiled for an H200 and launched nowhere (`benchmarks/host/idle_gpu.py`). Beside the wall clock stands the
 processor time of the main thread, which says more where others use the same cores. On a GPU the loss and gradients of
 the first step are compared with eager mode's before steps are timed. With ``--jobs`` several processes compile side by
-side, each with its share of the cores; they time steps one after the other.
+side, each with its share of the cores. Where all do, steps are timed once all have compiled, in rounds that take turns:
+a host that is slower for a while is slower for all. Otherwise steps are timed one after the other while others compile,
+and say little of what the host needs for them.
 
 What is asked: the first call of 48 layers takes at most 1.5 times that of 12 with repeated blocks, with the kernels of
 12, and their steps at most 1.02 times those of the model as it is.
@@ -39,7 +41,9 @@ from benchmarks.tools.turns import Turn
 
 WAYS = ("whole", "blocks", "marked")
 MODES = ("training", "inference")
-STEPS = 30
+STEPS, ROUNDS = 15, 8
+PATIENCE = 240.0
+"""Seconds for which a process waits for others to compile."""
 MOST_CALL, MOST_STEP = 1.5, 1.02
 """Largest first call of the most layers beside that of the fewest, and largest step beside that of the whole model."""
 TOLERANCE = 1e-1
@@ -98,8 +102,11 @@ def check(step: Callable[[], None], eager: Callable[[], None], model: Any, found
         raise SystemExit(f"a result or a gradient is off by {worst:.1e}, {TOLERANCE:.0e} is allowed")
 
 
-def measure(layers: int, mode: str, way: str, device: str, lock: Path | None) -> dict[str, Any]:
-    """Returns seconds of the first call in this process, of a step after it, and how many kernels there are."""
+def measure(layers: int, mode: str, way: str, device: str, lock: Path | None, count: int) -> dict[str, Any]:
+    """Returns seconds of the first call in this process, of a step after it, and how many kernels there are.
+
+    Steps are timed once ``count`` processes have said beside the lock that they have compiled.
+    """
     import torch
 
     from benchmarks.models import gpt
@@ -127,18 +134,30 @@ def measure(layers: int, mode: str, way: str, device: str, lock: Path | None) ->
     record["kernels"] = ferrite_torch.statistics()["kernels"]
     if device == "cuda":
         check(step, step_of(model, model, tokens, mode, found), model, found)
-        Turn(lock).take()
-        record["step"] = step_seconds(step)
+        meet(lock, count)
+        record["step"] = statistics.median(seconds for _ in range(ROUNDS) for seconds in round_of(step, lock))
         record["peak"] = torch.cuda.max_memory_allocated()
     return record
 
 
-def step_seconds(step: Callable[[], None]) -> float:
-    """Returns the median of the seconds of a step on the GPU."""
+def meet(lock: Path | None, count: int) -> None:
+    """Waits until so many processes, all of which have the same lock, are here; not for ever, as one may have failed."""
+    if lock is not None and count > 1:
+        (lock.parent / f"{lock.name}-{os.getpid()}").touch()
+        until = time.monotonic() + PATIENCE
+        while len(list(lock.parent.glob(f"{lock.name}-*"))) < count and time.monotonic() < until:
+            time.sleep(0.05)
+
+
+def round_of(step: Callable[[], None], lock: Path | None) -> list[float]:
+    """Returns the seconds of some steps on the GPU, while no other process has the lock."""
     import torch
 
+    turn = Turn(lock)
+    turn.take()
     for _ in range(5):
         step()
+    torch.cuda.synchronize()
     seconds = []
     for _ in range(STEPS):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -147,7 +166,9 @@ def step_seconds(step: Callable[[], None]) -> float:
         end.record()
         torch.cuda.synchronize()
         seconds.append(begin.elapsed_time(end) / 1000)
-    return statistics.median(seconds)
+    turn.end()
+    time.sleep(0.01)  # the next one's turn
+    return seconds
 
 
 def run_process(layers: int, mode: str, way: str, plan: argparse.Namespace) -> dict[str, Any]:
@@ -157,6 +178,7 @@ def run_process(layers: int, mode: str, way: str, plan: argparse.Namespace) -> d
         command = [sys.executable, str(Path(__file__).resolve()), "--record", str(out), "--device", plan.device]
         command += ["--layers", str(layers), "--modes", mode, "--ways", way]
         command += ["--lock", str(plan.lock)] if plan.lock else []
+        command += ["--jobs", str(plan.count)]
         subprocess.run(command, check=True, env={**os.environ, **caches_in(Path(folder))})
         record: dict[str, Any] = json.loads(out.read_text())
     return record
@@ -208,7 +230,7 @@ def main() -> int:
     parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)
     plan = parser.parse_args()
     if plan.record:
-        record = measure(int(plan.layers[0]), plan.modes[0], plan.ways[0], plan.device, plan.lock)
+        record = measure(int(plan.layers[0]), plan.modes[0], plan.ways[0], plan.device, plan.lock, plan.jobs)
         plan.record.write_text(json.dumps(record))
         sys.stdout.flush()
         os._exit(0)  # what waits in threads for compilers has no more to do
@@ -222,6 +244,7 @@ def main() -> int:
     ]
     with ThreadPoolExecutor(plan.jobs) as pool, tempfile.TemporaryDirectory() as folder:
         plan.lock = plan.lock or Path(folder) / "lock"
+        plan.count = len(cells) if plan.jobs >= len(cells) and plan.repeat == 1 else 1
         found = [
             {"mode": mode, "way": way, "layers": layers, **record}
             for (mode, way, layers), record in zip(
