@@ -103,7 +103,7 @@ def graphed() -> None:
 
         recorder = Recorder(lambda run, pool: (run(), lambda: None))
         least = self.options.cuda_graph_launches
-        self._run = graphed_host(self.program, host, build, device, recorder, least, self.saved)
+        self._run = graphed_host(self.program, host, build, device, recorder, least, self.lending)
         return results
 
     LoadedProgram._dispatch = dispatch  # type: ignore[method-assign]

@@ -97,7 +97,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Graphs]:
         def build(section: Program) -> Any:
             return self._engine.of_section(section).first(CPU)
 
-        self._run = graphed_host(made, host, build, CPU, recorder, 1, self.saved)
+        self._run = graphed_host(made, host, build, CPU, recorder, 1, self.lending)
         return host(args)
 
     monkeypatch.setattr(GraphedProgram, "__init__", note)

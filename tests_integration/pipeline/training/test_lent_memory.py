@@ -36,8 +36,8 @@ def test_what_is_saved_is_not_copied(graphs: Graphs, monkeypatch: pytest.MonkeyP
     assert len(forward._lent) >= 3
     (key,) = [key for key, each in backwards.generations.items() if each.captured]
     assert len(key) > 3
-    # x, which moves, and y; gradients of y, and of six parameters
-    assert sum(copied) <= 1 + 1 + 2 + 6
+    # x, which moves, and y; gradients of y
+    assert sum(copied) <= 1 + 1 + 2
     assert saved_memory(graphs) == 0
 
 
@@ -78,7 +78,9 @@ def test_two_forwards_before_their_backwards(graphs: Graphs) -> None:
         pair.step()
     forward, backwards = graphs
     assert [each.captured for each in forward.generations.values()] == [1, 1]
-    assert [len(key) > 3 for key in backwards.generations] == [True, True]
+    # The second of two backwards finds gradients of the first held: it is one of those that copy theirs.
+    assert all(len(key) > 3 for key in backwards.generations)
+    assert sorted(key[0] for key, each in backwards.generations.items() if each.captured) == [0, 1]
     host = graphs.from_host
     train(pair, 2)
     pair.each(both)

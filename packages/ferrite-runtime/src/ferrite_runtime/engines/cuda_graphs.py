@@ -10,13 +10,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from ferrite_runtime.engines.engine import HostFunction, build_host
 from ferrite_runtime.engines.graph_parts import partition
 from ferrite_runtime.engines.graph_recorder import Recorder
 from ferrite_runtime.engines.graphed_part import GraphedPart, owners_of
-from ferrite_runtime.engines.lent_memory import GraphMemory, is_gone, is_lent, lent_among, lent_view
+from ferrite_runtime.engines.lent_memory import (
+    NO_LENDING,
+    GraphMemory,
+    Lending,
+    is_gone,
+    is_lent,
+    lent_among,
+    lent_view,
+)
 from ferrite_runtime.engines.playback import Playback, PlaybackWriter
 from ferrite_runtime.engines.shape_cache import ShapeCache, write_entry
 from ferrite_runtime.engines.tensor_copies import copies, taker
@@ -26,6 +35,8 @@ from ferrite_runtime.host.thresholds import GRAPHS
 from ferrite_runtime.process.forking import renewed_in_children
 
 _LOG = logging.getLogger("ferrite_runtime")
+
+_AS_IT_IS = nullcontext()
 
 Build = Callable[[Program], HostFunction]
 """Returns the host function of a section."""
@@ -38,7 +49,7 @@ def graphed_host(
     device: Any,
     recorder: Recorder,
     least: int = GRAPHS.launches,
-    lent: Collection[int] = (),
+    lending: Lending = NO_LENDING,
 ) -> HostFunction:
     """Returns a function that plays a program's parts; calls of new sizes go on with ``host`` until these recur.
 
@@ -49,15 +60,15 @@ def graphed_host(
         device: the ``torch.device`` of its kernels.
         recorder: what captures.
         least: launches that a part has at least.
-        lent: positions of results that only the program's backward sees.
+        lending: what is not copied before it is returned: what only the program's backward sees, or gradients.
     """
     roots = size_roots(program)
     if not roots:
-        return GraphedProgram(program, host, build, recorder, least, lent)
+        return GraphedProgram(program, host, build, recorder, least, lending)
 
     def write(sizes: Sequence[int]) -> HostFunction:
         known = at_sizes(program, dict(zip(roots, map(int, sizes), strict=True)))
-        return GraphedProgram(known, host, build, recorder, least, lent)
+        return GraphedProgram(known, host, build, recorder, least, lending)
 
     cache = ShapeCache(host, write)
     return build_host(write_entry(program, roots), {"_prepared": cache.prepared, "_specialise": cache}, device)
@@ -71,6 +82,7 @@ class Generation:
 
     Attributes:
         depth: how many calls before it hold what they were lent while it is played.
+        lends: whether it lends anything, or copies all.
         parts: the sections, once they have been captured.
         moving: the inputs that lie elsewhere in the next call.
         captured: how often its parts were captured.
@@ -80,8 +92,9 @@ class Generation:
         is_settled: whether this has been found out.
     """
 
-    def __init__(self, watched: Sequence[str], depth: int, looks: int) -> None:
+    def __init__(self, watched: Sequence[str], depth: int, looks: int, *, lends: bool) -> None:
         self.depth = depth
+        self.lends = lends
         self.parts: tuple[GraphedPart, ...] = ()
         self.moving: set[str] = set()
         self.captured = 0
@@ -90,7 +103,7 @@ class Generation:
         self._watched = watched
         self._addresses: Sequence[int] | None = None
         self._looks, self._least_looks = 0, looks
-        self._take_resting = taker(())
+        self._take_resting, self._take_moving = taker(()), taker(())
         self._rests: Sequence[int] = ()
         self.playback: Playback | None = None
         self.is_settled = False
@@ -99,6 +112,10 @@ class Generation:
     def is_ready(self, addresses: Sequence[int]) -> bool:
         """Tells whether its parts may be played where inputs lie at these addresses."""
         return bool(self.parts) and self._take_resting(addresses) == self._rests
+
+    def comes_again(self, addresses: Sequence[int]) -> bool:
+        """Tells whether a call whose inputs lie at these addresses is like the one before, which played its parts."""
+        return self.is_ready(addresses) and not lent_among(self._take_moving(addresses))
 
     def look_at(self, addresses: Sequence[int], *, is_warm: bool) -> bool:
         """Looks at where inputs lie; tells whether enough is known of them for its parts to be captured."""
@@ -119,6 +136,7 @@ class Generation:
         resting = [place for place, name in enumerate(self._watched) if name not in self.moving]
         self._take_resting = taker(resting)
         self._rests = self._take_resting(addresses)
+        self._take_moving = taker([place for place, name in enumerate(self._watched) if name in self.moving])
         self.playback, self.is_settled = None, False
         self.memory, self.places = GraphMemory(), {}
         self.parts = self.parts or tuple(parts)
@@ -144,9 +162,10 @@ class Generation:
 class GraphedProgram:
     """A program in sections, whose parts are captured when enough is known of its inputs, and played from then on.
 
-    Results are the caller's own, but for those that only its backward sees: these stay where they are, and nothing is
-    played over them while somebody holds one. A call that comes meanwhile has a generation of its own. Who reads what
-    others lend has a generation for each place where that lies. What is in no part runs as it did; a warning says why.
+    Results are the caller's own, but for those that only its backward sees, and gradients: these stay where they are,
+    and nothing is played over them while somebody holds one. A call that comes meanwhile has a generation of its own,
+    which copies them if it is one too many (`Lending.calls`). Who reads what others lend has a generation for each
+    place where that lies. What is in no part runs as it did; a warning says why.
     """
 
     def __init__(
@@ -156,7 +175,7 @@ class GraphedProgram:
         build: Build,
         recorder: Recorder,
         least: int = GRAPHS.launches,
-        lent: Collection[int] = (),
+        lending: Lending = NO_LENDING,
     ) -> None:
         self._program = program
         self._host = host
@@ -171,9 +190,11 @@ class GraphedProgram:
         read = {name for section in self._partition.sections if section.is_part for name in section.inputs}
         self._watched = [position for position, name in enumerate(self._names) if name in read]
         self._take_watched = taker(self._watched)
-        self._lendable, self._lent = _lendable(self._partition.sections[-1].program, lent, self._given)
+        self._lendable, self._lent = _lendable(self._partition.sections[-1].program, lending.results, self._given)
+        self._lending = lending
         self.generations: dict[tuple[int, ...], Generation] = {}
         self._streams: list[Any] = []
+        self._last: Generation | None = None
         self.played = 0
         self.from_host = 0
         self.reason = "" if self._partition.parts else self._reasons()
@@ -195,7 +216,7 @@ class GraphedProgram:
             )
 
     def _give_up(self, reason: str) -> None:
-        self.reason, self.generations = reason, {}
+        self.reason, self.generations, self._last = reason, {}, None
         self._warn()
 
     def __call__(self, args: list[Any]) -> tuple[Any, ...]:
@@ -206,39 +227,48 @@ class GraphedProgram:
         import torch
 
         try:
-            with torch.no_grad():
+            with torch.no_grad() if torch.is_grad_enabled() else _AS_IT_IS:
                 addresses = list(map(torch.Tensor.data_ptr, self._take_watched(args)))
-                generation = self._generation(addresses)
-                if generation is None:
-                    return self._host(args)
-                if not self._is_prepared(generation, addresses):
-                    results = self._host(args)
-                    if self._lent:
-                        generation.watch(results[self._lent[0]])
-                    return results
-                self._follow()
+                depth = self._depth()
+                generation = self._last
+                if generation is None or generation.depth != depth or not generation.comes_again(addresses):
+                    generation = self._last = self._generation(addresses, depth)
+                    if generation is None:
+                        return self._host(args)
+                    if not self._is_prepared(generation, addresses):
+                        results = self._host(args)
+                        if self._lent and self._lending.is_nested:
+                            generation.watch(results[self._lent[0]])
+                        return results
+                self._follow(generation)
                 playback = self._settled(generation)
                 return self._run(generation, args) if playback is None else self._play(generation, playback, args)
         finally:
             self._lock.release()
 
-    def _generation(self, addresses: Sequence[int]) -> Generation | None:
-        """Returns what is played where inputs lie at these addresses, or will be; None if there are too many already.
+    def _depth(self) -> int:
+        """Returns the depth of what is played now.
 
         Graphs of a later generation may have lent what lies in the temporary memory of an earlier one, as they have
         one pool: so the earlier one is not played while they are held.
         """
-        held = (each.depth for each in self.generations.values() if self._lent and each.is_held())
-        depth = 1 + max(held, default=-1)
-        key = (depth, *(() if self._lent else lent_among(addresses)))
+        if not self._lent:
+            return 0
+        held = (each.depth for each in self.generations.values() if each.lends and each.is_held())
+        return min(1 + max(held, default=-1), self._lending.calls)
+
+    def _generation(self, addresses: Sequence[int], depth: int) -> Generation | None:
+        """Returns what is, or will be, played where inputs lie at these addresses; None if there are already many."""
+        key = (depth, *lent_among(addresses))
         if key not in self.generations:
             self._forget_stale(key)
             if len(self.generations) == GRAPHS.generations:
                 return None
             # The first call may have been another's, as of another layer: that somebody held what it was lent was not
             # seen where it ran before this looked.
-            watched, looks = [self._names[position] for position in self._watched], 2 if self._lent else 1
-            self.generations[key] = Generation(watched, depth, looks)
+            watched, looks = [self._names[position] for position in self._watched], 1 + self._lending.is_nested
+            lends = bool(self._lent) and depth < self._lending.calls
+            self.generations[key] = Generation(watched, depth, looks, lends=lends)
         return self.generations[key]
 
     def _forget_stale(self, key: tuple[int, ...]) -> None:
@@ -246,6 +276,7 @@ class GraphedProgram:
         for each in list(self.generations):
             if not all(map(is_lent, each[1:])) or len(key) > len(each) == 1:
                 del self.generations[each]
+                self._last = None
                 self._pool = None  # torch takes no pool again that nobody used any more
 
     def _is_prepared(self, generation: Generation, addresses: Sequence[int]) -> bool:
@@ -274,21 +305,22 @@ class GraphedProgram:
         is_warm, self._warm.has_run = getattr(self._warm, "has_run", False), True
         return is_warm
 
-    def _follow(self) -> None:
+    def _follow(self, generation: Generation) -> None:
         """Has this call wait for those before it, and for who reads what they were lent, in other streams."""
-        *_, current = map(self._recorder.follow, self._streams or [None])
+        *_, current = map(self._recorder.follow, [*(self._streams or [None]), *generation.memory.readers()])
         kept = self._streams if self._lent else []
         self._streams = [*(each for each in kept if each != current), current]
 
     def _settled(self, generation: Generation) -> Playback | None:
         """Returns what this call does, if it is known; the call with which parts were captured has to be over."""
-        if self._lent and self._recorder.is_hooked():
+        if generation.lends and self._recorder.is_hooked():
             return None
         if not generation.is_settled and all(
             part.is_played or part.failure or not part.section.is_part for part in generation.parts
         ):
-            writer = PlaybackWriter(self._names, self._lendable, generation.places)
-            generation.playback = writer.write(generation.parts, generation.memory)
+            lendable = self._lendable if generation.lends else ()
+            writer = PlaybackWriter(self._names, lendable, generation.memory, generation.places)
+            generation.playback = writer.write(generation.parts)
             generation.is_settled = True
         return generation.playback
 
@@ -296,8 +328,12 @@ class GraphedProgram:
         results = playback(args)
         self.played += playback.played
         self.from_host += playback.from_host
-        generation.memory.tell(results[position] for position in self._lent)
+        self._tell(generation, results)
         return results
+
+    def _tell(self, generation: Generation, results: Sequence[Any]) -> None:
+        if generation.lends:
+            generation.memory.tell(results[position] for position in self._lent)
 
     def _run(self, generation: Generation, args: list[Any]) -> tuple[Any, ...]:
         values = dict(zip(self._names, args, strict=True))
@@ -307,7 +343,7 @@ class GraphedProgram:
         for part in generation.parts:
             section = part.section
             names: Collection[str] = section.escaping
-            if part is generation.parts[-1] and self._lent and not self._recorder.is_hooked():
+            if part is generation.parts[-1] and generation.lends and not self._recorder.is_hooked():
                 names = self._lend(generation, names, values, placed)
             self._copy_out(generation, names, values, placed)
             given = [values.pop(name) if name in section.dying else values[name] for name in part.inputs]
@@ -319,7 +355,7 @@ class GraphedProgram:
             values |= made
             if part.is_played:
                 placed.update(made)
-        generation.memory.tell(results[position] for position in self._lent)
+        self._tell(generation, results)
         return results
 
     def _capture(
@@ -344,13 +380,16 @@ class GraphedProgram:
     def _lend(
         self, generation: Generation, names: Collection[str], values: dict[str, Any], placed: Collection[str]
     ) -> Collection[str]:
-        """Replaces values that only the program's backward sees by tensors over the same memory; returns the others."""
+        """Replaces values that are lent by tensors over the same memory; returns the names of the others.
+
+        What lies in memory that another program lends is not lent again: that program could not be played meanwhile.
+        """
         lent = set()
         for name in names:
             place = generation.place_of(name, values[name], placed) if name in self._lendable else None
-            if place is not None:
+            if place is not None and generation.memory.owns(place):
                 values[name] = lent_view(values[name])
-                generation.memory.lend((place,))
+                generation.memory.lend(generation.memory.loan((place,)))
                 lent.add(name)
         return [name for name in names if name not in lent]
 

@@ -15,6 +15,7 @@ from ferrite_runtime.errors import ExternError, FerriteRuntimeError
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Copy, Extern, Launch, Reuse, View, value_refs
 from ferrite_runtime.host.extern_calls import find_operator, is_captured
+from ferrite_runtime.host.tensors import make_retype
 
 
 def owners_of(program: Program) -> dict[str, str]:
@@ -61,7 +62,10 @@ def _writes(target: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Borrowed:
-    """A result in the memory of an input that another program lends: which of both, and how it lies there."""
+    """A result in the memory of an input that another program lends: which of both, and how it lies there.
+
+    ``offset`` is in bytes, from the first element of the input, whose address is the same in each call.
+    """
 
     index: int
     position: int
@@ -71,16 +75,10 @@ class _Borrowed:
     strides: tuple[int, ...]
 
     @classmethod
-    def of(cls, result: Any, index: int, position: int) -> _Borrowed:
-        """Returns what is known of a result."""
-        return cls(index, position, result.dtype, result.storage_offset(), tuple(result.shape), result.stride())
-
-    def made(self, given: Any) -> Any:
-        """Returns the result over the memory of the input."""
-        import torch
-
-        empty = torch.empty(0, dtype=self.dtype, device=given.device)
-        return empty.set_(given.untyped_storage(), self.offset, self.shape, self.strides)
+    def of(cls, result: Any, index: int, given: Any, position: int) -> _Borrowed:
+        """Returns what is known of a result in the memory of an input."""
+        offset = result.data_ptr() - given.data_ptr()
+        return cls(index, position, result.dtype, offset, tuple(result.shape), result.stride())
 
 
 class GraphedPart:
@@ -101,6 +99,7 @@ class GraphedPart:
         self._borrowed: tuple[_Borrowed, ...] = ()
         self.results: tuple[Any, ...] = ()
         self._replay: Callable[[], None] | None = None
+        self._view = make_retype()
 
     @property
     def is_played(self) -> bool:
@@ -138,15 +137,15 @@ class GraphedPart:
 
     def let_go(self) -> None:
         """Drops what would hold memory that another program lends: each call brings tensors that do."""
-        borrowed: dict[int, int] = {}
+        borrowed: dict[int, tuple[Any, int]] = {}
         for position, value in enumerate(self._held):
             if is_strided(value) and is_lent(memory_of(value)):
-                borrowed.setdefault(memory_of(value), position)  # several inputs may be views of one storage
+                borrowed.setdefault(memory_of(value), (value, position))  # several may be views of one storage
                 self._held[position] = None
         results = list(self.results)
         for index, value in enumerate(results):
             if is_strided(value) and memory_of(value) in borrowed:
-                self._borrowed += (_Borrowed.of(value, index, borrowed[memory_of(value)]),)
+                self._borrowed += (_Borrowed.of(value, index, *borrowed[memory_of(value)]),)
                 results[index] = None
         self.results = tuple(results)
 
@@ -163,8 +162,10 @@ class GraphedPart:
             write([given[position] for position in changed], [self._held[position] for position in changed])
         results = self.results
         if self._borrowed:
-            made = {each.index: each.made(given[each.position]) for each in self._borrowed}
-            results = tuple(made.get(index, value) for index, value in enumerate(results))
+            view, made = self._view, list(results)
+            for each in self._borrowed:
+                made[each.index] = view(given[each.position], each.dtype, each.shape, each.strides, each.offset)
+            results = tuple(made)
         given.clear()
         return results
 

@@ -1,8 +1,9 @@
 """Memory of CUDA graphs that is lent: results that lie where a graph left them, until nobody holds them any more.
 
-What a forward saves for its backward is not copied out of the memory of its graphs. Each call gives tensors of its own
-over that memory. They hold it as any tensor does, so it outlives the graphs if need be; how many hold it tells when it
-may be written to again. Where it lies is known to all programs: those that read it there do not hold it.
+What a forward saves for its backward, and gradients, are not copied out of the memory of their graphs. Each call gives
+tensors of its own over that memory. They hold it as any tensor does, so it outlives the graphs if need be; how many
+hold it tells when it may be written to again. Where it lies is known to all programs: those that read it there do not
+hold it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ import functools
 import operator
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 _lent: dict[int, int] = {}
 """Where lent tensors and their storages begin: how many say so."""
+
+
+_readers: dict[int, list[Any]] = {}
+"""Streams that read lent memory, by where its storage begins, as `Tensor.record_stream` was told."""
 
 
 def is_lent(address: int) -> bool:
@@ -51,6 +57,65 @@ def is_gone(tensor: Any) -> Callable[[], bool]:
     return lambda: bool(reference.expired())  # type: ignore[no-untyped-call]
 
 
+@functools.cache
+def _hear_readers() -> None:
+    """Has `Tensor.record_stream` note which streams read what is lent.
+
+    torch's allocator takes the memory of a tensor back when these have come so far, but the memory of a graph is never
+    given back to it: who plays the graph has to wait.
+    """
+    import torch
+
+    theirs = torch.Tensor.record_stream
+
+    @functools.wraps(theirs)
+    def record_stream(self: Any, stream: Any) -> Any:
+        if _lent and is_strided(self) and memory_of(self) in _lent:
+            _readers.setdefault(memory_of(self), []).append(stream)
+        return theirs(self, stream)
+
+    torch.Tensor.record_stream = record_stream  # type: ignore[method-assign,assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Lending:
+    """What a program lends.
+
+    Attributes:
+        results: positions of the results that may be lent.
+        calls: how many of its calls may be lent theirs at a time; those beyond get copies.
+    """
+
+    results: tuple[int, ...] = ()
+    calls: int = 0
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether calls are expected while earlier ones still hold what they were lent."""
+        return self.calls > 1
+
+
+NO_LENDING = Lending()
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """What a call lends.
+
+    Attributes:
+        places: where the storages begin.
+        handles: of each storage of the memory's own, torch's handle.
+        alone: how many hold it as long as nobody has borrowed it.
+    """
+
+    places: frozenset[int] = frozenset()
+    handles: tuple[Any, ...] = ()
+    alone: tuple[int, ...] = ()
+
+
+_NOTHING = Loan()
+
+
 class GraphMemory:
     """The storages that the results of some graphs lie in, and which of them others hold as well.
 
@@ -59,7 +124,7 @@ class GraphMemory:
 
     def __init__(self) -> None:
         self._storages: dict[int, tuple[Any, int]] = {}
-        self._held: set[int] = set()
+        self._loan = _NOTHING
         self._told: list[int] = []
         weakref.finalize(self, _withdraw, self._told)
 
@@ -76,28 +141,50 @@ class GraphMemory:
                 address = int(storage.data_ptr())
                 self._storages[address] = (None, 0) if is_lent(address) else (storage, _counter()(storage._cdata))
 
-    def lend(self, addresses: Iterable[int]) -> None:
-        """Counts the storages that begin at these addresses among those that others may hold."""
-        self._held.update(addresses)
+    def owns(self, address: int) -> bool:
+        """Tells whether the memory that begins at an address is not lent by others."""
+        return self._storages[address][0] is not None
+
+    def keep(self, tensors: Iterable[Any]) -> None:
+        """Counts tensors over storages of its own among those that hold them as long as nobody has borrowed them."""
+        for tensor in tensors:
+            storage, alone = self._storages[memory_of(tensor)]
+            self._storages[memory_of(tensor)] = storage, alone + 1
+
+    def loan(self, addresses: Iterable[int]) -> Loan:
+        """Returns the loan of the storages that begin at these addresses."""
+        places = frozenset(addresses)
+        found = [self._storages[address] for address in places if self.owns(address)]
+        return Loan(places, tuple(storage._cdata for storage, _ in found), tuple(alone for _, alone in found))
+
+    def lend(self, loan: Loan) -> None:
+        """Counts what a call lends among the storages that others may hold."""
+        before = self._loan.places
+        self._loan = loan if before <= loan.places else self.loan(before | loan.places)
 
     def tell(self, tensors: Iterable[Any]) -> None:
         """Lets all programs know, once, where tensors that are lent lie."""
         if self._told:
             return
+        _hear_readers()
         for tensor in tensors:
             if self.find(tensor) is not None:
                 self._told += {int(tensor.data_ptr()), memory_of(tensor)}
         for address in self._told:
             _lent[address] = _lent.get(address, 0) + 1
 
+    def readers(self) -> list[Any]:
+        """Returns the streams that were said to read what is lent since this was last asked, each once."""
+        if not _readers:
+            return []
+        places = [address for address in _readers if address in self._storages]
+        return list(dict.fromkeys(stream for address in places for stream in _readers.pop(address)))
+
     def is_held(self) -> bool:
         """Tells whether somebody holds what was lent since this was last denied."""
-        count = _counter()
-        for address in self._held:
-            storage, alone = self._storages[address]
-            if storage is not None and count(storage._cdata) > alone:
-                return True
-        self._held = set()
+        if any(map(operator.gt, map(_counter(), self._loan.handles), self._loan.alone)):
+            return True
+        self._loan = _NOTHING
         return False
 
 
@@ -118,3 +205,4 @@ def _withdraw(addresses: list[int]) -> None:
         _lent[address] -= 1
         if not _lent[address]:
             del _lent[address]
+            _readers.pop(address, None)

@@ -13,12 +13,14 @@ from ferrite_runtime.engines.cuda_graphs import graphed_host
 from ferrite_runtime.engines.engine import Engine, HostFunction, InterpretedEngine, gradient_guard
 from ferrite_runtime.engines.graph_recorder import torch_recorder
 from ferrite_runtime.engines.launcher_choice import uses_triton_launcher
+from ferrite_runtime.engines.lent_memory import NO_LENDING, Lending
 from ferrite_runtime.errors import DeviceUnavailable
 from ferrite_runtime.formats.buffer_bounds import with_bounds
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Extern
 from ferrite_runtime.host.extern_calls import check_call, resolve_extern
 from ferrite_runtime.host.host_function import list_host
+from ferrite_runtime.host.thresholds import GRAPHS
 from ferrite_runtime.kernel_source.origin import HERE, Origin
 from ferrite_runtime.loading.input_checks import check_inputs
 from ferrite_runtime.process.forking import renewed_in_children
@@ -32,9 +34,9 @@ class LoadedProgram:
     Instances are safe to call from several threads. ``host_source`` is the function that the host steps became.
     """
 
-    def __init__(self, program: Program, options: Options, engine: Engine, saved: Collection[int] = ()) -> None:
+    def __init__(self, program: Program, options: Options, engine: Engine, lending: Lending = NO_LENDING) -> None:
         self.program = program
-        self.saved = tuple(saved)
+        self.lending = lending
         self.options = options
         self._engine = engine
         self._lock = renewed_in_children(threading.RLock())
@@ -102,7 +104,7 @@ class LoadedProgram:
             return self._engine.of_section(section).steady(device, self._dispatch)
 
         least = self.options.cuda_graph_launches
-        graphed = graphed_host(self.program, host, build, device, torch_recorder(device), least, self.saved)
+        graphed = graphed_host(self.program, host, build, device, torch_recorder(device), least, self.lending)
         if torch.cuda.device_count() == 1:
             return graphed
 
@@ -133,6 +135,7 @@ def load_program(
     origin: Origin = HERE,
     captured: Mapping[str, Callable[..., Any]] | None = None,
     saved: Collection[int] = (),
+    gradients: bool = False,
 ) -> LoadedProgram:
     """Returns a program ready to run; its kernels compile in the background until they are needed.
 
@@ -145,6 +148,8 @@ def load_program(
             functions of tensors and numbers that return a flat tuple of tensors.
         saved: positions of results that nobody sees but the backward of the program, through autograd. CUDA graphs do
             not copy them: who keeps one past that keeps the graphs from being played.
+        gradients: whether all results are gradients, which autograd gets: CUDA graphs do not copy them either, but for
+            calls that come while somebody holds some of an earlier call.
 
     Raises:
         SpecError: (or a subclass) if the program is malformed, naming the field.
@@ -161,7 +166,8 @@ def load_program(
     check_externs(program)
     if origin.is_foreign:
         program = confined(program, origin)
-    return LoadedProgram(program, options, choose_engine(program, options, compiler, origin), saved)
+    lending = Lending(tuple(range(len(program.outputs))), 1) if gradients else Lending(tuple(saved), GRAPHS.generations)
+    return LoadedProgram(program, options, choose_engine(program, options, compiler, origin), lending)
 
 
 MAX_CALLS = 1 << 16
