@@ -31,28 +31,28 @@ LAYERS = 4
 SIZES = ((3, 13), (3, 14), (4, 13))
 
 
-def narrow(model: str) -> nn.Module:
+def narrow(model: str, layers: int = LAYERS) -> nn.Module:
     """Returns a model of several layers that computes next to nothing."""
     from benchmarks.models.architectures import Decoder, DecoderConfig, ResidualNetwork, VisionConfig, VisionTransformer
     from benchmarks.models.workloads import FirstOutput
 
     if model == "llama":
-        return Decoder(DecoderConfig(64, 16, 32, LAYERS, 2, 1, 64))
+        return Decoder(DecoderConfig(64, 16, 32, layers, 2, 1, 64))
     if model == "vit":
-        return VisionTransformer(VisionConfig(32, 8, 16, 32, LAYERS, 2, 64))
+        return VisionTransformer(VisionConfig(32, 8, 16, 32, layers, 2, 64))
     if model == "resnet50":
         return ResidualNetwork((2, 2), 4, 64).to(memory_format=torch.channels_last)
     if model == "gpt2":
         from transformers import GPT2Config, GPT2LMHeadModel
 
-        shape = {"n_layer": LAYERS, "n_embd": 16, "n_head": 2, "vocab_size": 64, "n_positions": 64}
+        shape = {"n_layer": layers, "n_embd": 16, "n_head": 2, "vocab_size": 64, "n_positions": 64}
         dropped = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
         return FirstOutput(
             GPT2LMHeadModel(GPT2Config(use_cache=False, bos_token_id=0, eos_token_id=0, **dropped, **shape))
         )
     from transformers import BertConfig, BertForMaskedLM
 
-    shape = {"num_hidden_layers": LAYERS, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    shape = {"num_hidden_layers": layers, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
     dropped = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return FirstOutput(BertForMaskedLM(BertConfig(vocab_size=64, **dropped, **shape)))
 
