@@ -10,13 +10,15 @@ left was launched by graphs. Times are of a call, the device's work included, le
 
 Each program is compiled by each backend in a process of its own, all at once; only times are taken one after the other.
 What is not through within ``--limit`` seconds is stopped, and what it was at is told. Below each program stands what
-ferrite says is in no graph, and why.
+ferrite says is in no graph, and why, and what its graphs have copied before they are played: kernels that the host
+launches.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import subprocess
@@ -123,6 +125,20 @@ def least_microseconds(call: Callable[[], Any]) -> float:
     return min(found)
 
 
+def copied_inputs() -> list[str]:
+    """Returns for what is played how many inputs are copied first, as they lie elsewhere than at its capture."""
+    from ferrite_runtime.engines.cuda_graphs import GraphedProgram
+
+    found = []
+    for program in gc.get_objects():
+        if type(program) is GraphedProgram:  # proxies among these may have nothing behind them any more
+            for each in program.generations.values():
+                moving, inputs = len(each.moving), len(program._names)
+                played = sum(part.section.launches for part in each.parts if part.is_played)
+                found.append(f"{played} launches are played with copies of {moving} of {inputs} inputs")
+    return found
+
+
 def measured(name: str, backend: str, turn: Turn, note: Callable[[str], Any]) -> dict[str, Any]:
     """Returns what is found of one program by one backend; ``note`` is told what is done now.
 
@@ -154,7 +170,16 @@ def measured(name: str, backend: str, turn: Turn, note: Callable[[str], Any]) ->
         us = least_microseconds(call)
         turn.end()
     share = 1 - launches / kernels
-    found = {"program": name, "backend": backend, "kernels": kernels, "launches": launches, "share": share, "us": us}
+    copied = copied_inputs() if backend.startswith("ferrite") else []
+    found = {
+        "program": name,
+        "copied": copied,
+        "backend": backend,
+        "kernels": kernels,
+        "launches": launches,
+        "share": share,
+        "us": us,
+    }
     if backend.startswith("ferrite"):
         found["uncaptured"] = ferrite_statistics().get("uncaptured", {})
     return found
@@ -216,7 +241,7 @@ def measure_all(plan: argparse.Namespace) -> list[dict[str, Any]]:
 
 def told(found: Mapping[str, Any]) -> str:
     """Returns the numbers of a row, and what is in no graph."""
-    reasons = [f"in no graph: {each}" for each in found.get("uncaptured", {})]
+    reasons = [*(f"in no graph: {each}" for each in found.get("uncaptured", {})), *found["copied"]]
     numbers = f"{found['kernels']:4d} {found['launches']:4d} {found['share']:6.3f} {found['us']:7.0f}"
     return "\n            ".join([numbers, *reasons])
 

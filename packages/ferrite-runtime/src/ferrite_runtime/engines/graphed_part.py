@@ -10,7 +10,7 @@ from ferrite_runtime.engines.engine import HostFunction
 from ferrite_runtime.engines.graph_parts import Section
 from ferrite_runtime.engines.graph_recorder import Recorder
 from ferrite_runtime.engines.lent_memory import is_lent, is_strided, memory_of
-from ferrite_runtime.engines.tensor_copies import copies, write
+from ferrite_runtime.engines.tensor_copies import Refills, copies, write
 from ferrite_runtime.errors import ExternError, FerriteRuntimeError
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Copy, Extern, Launch, Reuse, View, value_refs
@@ -96,6 +96,7 @@ class GraphedPart:
         self._written = written_inputs(section.program)
         self._moving: tuple[int, ...] = ()
         self._held: list[Any] = []
+        self._refill = Refills(())
         self._borrowed: tuple[_Borrowed, ...] = ()
         self.results: tuple[Any, ...] = ()
         self._replay: Callable[[], None] | None = None
@@ -109,6 +110,7 @@ class GraphedPart:
     def forget(self) -> None:
         """Drops what is captured."""
         self._replay, self.results, self._held, self._borrowed = None, (), [], ()
+        self._refill = Refills(())
 
     def capture(self, given: Sequence[Any], moving: Collection[str], recorder: Recorder, pool: Any) -> None:
         """Captures the part, if it can be; ``moving`` are those of its inputs that lie elsewhere in the next call.
@@ -129,6 +131,7 @@ class GraphedPart:
                     held[position] = copied
                 self.results, self._replay = recorder.capture(lambda: self._host(list(held)), pool)
             self._held = held
+            self._refill = Refills([held[position] for position in self._moving])
             self.failure = _foreign(self.outputs, self.results, recorder.device)
         except (RuntimeError, FerriteRuntimeError) as error:
             self.failure = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -155,7 +158,7 @@ class GraphedPart:
             return self._host(given)
         moving = self._moving
         if moving:
-            write([self._held[position] for position in moving], [given[position] for position in moving])
+            self._refill([given[position] for position in moving])
         self._replay()
         changed = [position for position in moving if position in self._written]
         if changed:

@@ -48,6 +48,23 @@ class Writes:
             one.as_strided(shape, one.stride()).copy_(other.as_strided(shape, other.stride()))
 
 
+class Refills:
+    """Copies into tensors that stay, of others that lie and are typed alike each time but for marks, as `conj` sets."""
+
+    def __init__(self, to: Sequence[Any]) -> None:
+        self._to = to
+        self._write: Writes | None = None
+
+    def __call__(self, source: Sequence[Any]) -> None:
+        """Copies."""
+        if any(each.is_conj() or each.is_neg() for each in source):
+            Writes(self._to, source)(self._to, source)
+            return
+        if self._write is None:
+            self._write = Writes(self._to, source)
+        self._write(self._to, source)
+
+
 class Copies:
     """Copies with the same strides, of tensors of one device that lie and are typed alike each time."""
 
