@@ -63,16 +63,33 @@ def test_views_of_views_and_results_that_come_twice() -> None:
     assert playback.is_fit
 
 
-def test_a_view_of_another_type_is_made_by_the_function_of_the_section() -> None:
-    call, _ = graphed(ending([view("v", "b", [8], dtype="i32")], [{"value": "v"}, {"value": "a"}]))
+def test_views_of_other_types() -> None:
+    views = [view("v", "b", [6], 2, dtype="i32"), view("w", "v", [8], 4, dtype="u8"), view("u", "b", [2], 6)]
+    call, _ = graphed(ending(views, [{"value": each} for each in ("v", "w", "u", "a")]))
     for _ in range(6):
         x = torch.randn(8)
-        v, a = call([x])
+        v, w, u, a = call([x])
+        b = expected(x)[1]
         assert torch.equal(a, expected(x)[0])
-        assert torch.equal(v, expected(x)[1].view(torch.int32))
+        assert torch.equal(v, b[2:].view(torch.int32))
+        assert torch.equal(w, b[2:].view(torch.uint8)[4:12])
+        assert torch.equal(u, b[6:])
     playback = only(call).playback
     assert playback is not None
     assert playback.is_fit is False
+
+
+def test_views_of_other_types_of_lent_memory() -> None:
+    call = lending(ending([view("v", "b", [6], 2, dtype="i32")], [{"value": "v"}, {"value": "a"}]), Lending((0, 1), 1))
+    for _ in range(6):
+        x = torch.randn(8)
+        v, a = call([x])
+        assert torch.equal(v, expected(x)[1][2:].view(torch.int32))
+        assert torch.equal(a, expected(x)[0])
+        del v, a
+    playback = call.generations[0,].playback
+    assert playback is not None
+    assert len(playback.handover.kept) == 1
 
 
 @pytest.mark.parametrize("calls", [1, 8])

@@ -16,7 +16,7 @@ from ferrite_runtime.engines.lent_memory import lent_view
 from ferrite_runtime.engines.tensor_copies import Take, taker
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Free, View
-from ferrite_runtime.host.tensors import make_reinterpret, torch_dtype
+from ferrite_runtime.host.tensors import make_reinterpret, make_retype, torch_dtype
 
 _dtype_of = operator.attrgetter("dtype")
 
@@ -28,9 +28,9 @@ class Handover:
     Attributes:
         kept: views of memory that is lent.
         bases: takes from the frame what the other views are made of.
-        dtypes: of these, if all views can be made natively: a view of another type cannot.
-        shapes, strides: of the views.
-        offsets: of the views, in elements from the first of the base.
+        dtypes, shapes, strides: of these views.
+        offsets: of these views, in bytes from the first element of the base.
+        elements: the same in elements, for bases of the same types.
         results: takes the results from the frame, behind which the views are, and None.
     """
 
@@ -40,6 +40,7 @@ class Handover:
     shapes: tuple[tuple[int, ...], ...]
     strides: tuple[tuple[int, ...], ...]
     offsets: tuple[int, ...]
+    elements: tuple[int, ...]
     results: Take
 
     @classmethod
@@ -55,46 +56,45 @@ class Handover:
         views = _views_of(last)
         if views is None or any(output.scalar is not None for output in last.outputs):
             return None
-        kept = {name: view for name, view in views.items() if view.base in lasting and view.fits(lasting[view.base])}
+        kept = {name: view for name, view in views.items() if view.base in lasting}
         made = {name: view for name, view in views.items() if name not in kept}
         places = {**places, **{name: place for place, name in enumerate((*kept, *made), length)}}
-        nothing, reinterpret = length + len(views), make_reinterpret()
+        nothing, retype = length + len(views), make_retype()
         return cls(
-            kept=tuple(reinterpret(lasting[v.base], v.shape, v.strides, v.offset) for v in kept.values()),
+            kept=tuple(retype(lasting[v.base], v.dtype, v.shape, v.strides, v.offset) for v in kept.values()),
             bases=taker([places[view.base] for view in made.values()]),
             dtypes=tuple(view.dtype for view in made.values()),
             shapes=tuple(view.shape for view in made.values()),
             strides=tuple(view.strides for view in made.values()),
             offsets=tuple(view.offset for view in made.values()),
+            elements=tuple(view.offset // view.dtype.itemsize for view in made.values()),
             results=taker([nothing if each.value is None else places[each.value] for each in last.outputs]),
         )
 
     def fits(self, frame: Sequence[Any]) -> bool:
-        """Tells whether views have the types of what they are views of."""
+        """Tells whether views have the types of what they are views of: native calls make no others."""
         return tuple(map(_dtype_of, self.bases(frame))) == self.dtypes
 
-    def __call__(self, frame: list[Any]) -> tuple[Any, ...]:
+    def __call__(self, frame: list[Any], *, fits: bool) -> tuple[Any, ...]:
         """Returns the results; adds to the frame."""
         frame += map(lent_view, self.kept)
-        if self.shapes:
-            frame += map(make_reinterpret(), self.bases(frame), self.shapes, self.strides, self.offsets)
+        if self.shapes and fits:
+            frame += map(make_reinterpret(), self.bases(frame), self.shapes, self.strides, self.elements)
+        elif self.shapes:
+            frame += map(make_retype(), self.bases(frame), self.dtypes, self.shapes, self.strides, self.offsets)
         frame.append(None)
         return self.results(frame)
 
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A view of what a section is given."""
+    """A view of what a section is given, ``offset`` bytes from its first element."""
 
     base: str
     dtype: Any
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
-
-    def fits(self, base: Any) -> bool:
-        """Tells whether it has the type of its base."""
-        return bool(base.dtype == self.dtype)
 
 
 def _views_of(last: Program) -> dict[str, _Shown] | None:
@@ -106,10 +106,8 @@ def _views_of(last: Program) -> dict[str, _Shown] | None:
                 pass
             case View(name, base, layout, offset) if layout.numbers is not None and isinstance(offset, int):
                 beneath, dtype = found.get(base), torch_dtype(layout.dtype)
-                if beneath is not None and beneath.dtype != dtype:
-                    return None
                 under, before = (base, 0) if beneath is None else (beneath.base, beneath.offset)
-                found[name] = _Shown(under, dtype, *layout.numbers, before + offset)
+                found[name] = _Shown(under, dtype, *layout.numbers, before + offset * dtype.itemsize)
             case _:
                 return None
     return {name: found[name] for name in _returned(last, found)}

@@ -68,7 +68,7 @@ class Playback:
         played: launches that are played.
         from_host: launches that the host makes.
         handover: what the last section does, if it only names memory.
-        is_fit: whether that can be, which the first call finds out.
+        is_fit: whether its views have the types of their bases, which the first call finds out.
     """
 
     turns: tuple[Turn, ...]
@@ -96,8 +96,7 @@ class Playback:
         if handover is not None:
             if self.is_fit is None:
                 self.is_fit = handover.fits(frame)
-            if self.is_fit:
-                return handover(frame)
+            return handover(frame, fits=self.is_fit)
         given = last.taken(frame)
         frame.clear()
         return last.part(given)
