@@ -42,8 +42,13 @@ def load_artifact(
     }
     with without_modes():
         program = with_locations(artifact.program, locations)
-        kept = {"saved": artifact.saved, "gradients": artifact.kind == "backward"}
-        compiled = load_program(program, options=runtime_options(options), captured=captured, **kept)
+        compiled = load_program(
+            program,
+            options=runtime_options(options),
+            captured=captured,
+            saved=artifact.saved,
+            gradients=artifact.kind == "backward",
+        )
     call = in_layouts(boxed(compiled, artifact, tuple(constants)), artifact.layouts)
     call = on_bases(_sparing(call, artifact.donated), artifact.bases)
     if artifact.kind == "backward":
