@@ -141,7 +141,7 @@ def measure(layers: int, mode: str, way: str, device: str, lock: Path | None, co
 
 
 def meet(lock: Path | None, count: int) -> None:
-    """Waits until so many processes, all of which have the same lock, are here; not for ever, as one may have failed."""
+    """Waits until so many processes with this lock are here; not for ever, as one may have failed."""
     if lock is not None and count > 1:
         (lock.parent / f"{lock.name}-{os.getpid()}").touch()
         until = time.monotonic() + PATIENCE
