@@ -39,6 +39,7 @@ from ferrite_torch.rewrites.captured.overlapping_writes import refuse_overlappin
 from ferrite_torch.rewrites.captured.recomposed_ops import recompose
 from ferrite_torch.rewrites.copied_storages import counts_from_storage
 from ferrite_torch.rewrites.decompositions import DeferredTable, decomposition_table
+from ferrite_torch.rewrites.losses.chunks import chunk_losses
 from ferrite_torch.rewrites.masked_writes import choose_by_masks
 from ferrite_torch.rewrites.number_indices import index_by_tensors
 from ferrite_torch.rewrites.repeated_blocks import Outlined, outline_blocks
@@ -134,6 +135,7 @@ def _compiled(
         choose_by_masks(captured)
         index_by_tensors(captured)
         multiply_out(captured)
+        chunk_losses(captured, chosen.chunk_losses)
         blocks = outline_blocks(captured, is_wanted(chosen)) if module is captured and is_asked(chosen) else None
         is_kept = module is captured and stores_graphs(chosen) and not has_guarded_floats() and observer() is None
         tensors, traced = list(_tensors(module, inputs)), _traced(captured, inputs)

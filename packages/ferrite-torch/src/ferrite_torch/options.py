@@ -56,6 +56,9 @@ class Options:
             hand, each with the kernels beside it, takes the faster one, and keeps the times.
         layout: ``auto`` puts convolutions channels-last where the library is faster so, with what is between them;
             results, gradients and written inputs lie as in eager mode. ``keep`` leaves everything as it lies.
+        chunk_losses: ``auto`` computes the loss of a linear layer (cross entropy and what else is a sum over rows) in
+            chunks of rows where its logits are large (`thresholds.LossThresholds`), so that they never lie in memory
+            whole, nor do their gradients; ``always`` does so whatever their size, ``never`` not at all.
         repeat_blocks: compile modules that are called several times with the same structure once, as regions, whatever
             model they are in; see `ferrite_torch.repeat_blocks`, which asks for it for one model.
         extern: ``error`` refuses extern calls that stand for a missing kernel, naming op and source line; ``allow``
@@ -92,6 +95,7 @@ class Options:
     align_matmuls: bool = True
     products: str = "small"
     layout: str = "auto"
+    chunk_losses: str = "auto"
     repeat_blocks: bool = False
     extern: str = "allow"
     fallback_random: bool = False
@@ -152,6 +156,7 @@ RANGES: dict[str, Range] = {
     "align_matmuls": BOOL,
     "products": Range((str,), ("small", "library", "own", "measured")),
     "layout": Range((str,), ("auto", "keep")),
+    "chunk_losses": Range((str,), ("auto", "always", "never")),
     "repeat_blocks": BOOL,
     "extern": Range((str,), ("allow", "error")),
     "fallback_random": BOOL,

@@ -135,6 +135,34 @@ class RepeatedBlockThresholds:
 
 
 @dataclass(frozen=True, slots=True)
+class LossThresholds:
+    """Losses of linear layers that are computed in chunks of rows (decision 0074).
+
+    Attributes:
+        logits_bytes: fewest bytes of logits, in the type of the layer, that are computed in chunks unless users say
+            otherwise. Set: with their gradient, and what converts them, several times as many would be needed at once,
+            which then is a part of a GPU's memory that matters; below, launches of smaller products cost more.
+        chunk_bytes: bytes of the logits of a chunk, as far as the numbers of chunks below allow. Set: products with
+            less than a thousand rows leave multiprocessors idle (a vocabulary of 128256 in half types has 2093 rows).
+        least_chunks: fewest chunks. Set: a quarter of the logits, and their gradients in their place, is the third of
+            their memory that decision 0074 asks for, with what else is alive.
+        most_chunks: most chunks where the gradient of the weight is of a half type, to which it is rounded once for
+            each. Set: the roundings of eight independent chunks add up to 2.1 times that of one, and to less than twice
+            the error of eager mode, which has rounded the gradients of the logits as well.
+        most_wide_chunks: the same for wider types. Set: each is traced by itself.
+        row_step: what rows of a chunk are a multiple of, where there are as many. Set: the tiles of the library's
+            products.
+    """
+
+    logits_bytes: int = 256 << 20
+    chunk_bytes: int = 512 << 20
+    least_chunks: int = 4
+    most_chunks: int = 8
+    most_wide_chunks: int = 32
+    row_step: int = 128
+
+
+@dataclass(frozen=True, slots=True)
 class TracingThresholds:
     """Ops that torch decomposes while it traces a graph.
 
@@ -168,5 +196,5 @@ class InterpreterThresholds:
 PRODUCTS, CONVOLUTIONS = ProductThresholds(), ConvolutionThresholds()
 ATTENTION, ORDER = AttentionThresholds(), OrderThresholds()
 REPEATED_BLOCKS, INTERPRETER = RepeatedBlockThresholds(), InterpreterThresholds()
-TRACING = TracingThresholds()
+TRACING, LOSSES = TracingThresholds(), LossThresholds()
 """What graphs are captured and lowered by."""

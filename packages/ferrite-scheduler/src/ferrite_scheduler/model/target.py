@@ -290,6 +290,8 @@ class Policy:
         accumulated_near_peak: share of the peak of memory from which on a moment of the program counts as one of its
             peaks. Set: blocks of a model that are alike have peaks that are alike, and a sum that lowers one of them
             lowers none.
+        product_in_place_bytes: fewest bytes of a matrix that a product is added to in its own place. Set: a copy of less
+            takes a few microseconds, which the host takes longer to call the library in this way than in the other.
         sort_scatters: sort rows by destination before they are combined there, where that pays.
         sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
         sorted_row: fewest elements of such a row.
@@ -453,6 +455,7 @@ class Policy:
     accumulated_products: int = 3
     accumulated_share: int = 64
     accumulated_near_peak: float = 7 / 8
+    product_in_place_bytes: int = 16 << 20
     sort_scatters: bool = True
     sorted_bytes: int = 192 << 20
     sorted_row: int = 128

@@ -15,6 +15,7 @@ from .accumulated_products import accumulate_products
 from .column_scales import scale_sums
 from .contiguous_inner import split_contiguous_inner
 from .hoisted_terms import separate_terms
+from .in_place_products import add_in_place
 from .intermediate_layouts import lay_out_intermediates
 from .online_softmax import join_softmax
 from .prologues import recompute_statistics
@@ -50,6 +51,11 @@ REWRITES: tuple[Rewrite, ...] = (
         "accumulated_products",
         "products added to one result as they are made lower the peak of memory",
         lambda graph, _, policy: accumulate_products(graph, policy),
+    ),
+    Rewrite(
+        "in_place_products",
+        "the library copies what it adds a product to, unless the sum may take its place",
+        lambda graph, _, policy: add_in_place(graph, policy),
     ),
     Rewrite(
         "contractions",

@@ -21,6 +21,7 @@ from ferrite_torch.torch_private.fake_tensors import is_fake, number_in, storage
 from ferrite_torch.torch_private.nodes import example_of, whole_op
 from ferrite_torch.torch_private.operators import INLINED, HigherOrderOp, Overload, Packet, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import size_text
+from ferrite_torch.torch_private.whole_ops import LINEAR_LOSS
 
 READ_META = ("val", "original_aten", RETURNED)
 """The metadata of nodes that lowering may read; all of it goes into the key."""
@@ -30,7 +31,7 @@ _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _KNOWN_NAMESPACES = ("aten", "prims", "ferrite_seeded")
 
 
-COMPILED = frozenset((*CONTROL_FLOW, *INLINED))
+COMPILED = frozenset((*CONTROL_FLOW, *INLINED, LINEAR_LOSS))
 """Higher-order ops whose functions become part of the program."""
 
 

@@ -59,6 +59,7 @@ class Ledger:
     programs: deque[GraphRecord] = field(default_factory=lambda: deque(maxlen=KEPT_PROGRAMS))
     announced: set[str] = field(default_factory=set)
     switched: int = 0
+    losses: Counter[str] = field(default_factory=Counter)
 
 
 _ledger = Ledger()
@@ -93,7 +94,8 @@ def statistics() -> dict[str, Any]:
     Keys: ``graphs``, ``recalled`` (those that came out of the store), ``kernels`` (launches in their programs),
     ``extern_calls``, ``externs`` (op to reason to count), ``uncaptured`` (what is in no CUDA graph, where these are
     asked for, and why, to count), ``fallbacks`` (reason to count of graphs that run eagerly), ``specialised`` (what
-    needed a symbolic size to be fixed, and why, to count), ``background`` (of graphs that are compiled beside their
+    needed a symbolic size to be fixed, and why, to count), ``losses`` (of linear layers with large logits: whether they
+    are computed in chunks, or why not, to count), ``background`` (of graphs that are compiled beside their
     calls: how many are ``waiting`` now, and run eagerly, and how many are ``ready`` and have switched) and ``seconds``
     (compile seconds by phase).
     """
@@ -112,6 +114,7 @@ def statistics() -> dict[str, Any]:
             "specialised": {
                 f"{where}: {reason}": count for (where, reason), count in sorted(_ledger.specialised.items())
             },
+            "losses": dict(sorted(_ledger.losses.items())),
             "background": {"waiting": len(_waiting), "ready": _ledger.switched},
             "seconds": dict(_ledger.seconds),
         }
@@ -193,6 +196,13 @@ def record_specialisation(where: str, reason: str) -> None:
     ledger = _counting()
     with _lock:
         ledger.specialised[where, reason] += 1
+
+
+def record_loss(text: str) -> None:
+    """Counts a loss of a linear layer, with how it is computed."""
+    ledger = _counting()
+    with _lock:
+        ledger.losses[text] += 1
 
 
 class Stopwatch:

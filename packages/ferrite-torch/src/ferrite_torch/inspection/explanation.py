@@ -127,6 +127,7 @@ class Explanation:
         fallbacks: reasons of graphs that run eagerly.
         breaks: graph breaks.
         fixed: what needed the value of a symbolic size, which is fixed then.
+        losses: how losses of linear layers with large logits are computed: in chunks of rows, or why not.
         notes: what could not be explained or put back, and that calls do not wait for compilations.
     """
 
@@ -134,6 +135,7 @@ class Explanation:
     fallbacks: tuple[str, ...]
     breaks: tuple[GraphBreak, ...]
     fixed: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -141,6 +143,7 @@ class Explanation:
         parts += [f"runs eagerly: {reason}" for reason in self.fallbacks]
         parts += [f"graph break: {reason}" for reason in self.breaks]
         parts += [f"a size is fixed: {reason}" for reason in self.fixed]
+        parts += self.losses
         parts += self.notes
         return "\n".join(parts) or "nothing was compiled"
 
@@ -190,6 +193,7 @@ def explain(
         tuple(sorted(ledger.fallbacks)),
         tuple(dict.fromkeys(_graph_break(reason, frames) for reason, frames in breaks.found)),
         tuple(f"{where}: {reason}" for where, reason in sorted(ledger.specialised)),
+        tuple(sorted(ledger.losses)),
         tuple(notes),
     )
 

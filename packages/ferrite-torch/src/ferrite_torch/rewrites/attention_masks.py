@@ -220,7 +220,12 @@ def storage_of(node: Node) -> int | None:
 
 def changing_storages(graph: Graph) -> frozenset[int]:
     """Returns the storages that something in the graph writes to, or may write to."""
-    touched = (operand for node in graph.nodes if _may_write(node) for operand in node.all_input_nodes)
+    return written_storages(graph.nodes)
+
+
+def written_storages(nodes: Iterable[Node]) -> frozenset[int]:
+    """Returns the storages that some nodes of a graph write to, or may write to."""
+    touched = (operand for node in nodes if _may_write(node) for operand in node.all_input_nodes)
     return frozenset(key for key in map(storage_of, touched) if key is not None)
 
 

@@ -72,7 +72,7 @@ def without_modes() -> AbstractContextManager[Any]:
 
 def mode_of(graph: torch.fx.Graph) -> AbstractContextManager[Any]:
     """Returns the mode in which ops make fake tensors that belong with those of a graph."""
-    fakes = (node.meta.get("val") for node in graph.nodes)
+    fakes = (node.meta.get("example_value", node.meta.get("val")) for node in graph.nodes)
     return next((fake.fake_mode for fake in fakes if is_fake(fake)), nullcontext())
 
 

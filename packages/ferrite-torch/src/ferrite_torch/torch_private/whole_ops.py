@@ -1,4 +1,7 @@
-"""Ops that autograd sees whole, so that the gradients of resampling, losses and scans are ops too."""
+"""Ops that autograd sees whole, so that the gradients of resampling, losses and scans are ops too.
+
+And one of ours: the loss of a linear layer, whose gradients are computed with it.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from typing import Any
 
 import torch
 
+from ferrite_torch.formulas.chunked_losses import chunked_loss
 from ferrite_torch.formulas.dropout import dropout
 from ferrite_torch.formulas.one_hot import one_hot
 from ferrite_torch.formulas.quantiles import within_the_line
 from ferrite_torch.formulas.scan_gradients import cumprod_gradient
-from ferrite_torch.torch_private.operators import Overload
+from ferrite_torch.torch_private.operators import HigherOrderOp, Overload
 
 _WHOLE = """
     upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
@@ -140,3 +144,31 @@ def _resampled_by(op: Overload, pieces: Callable[..., Any]) -> Callable[..., Any
         return resample(x, size, *corners, *(scales or [None] * rank))
 
     return resampled
+
+
+class _LinearLoss(HigherOrderOp):
+    """``ferrite_linear_loss(rows, hidden, weight, bias, by_row, shared, chunk)``: see `chunked_loss`.
+
+    An op that takes a function, so that a captured graph that calls it has a key; what traces that graph sees the
+    chunks, and their gradients.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(LINEAR_LOSS)  # type: ignore[no-untyped-call]
+
+    def __call__(self, *operands: Any, **named: Any) -> Any:
+        """Returns the loss, a tensor of one number."""
+        return chunked_loss(*operands, beside=getattr(torch.ops, LOSSES).beside.default, **named)
+
+
+LINEAR_LOSS = "ferrite_linear_loss"
+LOSSES = "ferrite_losses"
+BESIDE = f"{LOSSES}.beside.default"
+"""The op that is its first operand, and needs the others: what a forward computes for its backward stays there."""
+
+_library: Any = torch.library.Library(LOSSES, "DEF")  # type: ignore[no-untyped-call]
+_library.define("beside(Tensor loss, Tensor[] gradients) -> Tensor")
+_library.impl("beside", lambda loss, gradients: loss.clone(), "CompositeExplicitAutograd")
+torch.library.register_fake(f"{LOSSES}::beside", lambda loss, gradients: torch.empty_like(loss), lib=_library)
+
+linear_loss = _LinearLoss()

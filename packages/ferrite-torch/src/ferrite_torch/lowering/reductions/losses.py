@@ -37,6 +37,7 @@ from ferrite_torch.lowering.requirements import required, within
 from ferrite_torch.lowering.shapes.views import reshaped
 from ferrite_torch.lowering.tensors import Point, Tensor
 from ferrite_torch.sizes.symbolic_sizes import sizes_of
+from ferrite_torch.torch_private.whole_ops import BESIDE
 
 NONE, MEAN, SUM = 0, 1, 2
 
@@ -79,6 +80,12 @@ def binary_cross_entropy(
     total = reduced(b, "sum", axes, lambda point: sc.cast(element(point), x.dtype.accumulate))
     count = axes.count if reduction == MEAN else 1
     return finished(b, total, fake, lambda found: found if count == 1 else div(found, amount(count, found.dtype)))
+
+
+@lowers(BESIDE)
+def beside(b: Builder, loss: Tensor, gradients: list[Tensor]) -> Tensor:
+    """Returns a loss that is computed with its gradients: these need nothing more, once graphs are split."""
+    return loss
 
 
 class _Labels:
