@@ -135,7 +135,7 @@ def _compiled(
         choose_by_masks(captured)
         index_by_tensors(captured)
         multiply_out(captured)
-        chunk_losses(captured, chosen.chunk_losses)
+        chunk_losses(captured, chosen.chunk_losses, pads=chosen.align_matmuls)
         blocks = outline_blocks(captured, is_wanted(chosen)) if module is captured and is_asked(chosen) else None
         is_kept = module is captured and stores_graphs(chosen) and not has_guarded_floats() and observer() is None
         tensors, traced = list(_tensors(module, inputs)), _traced(captured, inputs)

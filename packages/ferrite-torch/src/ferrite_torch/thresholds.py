@@ -152,6 +152,10 @@ class LossThresholds:
         most_wide_chunks: the same for wider types. Set: each is traced by itself.
         row_step: what rows of a chunk are a multiple of, where there are as many. Set: the tiles of the library's
             products.
+        aligned_bytes: logits of a row in half types are padded unless they are a multiple of so many bytes, with which
+            the library has fast products (`ProductThresholds`): the copy of the weight is one of as many products as
+            there are chunks, three times over.
+        padded_classes: what the number of classes is a multiple of then. Set: whole cache lines.
     """
 
     logits_bytes: int = 256 << 20
@@ -160,6 +164,8 @@ class LossThresholds:
     most_chunks: int = 8
     most_wide_chunks: int = 32
     row_step: int = 128
+    aligned_bytes: int = 16
+    padded_classes: int = 64
 
 
 @dataclass(frozen=True, slots=True)

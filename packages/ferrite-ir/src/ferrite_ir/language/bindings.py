@@ -48,6 +48,11 @@ LET = "ferrite.let"
 CHECK = "ferrite.check"
 STEPS = frozenset((SIZE, READ, LET, CHECK))
 """Extern calls of the language's own that compute no tensors."""
+AFTER = "ferrite.after"
+"""The extern call that is its first operand as it lies, once the others are made: an order that nobody sees otherwise.
+
+Programs have a view for it. What must not be computed side by side, for the memory that it takes, is put in a row.
+"""
 COMPARISONS = ("le", "lt", "ge", "gt", "eq", "ne")
 
 

@@ -33,6 +33,13 @@ def _addmm(summand: Tensor, left: Tensor, right: Tensor) -> Nested:
     return [[a + b for a, b in zip(row, other, strict=True)] for row, other in pairs]
 
 
+def _addmm_into(summand: Tensor, left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
+    rows = _addmm(summand, left, right)
+    for i, j in out.points():
+        out.write((i, j), round_to(rows[i][j], out.dtype))
+    return out
+
+
 def _copy(target: Tensor, source: Tensor) -> Tensor:
     for point in target.points():
         target.write(point, round_to(source.read(point) or 0, target.dtype))
@@ -65,10 +72,12 @@ def _reduce_segments(
 
 EXTERNS: dict[str, ExternFunction] = {
     "ferrite.alias": lambda x: x,
+    "ferrite.after": lambda x, earlier: x,
     "ferrite.seed": lambda count, *_: list(range(count)),
     "aten.clone.default": lambda x, **_: x.nested(),
     "aten.mm.default": _mm,
     "aten.addmm.default": _addmm,
+    "aten.addmm.out": _addmm_into,
     "aten.sort.stable": _sort,
     "ferrite.reduce_segments": _reduce_segments,
     "aten.copy_.default": lambda target, source, *_: _copy(target, source),

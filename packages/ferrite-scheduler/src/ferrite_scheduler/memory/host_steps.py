@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from ferrite_ir.language.bindings import results_that_bind
+from ferrite_ir.language.bindings import AFTER, results_that_bind
 from ferrite_ir.language.graph import Extern, Graph, If, Loop, Reduction, TensorType, Update, View, loads_of
 from ferrite_ir.language.index import Index, linearize
 from ferrite_ir.language.sizes import Size
@@ -374,6 +374,10 @@ def _call(plan: _Plan, node: Node) -> None:
         sub_buffer, tensor = plan.sub_buffers[made_here.name], made_here.type
         view = View(plan.host[sub_buffer.inside], tensor.dtype, tensor.shape, tensor.strides, sub_buffer.offset)
         plan.steps.append(MakeView(made_here.name, view))
+        return
+    if made_here is not None and definition.target == AFTER:
+        source = definition.args[0]
+        plan.steps.append(MakeView(made_here.name, replace(source, name=plan.host[source.name])))
         return
     if made_here is not None and _is_kept(definition):
         plan.steps.append(Keep(made_here.name, made_here.type))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from ferrite_ir.language.bindings import AFTER
 from ferrite_ir.language.graph import Definition, Extern, Graph, TensorType, View, names_read, whole
 from ferrite_ir.language.sizes import hint
 from ferrite_scheduler.model.target import Policy
@@ -22,12 +23,17 @@ INTO_SUMMAND = "aten.addmm.out"
 
 def add_in_place(graph: Graph, policy: Policy) -> Graph:
     """Returns the graph with such products written over their summands; the same object where there are none."""
-    readers: Counter[str] = Counter(name for definition in graph.definitions for name in names_read(definition))
+    readers = Counter(name for each in graph.definitions if not _is_order(each) for name in names_read(each))
     readers.update(graph.output_names)
     readers.update(name for pair in graph.mutations for name in pair)
     own = {name for definition in graph.definitions for name in _made_alone(definition)}
     found = tuple(_in_place(definition, own, readers, graph, policy) for definition in graph.definitions)
     return graph if found == graph.definitions else replace(graph, definitions=found)
+
+
+def _is_order(definition: Definition) -> bool:
+    """Returns whether a definition only waits for what it names: that may be written afterwards."""
+    return isinstance(definition, Extern) and definition.target == AFTER
 
 
 def _made_alone(definition: Definition) -> list[str]:

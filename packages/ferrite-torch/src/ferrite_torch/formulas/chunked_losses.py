@@ -18,7 +18,8 @@ are rounded as well, with chunks or without, add the same to both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,8 +31,22 @@ Rows = Callable[..., Tensor]
 
 Logits are ``[rows, classes]``, in float32 at least; classes are ``0, 1, …``; the first dim of row operands is the rows.
 """
-Beside = Callable[[Tensor, Sequence[Tensor]], Tensor]
-"""Returns its first operand, and counts as needing the others: what a forward computes for a backward is its own."""
+Tie = Callable[[Tensor, Sequence[Tensor]], Tensor]
+"""Returns its first operand, and counts as needing the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What says of values in what order they are made, where nothing else does.
+
+    Attributes:
+        beside: ties what is computed for the backward to the forward, and gradients to what they are gradients of.
+        after: ties the rows of a chunk to what the chunk before gives, so that they are not computed side by side.
+    """
+
+    beside: Tie
+    after: Tie
+
 
 
 def chunked_loss(
@@ -42,7 +57,8 @@ def chunked_loss(
     by_row: Sequence[Tensor],
     shared: Sequence[Tensor],
     chunk: int,
-    beside: Beside,
+    padded: int,
+    order: Order,
 ) -> Tensor:
     """Returns the sum of ``rows`` over a linear layer's results, computed chunk by chunk; a tensor of one number.
 
@@ -54,44 +70,93 @@ def chunked_loss(
         by_row: operands of ``rows`` whose first dim is the rows.
         shared: operands of ``rows`` that all rows share.
         chunk: rows of a chunk; the last one may have fewer.
-        beside: ties what is computed for the backward to the forward.
+        padded: number of classes with those that are added to have products with fast extents: their weights are
+            zero, and ``rows`` does not see their logits.
+        order: ties values to others that are to be made before.
     """
-    parts = rows, by_row, shared, chunk, beside
+    sums = _Sums(rows, tuple(by_row), tuple(shared), weight.shape[0], padded, chunk, order)
     with torch.autocast(hidden.device.type, enabled=False):
         wants = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (hidden, weight, bias))
         if not wants:
-            totals = (_total(rows, *each) for each in _chunks(hidden, weight, bias, by_row, shared, chunk))
-            return _sum(totals)
-        found: Tensor = _ChunkedLoss.apply(hidden, weight, bias, parts)  # type: ignore[no-untyped-call]
+            return sums.total(hidden, *sums.pad(weight, bias))
+        found: Tensor = _ChunkedLoss.apply(hidden, weight, bias, sums)  # type: ignore[no-untyped-call]
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What is added up over rows, and how many of them are a chunk; see `chunked_loss`."""
+
+    rows: Rows
+    by_row: tuple[Tensor, ...]
+    shared: tuple[Tensor, ...]
+    classes: int
+    padded: int
+    chunk: int
+    order: Order
+
+    def pad(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Returns the operands with zeros for the classes that are added."""
+        more = self.padded - self.classes
+        if not more:
+            return weight, bias
+        return F.pad(weight, (0, 0, 0, more)), None if bias is None else F.pad(bias, (0, more))
+
+    def starts(self, hidden: Tensor) -> range:
+        """Returns the first row of each chunk."""
+        return range(0, hidden.shape[0], self.chunk)
+
+    def part(self, hidden: Tensor, start: int, earlier: Sequence[Tensor]) -> Tensor:
+        """Returns the rows of a chunk, once earlier results are there."""
+        rows = self.order.after(hidden, earlier) if earlier else hidden
+        return rows.narrow(0, start, min(self.chunk, hidden.shape[0] - start))
+
+    def total(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Returns the sum over all rows."""
+        totals: list[Tensor] = []
+        for start in self.starts(hidden):
+            totals.append(self.of(F.linear(self.part(hidden, start, totals[-1:]), weight, bias), start))
+        return _sum(totals)
+
+    def of(self, logits: Tensor, start: int) -> Tensor:
+        """Returns the sum over a chunk of rows, the first of which is given."""
+        count = logits.shape[0]
+        seen = logits if logits.shape[1] == self.classes else logits.narrow(1, 0, self.classes)
+        classes = torch.arange(self.classes, device=logits.device)
+        own = (each.narrow(0, start, count) for each in self.by_row)
+        return self.rows(seen.to(_accumulated(logits.dtype)), classes, *own, *self.shared)
 
 
 class _ChunkedLoss(torch.autograd.Function):
     """The gradients of a chunked loss, computed with it; see the module."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, parts: Any) -> Tensor:
-        rows, by_row, shared, chunk, beside = parts
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, sums: _Sums) -> Tensor:
         wants = ctx.needs_input_grad[:3]
         totals: list[Tensor] = []
-        gradients = _Gradients(hidden, weight, wants)
-        for logits, hidden_c, *operands in _chunks_with_hidden(hidden, weight, bias, by_row, shared, chunk):
-            leaf = logits.detach().requires_grad_()
+        wide, long = sums.pad(weight, bias)
+        gradients = _Gradients(wide, wants)
+        for start in sums.starts(hidden):
+            part = sums.part(hidden, start, gradients.latest)
+            leaf = F.linear(part, wide, long).detach().requires_grad_()
             with torch.enable_grad():
-                total = _total(rows, leaf, *operands)
+                total = sums.of(leaf, start)
             (slopes,) = torch.autograd.grad(total, leaf)
             totals.append(total.detach())
-            gradients.add(slopes, hidden_c)
-        found = gradients.finished(bias)
+            gradients.add(slopes, part)
+        found = gradients.finished(sums.classes, bias)
         kept = [each for each in found if each is not None]
-        ctx.is_given = [each is not None for each in found]
-        ctx.save_for_backward(*kept)
-        return beside(_sum(totals), kept)
+        ctx.is_given, ctx.beside = [each is not None for each in found], sums.order.beside
+        ctx.save_for_backward(*kept, *(x for x, is_wanted in zip((hidden, weight, bias), wants, strict=True) if is_wanted))
+        return sums.order.beside(_sum(totals), kept)
 
     @staticmethod
     @torch.autograd.function.once_differentiable  # type: ignore[misc]
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        kept = iter(ctx.saved_tensors)
+        count = sum(ctx.is_given)
+        # What the gradients depend on is tied to them: torch learns from it that they have derivatives, and refuses.
+        gradient = ctx.beside(gradient, ctx.saved_tensors[count:])
+        kept = iter(ctx.saved_tensors[:count])
         found = [next(kept) if is_given else None for is_given in ctx.is_given]
         return (*(None if each is None else each * gradient for each in found), None)
 
@@ -99,11 +164,16 @@ class _ChunkedLoss(torch.autograd.Function):
 class _Gradients:
     """The gradients of the operands of a linear layer, as far as the chunks have come."""
 
-    def __init__(self, hidden: Tensor, weight: Tensor, wants: Sequence[bool]) -> None:
-        self.operands, self.wants = (hidden, weight), wants
+    def __init__(self, weight: Tensor, wants: Sequence[bool]) -> None:
+        self.factor, self.wants = weight, wants
         self.hidden: list[Tensor] = []
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
+
+    @property
+    def latest(self) -> list[Tensor]:
+        """Returns what the chunks so far have given, which the next one waits for."""
+        return [each for each in (self.weight, self.bias, *self.hidden[-1:]) if each is not None]
 
     def add(self, slopes: Tensor, hidden: Tensor) -> None:
         """Adds what a chunk of rows gives: ``slopes`` are the gradients of its logits."""
@@ -112,47 +182,20 @@ class _Gradients:
             sums = slopes.sum(0, dtype=_accumulated(slopes.dtype))
             self.bias = sums if self.bias is None else self.bias + sums
         if wants_hidden:
-            self.hidden.append(slopes @ self.operands[1])
+            self.hidden.append(slopes @ self.factor)
         if wants_weight:
             turned = slopes.t()
             self.weight = turned @ hidden if self.weight is None else torch.addmm(self.weight, turned, hidden)
 
-    def finished(self, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Returns the gradients of all rows, None for those that nobody wants."""
-        whole = torch.cat(self.hidden) if self.hidden else None
-        return whole, self.weight, None if self.bias is None or bias is None else self.bias.to(bias.dtype)
-
-
-def _chunks(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    by_row: Sequence[Tensor],
-    shared: Sequence[Tensor],
-    chunk: int,
-) -> Iterator[tuple[Any, ...]]:
-    for logits, _, *operands in _chunks_with_hidden(hidden, weight, bias, by_row, shared, chunk):
-        yield logits, *operands
-
-
-def _chunks_with_hidden(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    by_row: Sequence[Tensor],
-    shared: Sequence[Tensor],
-    chunk: int,
-) -> Iterator[tuple[Any, ...]]:
-    """Yields for each chunk its logits, its rows of ``hidden``, and the operands of the sum over them."""
-    classes = torch.arange(weight.shape[0], device=hidden.device)
-    for start in range(0, hidden.shape[0], chunk):
-        count = min(chunk, hidden.shape[0] - start)
-        part = hidden.narrow(0, start, count)
-        yield F.linear(part, weight, bias), part, classes, *(x.narrow(0, start, count) for x in by_row), *shared
-
-
-def _total(rows: Rows, logits: Tensor, *operands: Tensor) -> Tensor:
-    return rows(logits.to(_accumulated(logits.dtype)), *operands)
+    def finished(self, classes: int, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Returns the gradients of all rows and of so many classes, None for those that nobody wants."""
+        hidden = torch.cat(self.hidden) if self.hidden else None
+        weight, sums = self.weight, self.bias
+        if weight is not None and weight.shape[0] > classes:
+            weight = weight.narrow(0, 0, classes)
+        if sums is not None and bias is not None:
+            sums = sums.narrow(0, 0, classes).to(bias.dtype)
+        return hidden, weight, sums
 
 
 def _accumulated(dtype: torch.dtype) -> torch.dtype:
@@ -160,8 +203,8 @@ def _accumulated(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
-def _sum(totals: Any) -> Tensor:
+def _sum(totals: Iterable[Tensor]) -> Tensor:
     first, *others = totals
     for each in others:
         first = first + each
-    return first  # type: ignore[no-any-return]
+    return first

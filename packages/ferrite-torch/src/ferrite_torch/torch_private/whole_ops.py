@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.formulas.chunked_losses import chunked_loss
+from ferrite_torch.formulas.chunked_losses import Order, chunked_loss
 from ferrite_torch.formulas.dropout import dropout
 from ferrite_torch.formulas.one_hot import one_hot
 from ferrite_torch.formulas.quantiles import within_the_line
@@ -158,16 +158,22 @@ class _LinearLoss(HigherOrderOp):
 
     def __call__(self, *operands: Any, **named: Any) -> Any:
         """Returns the loss, a tensor of one number."""
-        return chunked_loss(*operands, beside=getattr(torch.ops, LOSSES).beside.default, **named)
+        ops = getattr(torch.ops, LOSSES)
+        return chunked_loss(*operands, Order(ops.beside.default, ops.after.default), **named)
 
 
 LINEAR_LOSS = "ferrite_linear_loss"
 LOSSES = "ferrite_losses"
 BESIDE = f"{LOSSES}.beside.default"
 """The op that is its first operand, and needs the others: what a forward computes for its backward stays there."""
+AFTER = f"{LOSSES}.after.default"
+"""The op that is its first operand once the others are made."""
 
 _library: Any = torch.library.Library(LOSSES, "DEF")  # type: ignore[no-untyped-call]
 _library.define("beside(Tensor loss, Tensor[] gradients) -> Tensor")
+_library.define("after(Tensor x, Tensor[] earlier) -> Tensor")
+_library.impl("after", lambda x, earlier: x.clone(), "CompositeExplicitAutograd")
+torch.library.register_fake(f"{LOSSES}::after", lambda x, earlier: torch.empty_like(x), lib=_library)
 _library.impl("beside", lambda loss, gradients: loss.clone(), "CompositeExplicitAutograd")
 torch.library.register_fake(f"{LOSSES}::beside", lambda loss, gradients: torch.empty_like(loss), lib=_library)
 

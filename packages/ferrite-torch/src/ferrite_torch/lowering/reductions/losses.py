@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ferrite_ir.language import index as ix
 from ferrite_ir.language import scalar as sc
+from ferrite_ir.language.bindings import AFTER as IN_ORDER
 from ferrite_ir.language.dtypes import I64
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar
@@ -37,7 +38,7 @@ from ferrite_torch.lowering.requirements import required, within
 from ferrite_torch.lowering.shapes.views import reshaped
 from ferrite_torch.lowering.tensors import Point, Tensor
 from ferrite_torch.sizes.symbolic_sizes import sizes_of
-from ferrite_torch.torch_private.whole_ops import BESIDE
+from ferrite_torch.torch_private.whole_ops import AFTER, BESIDE
 
 NONE, MEAN, SUM = 0, 1, 2
 
@@ -86,6 +87,17 @@ def binary_cross_entropy(
 def beside(b: Builder, loss: Tensor, gradients: list[Tensor]) -> Tensor:
     """Returns a loss that is computed with its gradients: these need nothing more, once graphs are split."""
     return loss
+
+
+@lowers(AFTER)
+def after(b: Builder, x: Tensor, earlier: list[Tensor]) -> Tensor:
+    """Returns a tensor as it lies, once others are made."""
+    x = x if x.strided() is not None else b.fresh_copy(x)
+    view = x.strided()
+    assert view is not None, "a copy is strided"
+    fake = b.fake.new_empty_strided(b.fake.shape, view.strides)
+    found: Tensor = b.extern(IN_ORDER, (x, earlier), None, fake, aliases=(0,))
+    return found
 
 
 class _Labels:

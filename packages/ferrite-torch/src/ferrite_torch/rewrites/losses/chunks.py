@@ -10,6 +10,7 @@ What is left to do here: whether a region (`regions`) is taken, how many rows a 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +26,9 @@ from ferrite_torch.rewrites.attention_masks import storage_of, written_storages
 from ferrite_torch.rewrites.losses.regions import Layer, Region, layer_at, region_of
 from ferrite_torch.rewrites.losses.values import Refusal, Selection
 from ferrite_torch.thresholds import LOSSES
-from ferrite_torch.torch_private.fake_tensors import mode_of
+from ferrite_torch.torch_private.fake_tensors import is_fake, mode_of
 from ferrite_torch.torch_private.nodes import fake_at, fake_of, map_leaves
+from ferrite_torch.torch_private.symbolic_shapes import present_value
 from ferrite_torch.torch_private.whole_ops import linear_loss
 
 log = logging.getLogger(__name__)
@@ -43,20 +45,22 @@ class _Size:
     def bytes(self) -> int:
         return self.rows * self.row_bytes
 
-    def chunk(self, itemsize: int) -> int:
+    def chunk(self, dtype: torch.dtype) -> int:
         """Returns the rows of a chunk: few chunks, as each rounds the gradient of the weight, of bounded bytes."""
-        most = LOSSES.most_chunks if itemsize < torch.float32.itemsize else LOSSES.most_wide_chunks
+        is_half = dtype.itemsize < torch.float32.itemsize
+        most = LOSSES.most_chunks if is_half else LOSSES.most_wide_chunks
         count = min(max(-(-self.bytes // LOSSES.chunk_bytes), LOSSES.least_chunks), most)
         rows, step = -(-self.rows // count), LOSSES.row_step
         return -(-rows // step) * step if rows >= step else rows
 
 
-def chunk_losses(module: GraphModule, choice: str) -> int:
+def chunk_losses(module: GraphModule, choice: str, *, pads: bool = True) -> int:
     """Computes the losses of linear layers in a dynamo graph in chunks of rows; returns how many.
 
     Args:
         module: the graph, which is changed.
         choice: ``auto`` takes logits of `LOSSES.logits_bytes` at least, ``always`` all, ``never`` none.
+        pads: add classes where products have slow extents (`Options.align_matmuls`).
     """
     found = 0
     for node in list(module.graph.nodes) if choice != "never" else ():
@@ -67,14 +71,16 @@ def chunk_losses(module: GraphModule, choice: str) -> int:
         try:
             if not _ends_in_loss(layer):
                 continue
+            if not _is_static(layer):
+                raise Refusal("how many there are depends on the call")
             region = _judged(region_of(layer))
         except Refusal as reason:
             _tell(layer, f"its logits ({_mebibytes(size.bytes)}) stay in memory: {reason}")
             continue
-        chunk = size.chunk(fake_at(node).dtype.itemsize)
-        _replace(module, region, chunk, found)
-        count = -(-size.rows // chunk)
-        _tell(layer, f"{size.rows} rows in {count} chunks: {_mebibytes(size.bytes)} of logits never lie in memory, but "
+        chunk = size.chunk(fake_at(node).dtype)
+        rows = _replace(module, region, chunk, found, pads=pads)
+        count = -(-rows // chunk)
+        _tell(layer, f"{rows} rows in {count} chunks: {_mebibytes(size.bytes)} of logits never lie in memory, but "
                      f"{_mebibytes(chunk * size.row_bytes)} of one chunk")  # fmt: skip
         found += 1
     if found:
@@ -83,13 +89,18 @@ def chunk_losses(module: GraphModule, choice: str) -> int:
 
 
 def _size(layer: Layer) -> _Size | None:
-    """Returns how large logits are; None where that is not known while compiling."""
+    """Returns how large logits are in the present call; None where that depends on data, or there are none."""
     fake = fake_at(layer.node)
-    fakes = [fake, *(fake_at(each) for each in layer.operands)]
-    if not all(type(extent) is int for each in fakes for extent in each.shape) or fake.numel() == 0:
+    extents = [present_value(extent) for extent in fake.shape]
+    known = [extent for extent in extents if extent is not None]
+    if len(known) < len(extents) or 0 in known or known[-1] == 1:
         return None
-    classes = int(fake.shape[-1])
-    return _Size(int(fake.numel()) // classes, classes * fake.dtype.itemsize) if classes > 1 else None
+    return _Size(math.prod(known[:-1]), known[-1] * fake.dtype.itemsize)
+
+
+def _is_static(layer: Layer) -> bool:
+    fakes = [fake_at(each) for each in (layer.node, *layer.operands)]
+    return all(type(extent) is int for fake in fakes for extent in fake.shape)
 
 
 def _ends_in_loss(layer: Layer) -> bool:
@@ -121,6 +132,8 @@ def _judged(region: Region) -> Region:
     nodes = list(region.layer.node.graph.nodes)
     between = nodes[nodes.index(region.layer.node) : nodes.index(region.exit)]
     changing = written_storages(node for node in between if node not in region.inside)
+    if not all(is_fake(fake_of(node)) for node in (*region.operands(), *region.inside)):
+        raise Refusal("something among them is no plain tensor (a transform of torch.func, a tensor subclass)")
     for node in region.operands():
         fake = fake_at(node)
         if storage_of(node) in changing:
@@ -128,12 +141,12 @@ def _judged(region: Region) -> Region:
         if fake.device != device or fake.layout is not torch.strided:
             raise Refusal("something that they are computed from lies elsewhere")
         if not all(type(extent) is int for extent in fake.shape):
-            raise Refusal("their number depends on the sizes of a call")
+            raise Refusal("how many there are depends on the call")
     return region
 
 
 def _tell(layer: Layer, text: str) -> None:
-    place = ", ".join(str(origin) for origin in origins_of(layer.node)) or layer.node.name
+    place = ", ".join(origin.description for origin in origins_of(layer.node)) or layer.node.name
     record_loss(f"loss of {place}: {text}")
     log.info("loss of %s: %s", place, text)
 
@@ -145,8 +158,8 @@ def _mebibytes(count: int) -> str:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def _replace(module: GraphModule, region: Region, chunk: int, number: int) -> None:
-    """Puts the call in the place of a region."""
+def _replace(module: GraphModule, region: Region, chunk: int, number: int, *, pads: bool) -> int:
+    """Puts the call in the place of a region; returns how many rows it takes."""
     graph, layer, name = module.graph, region.layer, f"loss_rows_{number}"
     setattr(module, name, region.rows)
     dtype = fake_at(layer.node).dtype
@@ -158,7 +171,7 @@ def _replace(module: GraphModule, region: Region, chunk: int, number: int) -> No
         by_row = tuple(_written(graph, _flat_column if c else _flat, node) for node, c in region.by_row)
         divisors = {each: _divisor(graph, each) for each in (*region.divisors, *_some(region.outer))}
         shared = (*region.shared, *(divisors[each] for each in region.divisors))
-        total = graph.call_function(linear_loss, (rows, hidden, weight, bias, by_row, shared, chunk))
+        total = graph.call_function(linear_loss, (rows, hidden, weight, bias, by_row, shared, chunk, _padded(weight, pads=pads)))
         loss = fake_at(region.exit)
         wide = torch.float64 if dtype is torch.float64 else torch.float32
         total.meta = {**region.exit.meta, "example_value": loss.to(wide)}
@@ -169,6 +182,17 @@ def _replace(module: GraphModule, region: Region, chunk: int, number: int) -> No
     region.exit.replace_all_uses_with(result)
     for node in reversed(region.inside):
         graph.erase_node(node)
+    return int(fake_at(hidden).shape[0])
+
+
+def _padded(weight: Node, *, pads: bool) -> int:
+    """Returns the number of classes with those that are added: products are slow with rows of no whole 16 bytes."""
+    fake = fake_at(weight)
+    classes = int(fake.shape[0])
+    is_aligned = classes * fake.dtype.itemsize % LOSSES.aligned_bytes == 0
+    if not pads or is_aligned or fake.dtype.itemsize >= torch.float32.itemsize:
+        return classes
+    return -(-classes // LOSSES.padded_classes) * LOSSES.padded_classes
 
 
 def _some(value: Any) -> tuple[Any, ...]:
