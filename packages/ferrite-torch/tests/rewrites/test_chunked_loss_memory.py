@@ -52,8 +52,7 @@ def products(record: GraphRecord) -> list[Any]:
     return [target for target in calls if "mm" in target]
 
 
-@pytest.mark.parametrize("classes", [CLASSES, 50257])
-@pytest.mark.parametrize("loss", [plain, everything])
+@pytest.mark.parametrize(("loss", "classes"), [(plain, CLASSES), (plain, 50257), (everything, CLASSES)])
 def test_a_third_of_the_logits_is_enough(loss: Callable[..., Tensor], classes: int) -> None:
     found = plans(loss, "auto", classes)
     padded = -(-classes // 64) * 64

@@ -290,8 +290,8 @@ class Policy:
         accumulated_near_peak: share of the peak of memory from which on a moment of the program counts as one of its
             peaks. Set: blocks of a model that are alike have peaks that are alike, and a sum that lowers one of them
             lowers none.
-        product_in_place_bytes: fewest bytes of a matrix that a product is added to in its own place. Set: a copy of less
-            takes a few microseconds, which the host takes longer to call the library in this way than in the other.
+        product_in_place_bytes: fewest bytes of a matrix that a product is added to in its own place. Set: a copy of
+            less takes a few microseconds, which the host takes longer to call the library in this way.
         sort_scatters: sort rows by destination before they are combined there, where that pays.
         sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
         sorted_row: fewest elements of such a row.

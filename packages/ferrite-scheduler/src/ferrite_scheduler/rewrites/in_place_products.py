@@ -40,12 +40,12 @@ def _made_alone(definition: Definition) -> list[str]:
     """Returns the results of a definition that lie in storages of their own."""
     shared = {name for name, _ in definition.aliases} if isinstance(definition, Extern) else set()
     is_new = isinstance(definition, Extern) and not definition.mutates
-    return [value.name for value in definition.results if value is not None and value.name not in shared] if is_new else []
+    return (
+        [value.name for value in definition.results if value is not None and value.name not in shared] if is_new else []
+    )
 
 
-def _in_place(
-    definition: Definition, own: set[str], readers: Counter[str], graph: Graph, policy: Policy
-) -> Definition:
+def _in_place(definition: Definition, own: set[str], readers: Counter[str], graph: Graph, policy: Policy) -> Definition:
     if not isinstance(definition, Extern) or definition.target != ADDED_PRODUCT or len(definition.results) != 1:
         return definition
     summand, (result,) = definition.args[0], definition.results

@@ -48,7 +48,6 @@ class Order:
     after: Tie
 
 
-
 def chunked_loss(
     rows: Rows,
     hidden: Tensor,
@@ -56,8 +55,8 @@ def chunked_loss(
     bias: Tensor | None,
     by_row: Sequence[Tensor],
     shared: Sequence[Tensor],
-    chunk: int,
-    padded: int,
+    cut: tuple[int, int],
+    *,
     order: Order,
 ) -> Tensor:
     """Returns the sum of ``rows`` over a linear layer's results, computed chunk by chunk; a tensor of one number.
@@ -69,12 +68,11 @@ def chunked_loss(
         bias: ``[classes]`` or None.
         by_row: operands of ``rows`` whose first dim is the rows.
         shared: operands of ``rows`` that all rows share.
-        chunk: rows of a chunk; the last one may have fewer.
-        padded: number of classes with those that are added to have products with fast extents: their weights are
-            zero, and ``rows`` does not see their logits.
+        cut: rows of a chunk, of which the last one may have fewer; and the number of classes with those that are added
+            to have products with fast extents: their weights are zero, and ``rows`` does not see their logits.
         order: ties values to others that are to be made before.
     """
-    sums = _Sums(rows, tuple(by_row), tuple(shared), weight.shape[0], padded, chunk, order)
+    sums = _Sums(rows, tuple(by_row), tuple(shared), weight.shape[0], *cut, order)
     with torch.autocast(hidden.device.type, enabled=False):
         wants = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (hidden, weight, bias))
         if not wants:
@@ -91,8 +89,8 @@ class _Sums:
     by_row: tuple[Tensor, ...]
     shared: tuple[Tensor, ...]
     classes: int
-    padded: int
     chunk: int
+    padded: int
     order: Order
 
     def pad(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -147,11 +145,13 @@ class _ChunkedLoss(torch.autograd.Function):
         found = gradients.finished(sums.classes, bias)
         kept = [each for each in found if each is not None]
         ctx.is_given, ctx.beside = [each is not None for each in found], sums.order.beside
-        ctx.save_for_backward(*kept, *(x for x, is_wanted in zip((hidden, weight, bias), wants, strict=True) if is_wanted))
+        ctx.save_for_backward(
+            *kept, *(x for x, is_wanted in zip((hidden, weight, bias), wants, strict=True) if is_wanted)
+        )
         return sums.order.beside(_sum(totals), kept)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[misc]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         count = sum(ctx.is_given)
         # What the gradients depend on is tied to them: torch learns from it that they have derivatives, and refuses.

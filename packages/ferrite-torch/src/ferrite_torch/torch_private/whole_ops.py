@@ -147,7 +147,7 @@ def _resampled_by(op: Overload, pieces: Callable[..., Any]) -> Callable[..., Any
 
 
 class _LinearLoss(HigherOrderOp):
-    """``ferrite_linear_loss(rows, hidden, weight, bias, by_row, shared, chunk)``: see `chunked_loss`.
+    """``ferrite_linear_loss(rows, hidden, weight, bias, by_row, shared, (chunk, padded))``: see `chunked_loss`.
 
     An op that takes a function, so that a captured graph that calls it has a key; what traces that graph sees the
     chunks, and their gradients.
@@ -156,10 +156,10 @@ class _LinearLoss(HigherOrderOp):
     def __init__(self) -> None:
         super().__init__(LINEAR_LOSS)  # type: ignore[no-untyped-call]
 
-    def __call__(self, *operands: Any, **named: Any) -> Any:
+    def __call__(self, *operands: Any) -> Any:
         """Returns the loss, a tensor of one number."""
         ops = getattr(torch.ops, LOSSES)
-        return chunked_loss(*operands, Order(ops.beside.default, ops.after.default), **named)
+        return chunked_loss(*operands, order=Order(ops.beside.default, ops.after.default))
 
 
 LINEAR_LOSS = "ferrite_linear_loss"

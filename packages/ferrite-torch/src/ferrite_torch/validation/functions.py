@@ -17,8 +17,8 @@ from ferrite_torch.torch_private.fake_tensors import forgetting_symbols, is_fake
 from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.observation import observing
 from ferrite_torch.torch_private.operators import HigherOrderOp
-from ferrite_torch.torch_private.whole_ops import LINEAR_LOSS
 from ferrite_torch.torch_private.transforms import enter_autocast, exit_autocast, leaving_transforms
+from ferrite_torch.torch_private.whole_ops import LINEAR_LOSS
 from ferrite_torch.validation.observing import check_call
 
 _SEEN = frozenset(("tag_activation_checkpoint", "autograd_function_apply", LINEAR_LOSS))

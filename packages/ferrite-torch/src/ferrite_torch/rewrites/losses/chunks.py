@@ -71,8 +71,6 @@ def chunk_losses(module: GraphModule, choice: str, *, pads: bool = True) -> int:
         try:
             if not _ends_in_loss(layer):
                 continue
-            if not _is_static(layer):
-                raise Refusal("how many there are depends on the call")
             region = _judged(region_of(layer))
         except Refusal as reason:
             _tell(layer, f"its logits ({_mebibytes(size.bytes)}) stay in memory: {reason}")
@@ -96,11 +94,6 @@ def _size(layer: Layer) -> _Size | None:
     if len(known) < len(extents) or 0 in known or known[-1] == 1:
         return None
     return _Size(math.prod(known[:-1]), known[-1] * fake.dtype.itemsize)
-
-
-def _is_static(layer: Layer) -> bool:
-    fakes = [fake_at(each) for each in (layer.node, *layer.operands)]
-    return all(type(extent) is int for fake in fakes for extent in fake.shape)
 
 
 def _ends_in_loss(layer: Layer) -> bool:
@@ -171,7 +164,9 @@ def _replace(module: GraphModule, region: Region, chunk: int, number: int, *, pa
         by_row = tuple(_written(graph, _flat_column if c else _flat, node) for node, c in region.by_row)
         divisors = {each: _divisor(graph, each) for each in (*region.divisors, *_some(region.outer))}
         shared = (*region.shared, *(divisors[each] for each in region.divisors))
-        total = graph.call_function(linear_loss, (rows, hidden, weight, bias, by_row, shared, chunk, _padded(weight, pads=pads)))
+        total = graph.call_function(
+            linear_loss, (rows, hidden, weight, bias, by_row, shared, (chunk, _padded(weight, pads=pads)))
+        )
         loss = fake_at(region.exit)
         wide = torch.float64 if dtype is torch.float64 else torch.float32
         total.meta = {**region.exit.meta, "example_value": loss.to(wide)}
@@ -222,7 +217,7 @@ def _divisor(graph: Graph, divisor: Any) -> Node:
 
 
 def _written(graph: Graph, formula: Callable[..., Any], *nodes: Node) -> Node:
-    """Writes a formula of nodes into a graph, with the fake tensors of what it gives; returns the node of its result."""
+    """Writes a formula of nodes into a graph, with the fake tensors of what it gives; returns its result."""
     before, tracer = set(graph.nodes), GraphAppendingTracer(graph)
     result: Node = formula(*(Proxy(node, tracer) for node in nodes)).node
     for node in graph.nodes:

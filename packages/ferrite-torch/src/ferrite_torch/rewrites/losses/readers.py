@@ -122,7 +122,8 @@ def _operand(node: Node, arg: Any, kind: Kind, values: Values, rows: RowGraph) -
 
 def _of_sums(node: Node, values: Values) -> Value:
     """Returns what sums over rows become where they are added, or multiplied by numbers."""
-    function, operands = _BY_ELEMENT[node.target], [values.get(a, a) if isinstance(a, Node) else a for a in node.args]
+    function = _BY_ELEMENT[node.target]
+    operands: list[Any] = [values.get(arg, arg) if isinstance(arg, Node) else arg for arg in node.args]
     if function is operator.neg and isinstance(operands[0], Value):
         return _scaled(operands[0], -1.0)
     if len(operands) != 2:
@@ -180,9 +181,7 @@ def _view(node: Node, values: Values, rows: RowGraph) -> Value:
     elif value.kind is Kind.COLUMN:
         is_column = after.shape[-1:] == (1,) and after.dim() >= before.dim()
         return value if is_column else replace(value, kind=Kind.ROW, written=value.rows.squeeze(-1))
-    elif value.kind is Kind.WIDE and after.shape[-1:] == before.shape[-1:]:
-        return value
-    elif after.shape == before.shape:
+    elif (value.kind is Kind.WIDE and after.shape[-1:] == before.shape[-1:]) or after.shape == before.shape:
         return value
     raise _refused(node, "takes rows apart")
 
@@ -300,9 +299,7 @@ def _likelihood(node: Node, values: Values, rows: RowGraph) -> Value:
     return _by_labels(node, values, rows, likelihood_rows, 0.0)
 
 
-def _by_labels(
-    node: Node, values: Values, rows: RowGraph, formula: Callable[..., Any], smoothing: float
-) -> Value:
+def _by_labels(node: Node, values: Values, rows: RowGraph, formula: Callable[..., Any], smoothing: float) -> Value:
     """Returns a loss by labels: ``cross_entropy`` or ``nll_loss`` of torch, whose arguments stand in one order."""
     value, fake = _first(node, values), fake_at(node.args[0])  # type: ignore[arg-type]
     labels, weight = argument_of(node, 1, "target", None), argument_of(node, 2, "weight", None)

@@ -113,6 +113,8 @@ def region_of(layer: Layer) -> Region:
         Refusal: its logits are needed whole.
     """
     fake = fake_at(layer.node)
+    if not all(type(extent) is int for each in (layer.node, *layer.operands) for extent in fake_at(each).shape):
+        raise Refusal("how many there are depends on the call")
     rows = RowGraph(Graph(), torch.float64 if fake.dtype is torch.float64 else torch.float32)
     values = {layer.node: Value(Kind.WIDE, rows.logits)}
     number = {node: position for position, node in enumerate(layer.node.graph.nodes)}
@@ -163,7 +165,7 @@ def _sum_of(value: Value, rows: RowGraph) -> Any:
     """Returns what several terms come to for a chunk of rows."""
     total: Any = None
     for term in value.terms:
-        part = term.sum * term.factor
+        part: Any = term.sum * term.factor
         part = part if term.divisor is None else part / rows.divisor(term.divisor)
         total = part if total is None else total + part
     return total

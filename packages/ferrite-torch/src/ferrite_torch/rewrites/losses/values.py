@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
@@ -53,9 +54,9 @@ class Divisor:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A sum over rows, times a number, over a divisor."""
+    """A sum over rows, a node of the row graph, times a number, over a divisor."""
 
-    sum: Proxy
+    sum: Any
     factor: float = 1.0
     divisor: Divisor | None = None
 
@@ -145,5 +146,5 @@ class RowGraph:
         first = next(iter(self.graph.nodes))
         for each in inputs:
             first.prepend(each.node) if each.node is not first else None
-        for before, after in zip(inputs, inputs[1:], strict=False):
+        for before, after in pairwise(inputs):
             before.node.append(after.node)
