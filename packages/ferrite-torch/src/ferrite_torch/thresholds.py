@@ -144,8 +144,8 @@ class LossThresholds:
             which then is a part of a GPU's memory that matters; below, launches of smaller products cost more.
         chunk_bytes: bytes of the logits of a chunk, as far as the numbers of chunks below allow. Set: products with
             less than a thousand rows leave multiprocessors idle (a vocabulary of 128256 in half types has 2093 rows).
-        least_chunks: fewest chunks. Set: a quarter of the logits, and their gradients in their place, is the third of
-            their memory that decision 0074 asks for, with what else is alive.
+        least_chunks: fewest chunks. Measured (4096 rows of 128256 classes, bf16): 0.28 of the logits' memory, with what
+            else is alive, for 1.07 times the time of separate kernels; five chunks of 8192 x 151936: 0.23 for 1.08.
         most_chunks: most chunks where the gradient of the weight is of a half type, to which it is rounded once for
             each. Set: the roundings of eight independent chunks add up to 2.1 times that of one, and to less than twice
             the error of eager mode, which has rounded the gradients of the logits as well.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any
 
@@ -461,3 +462,22 @@ def test_a_stored_graph_calls_the_functions_of_the_graph_at_hand(monkeypatch: py
     for place, function in enumerate((waves, powers, waves)):
         torch.testing.assert_close(infer(function, x), function(x))
         assert recalled() == (1, int(place > 0))
+
+
+@needs_stored_graphs
+def test_losses_in_chunks_are_found_again_and_others_are_not() -> None:
+    """The function of the rows is part of the key: losses that differ in nothing else are other graphs."""
+    given = torch.randn(8, 4), torch.randn(10, 4), torch.randint(0, 10, (8,))
+
+    def loss_of(smoothing: float, h: torch.Tensor, w: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        logits = torch.nn.functional.linear(h, w)
+        return torch.nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing)
+
+    for smoothing, found in ((0.1, 0), (0.1, 1), (0.2, 1)):
+        torch._dynamo.reset()
+        loss = functools.partial(loss_of, smoothing)
+        compiled = torch.compile(loss, backend="ferrite", options={"fallback": False, "chunk_losses": "always"})
+        torch.testing.assert_close(compiled(*given), loss(*given))
+        assert counters["aot_autograd"]["autograd_cache_hit"] == found
+        assert counters["aot_autograd"]["autograd_cache_bypass"] == 0
+    assert recalled() == (3, 1)

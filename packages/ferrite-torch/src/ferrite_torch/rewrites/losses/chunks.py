@@ -170,6 +170,7 @@ def _replace(module: GraphModule, region: Region, chunk: int, number: int, *, pa
         loss = fake_at(region.exit)
         wide = torch.float64 if dtype is torch.float64 else torch.float32
         total.meta = {**region.exit.meta, "example_value": loss.to(wide)}
+        _with_fakes(total, region.rows)
         scaled = total if region.factor == 1.0 else _written(graph, lambda x: x * region.factor, total)
         if region.outer is not None:
             scaled = _written(graph, divided, scaled, divisors[region.outer])
@@ -220,10 +221,34 @@ def _written(graph: Graph, formula: Callable[..., Any], *nodes: Node) -> Node:
     """Writes a formula of nodes into a graph, with the fake tensors of what it gives; returns its result."""
     before, tracer = set(graph.nodes), GraphAppendingTracer(graph)
     result: Node = formula(*(Proxy(node, tracer) for node in nodes)).node
-    for node in graph.nodes:
-        if node not in before:
-            args = map_leaves(node.args, lambda leaf: fake_of(leaf) if isinstance(leaf, Node) else leaf)
-            call = node.target if node.op == "call_function" else getattr(type(args[0]), str(node.target))
-            with mode_of(graph):
-                node.meta = {"example_value": call(*args)}
+    with mode_of(graph):
+        for node in graph.nodes:
+            if node not in before:
+                node.meta = {"example_value": _fake_result(node)}
     return result
+
+
+def _fake_result(node: Node) -> Any:
+    """Returns the fake tensor that a node computes of those of its operands."""
+    fakes = map_leaves((node.args, dict(node.kwargs)), lambda leaf: fake_of(leaf) if isinstance(leaf, Node) else leaf)
+    args, named = fakes
+    call = node.target if node.op == "call_function" else getattr(type(args[0]), str(node.target))
+    return call(*args, **named)
+
+
+def _with_fakes(call: Node, rows: GraphModule) -> None:
+    """Gives the nodes of the graph of rows the fake tensors of a chunk: torch stores no graph without."""
+    arguments: Any = call.args
+    _, hidden, weight, _, by_row, shared, (chunk, _) = arguments
+    width = fake_at(weight)
+    count = min(chunk, fake_at(hidden).shape[0])
+    with mode_of(call.graph), torch.no_grad():
+        wide = torch.float64 if width.dtype is torch.float64 else torch.float32
+        logits = width.new_empty((count, width.shape[0]), dtype=wide)
+        classes = torch.arange(width.shape[0], device=width.device)
+        given = [logits, classes, *(fake_at(each)[:count] for each in by_row), *map(fake_at, shared)]
+        for node, fake in zip(rows.graph.find_nodes(op="placeholder"), given, strict=True):
+            node.meta["example_value"] = fake
+        for node in rows.graph.nodes:
+            if node.op.startswith("call"):
+                node.meta["example_value"] = _fake_result(node)
