@@ -232,7 +232,7 @@ def _fake_result(node: Node) -> Any:
     """Returns the fake tensor that a node computes of those of its operands."""
     fakes = map_leaves((node.args, dict(node.kwargs)), lambda leaf: fake_of(leaf) if isinstance(leaf, Node) else leaf)
     args, named = fakes
-    call = node.target if node.op == "call_function" else getattr(type(args[0]), str(node.target))
+    call: Any = node.target if node.op == "call_function" else getattr(type(args[0]), str(node.target))
     return call(*args, **named)
 
 
