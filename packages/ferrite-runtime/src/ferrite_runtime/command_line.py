@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ferrite_runtime.commands.output import FOUND, REFUSED, print_json
+from ferrite_runtime.errors import FileUnreadable
 from ferrite_runtime.process.option_ranges import did_you_mean
 
 INTERRUPTED, CLOSED = 128 + signal.SIGINT, 141  # 128 + SIGPIPE, which not every system has
@@ -126,6 +127,11 @@ class CommandLine:
         except self.refusals as error:
             is_fault = isinstance(error, self.faults) and not isinstance(error, self.sound)
             return tell_error(error, type(error).__name__, FOUND if is_fault else REFUSED, is_json=has_json)
+        except OSError as error:
+            if error.filename is None:  # of the output, of which no file's name is known
+                raise
+            unusable = FileUnreadable(error.filename, error)
+            return tell_error(unusable, type(unusable).__name__, REFUSED, is_json=has_json)
         return status
 
 

@@ -51,6 +51,11 @@ def note_origin(error: Exception, origin: Sequence[str]) -> None:
         error.add_note(f"while {', '.join(origin)} ran as a step of a compiled graph")
 
 
+def _shortened(message: str) -> str:
+    """Returns a message without its end: what a file holds is quoted, and may be long."""
+    return message if len(message) <= 1000 else f"{message[:1000]}…"
+
+
 # --- the kinds ------------------------------------------------------------------------------------------------------
 
 
@@ -60,14 +65,16 @@ class PackageInvalid(FerriteRuntimeError):
     hint = "the file is damaged or its writer is at fault: fetch or build it again, `ferrite-runtime verify` checks it"
 
     def __init__(self, reason: str) -> None:
-        # What a damaged file holds is quoted, and may be long.
-        super().__init__(reason if len(reason) <= 1000 else f"{reason[:1000]}…")
+        super().__init__(_shortened(reason))
 
 
 class VersionUnsupported(FerriteRuntimeError):
     """A bundle, program or kernel spec is of a format, or uses a feature, that this runtime does not know."""
 
     hint = "upgrade ferrite-runtime, or build the bundle for this version"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(_shortened(reason))
 
 
 class GuardFailed(FerriteRuntimeError):
@@ -76,7 +83,7 @@ class GuardFailed(FerriteRuntimeError):
     hint = "call with inputs of the shapes, dtypes and devices that it was exported for, or export it for these as well"
 
     def __init__(self, reason: str, name: str = "") -> None:
-        super().__init__(reason)
+        super().__init__(_shortened(reason))
         self.name = name
 
 

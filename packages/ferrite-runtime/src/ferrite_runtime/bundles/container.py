@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import stat
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ferrite_runtime.errors import FileUnreadable, NoPackage, PackageInvalid, SpecError, VersionUnsupported
 from ferrite_runtime.formats.canonical_json import dump_canonical
+from ferrite_runtime.process.files import open_file
 
 MAGIC = b"ferrite-bundle/"
 MAJOR = 2
@@ -40,29 +41,20 @@ def read_container_file(path: Path | str) -> bytes:
     """Returns the bytes of a container in a file.
 
     Raises:
-        FileUnreadable: there is no such file, or it may not be read.
-        NoPackage: it is no file, or does not begin like a container (of which no more is read then).
+        FileUnreadable: there is no such file, it may not be read, or it is none, but a pipe or a device.
+        NoPackage: it does not begin like a container (of which no more is read then), or is larger than one may be.
     """
     try:
-        _check_file(path)
-        with Path(path).open("rb") as file:
+        with open_file(path) as file:
             head = file.read(_HEAD)
             if not head.startswith(MAGIC):
                 raise NoPackage(f"{path} is no bundle: it does not begin with {MAGIC.decode()!r}")
-            return head + file.read()
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_FILE:
+                raise NoPackage(f"{path} has {size} bytes, a bundle has {MAX_FILE} at most")
+            return head + file.read(max(size - len(head), 0))  # of a file that grows meanwhile: what it had
     except OSError as error:
         raise FileUnreadable(path, error) from error
-    except ValueError as error:  # of a path that no file can have
-        raise FileUnreadable(repr(str(path)), str(error)) from error
-
-
-def _check_file(path: Path | str) -> None:
-    """Raises `NoPackage` unless this is a file of a size that a bundle may have: nothing endless, like a pipe."""
-    status = Path(path).stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise NoPackage(f"{path} is no file, a bundle is one: copy it to a file first")
-    if status.st_size > MAX_FILE:
-        raise NoPackage(f"{path} has {status.st_size} bytes, a bundle has {MAX_FILE} at most")
 
 
 def unpack_container(data: bytes) -> tuple[dict[str, Any], dict[str, memoryview], str]:

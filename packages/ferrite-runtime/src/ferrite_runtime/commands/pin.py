@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from ferrite_runtime.commands.cache_store import add_store, open_store
@@ -38,12 +39,13 @@ def run(arguments: argparse.Namespace) -> int:
         for record in scan_measurements(open_store(arguments))
         if (wanted is None or record.situation.kernel in wanted) and arguments.device in (None, record.situation.device)
     )
-    before = {pin.scope: pin for pin in read_pins(arguments.file)} if arguments.file.exists() else {}
+    is_there = os.path.lexists(arguments.file)
+    before = {pin.scope: pin for pin in read_pins(arguments.file)} if is_there else {}
     added = [pin for pin in chosen if pin.scope not in before]
     differing = [pin for pin in chosen if pin.scope in before and before[pin.scope].config != pin.config]
     after = before | {pin.scope: pin for pin in (*added, *(differing if arguments.update else ()))}
     unpinned = sorted(wanted - {pin.kernel for pin in after.values()}) if wanted else []
-    if not arguments.check and (added or (differing and arguments.update) or not arguments.file.exists()):
+    if not arguments.check and (added or (differing and arguments.update) or not is_there):
         _write(arguments.file, write_pins(after.values()))
     if arguments.json:
         print_json(
@@ -59,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         _print(arguments, before, added, differing)
         for kernel in unpinned:
             print(f"  unpinned: kernel {kernel[:12]} was never run with this store")
-    return FOUND if unpinned or (arguments.check and (added or differing)) else FINE
+    return FOUND if unpinned or (arguments.check and (added or differing or not is_there)) else FINE
 
 
 def _print(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from ferrite_runtime.bundles.bundle import Bundle
@@ -12,7 +11,7 @@ from ferrite_runtime.bundles.container import MAGIC
 from ferrite_runtime.errors import FileUnreadable, NoPackage, naming_file
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.program import PROGRAM_FORMAT, Program
-from ferrite_runtime.process.files import refuse_special
+from ferrite_runtime.process.files import open_file
 
 
 def add_file(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +27,8 @@ def read_file(path: str) -> Bundle:
         PackageInvalid: if it holds none of these, naming what is wrong.
         VersionUnsupported: if it is of a format that this runtime does not know.
     """
-    refuse_special(path)
     try:
-        with Path(path).open("rb") as file:
+        with open_file(path) as file:
             head = file.read(len(MAGIC))
             text = b"" if head == MAGIC else head + file.read()
     except OSError as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,18 +20,22 @@ from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.kernel_source.jitted import ALLOWED_IMPORTS
 from ferrite_runtime.kernel_source.origin import Origin
 
-MAX_SOURCE = 1 << 20
-"""Characters of a kernel's text; its syntax tree takes a few hundred bytes for each."""
+MAX_SOURCE = 1 << 18
+"""Characters of a kernel's text, many times those of a long one; its syntax tree has hundreds of bytes for each."""
+MAX_BRACES = 1 << 12
+"""Braces in it: Python reads a text with values in it, ``f"{x}{y}"``, in a time that grows with their square."""
 _MODULES = frozenset(ALLOWED_IMPORTS)
 
 
 def check_source(spec: KernelSpec, path: str) -> None:
     """Raises `SpecError` unless a kernel's text is a kernel's: imports, constants and jitted functions, no more."""
     if len(spec.source) > MAX_SOURCE:
-        raise SpecError(path, f"a kernel's text of {len(spec.source)} characters")
+        raise SpecError(path, f"a kernel's text of {len(spec.source)} characters, {MAX_SOURCE} are allowed")
+    if spec.source.count("{") > MAX_BRACES:
+        raise SpecError(path, f"a kernel's text with more than {MAX_BRACES} braces")
     for statement in _parse(spec, path).body:
         if not _is_allowed(statement):
-            line = ast.unparse(statement).splitlines()[0][:80]
+            line = _shown(statement)
             raise SpecError(path, f"line {statement.lineno}, {line!r}, is neither an import, a constant nor a function")
 
 
@@ -73,10 +77,8 @@ def _is_name(note: ast.expr) -> bool:
 
 def _is_constant(value: ast.expr) -> bool:
     match value:
-        case ast.Constant():
-            return True
-        case ast.UnaryOp(ast.USub(), ast.Constant()):
-            return True
+        case ast.Constant(constant) | ast.UnaryOp(ast.USub(), ast.Constant(constant)):
+            return not _is_huge(constant)
         case ast.Call(ast.Attribute() as function, [argument], []):
             return function.attr == "constexpr" and _is_name(function) and _is_constant(argument)
     return False
@@ -215,26 +217,34 @@ class _Reader:
                 yield Liberty("this looks like a function and is none", number)
 
     def _top(self, statement: ast.stmt) -> Iterator[Liberty]:
+        bound: list[str] = []
         match statement:
             case ast.Import(names):
-                for alias in names:
-                    first = alias.asname or alias.name.partition(".")[0]
-                    self.modules[first] = alias.name if alias.asname else "triton"
+                named = {alias.asname or "triton": alias.name if alias.asname else "triton" for alias in names}
+                self.modules |= named
+                bound += named
             case ast.ImportFrom(module, parts, 0):
                 self.modules |= {part.asname or part.name: f"{module}.{part.name}" for part in parts}
+                bound += [part.asname or part.name for part in parts]
             case ast.FunctionDef(name):
                 self.functions.add(name)
+                bound.append(name)
             case ast.Assign([ast.Name(name)], _):
                 self.constants.add(name)
+                bound.append(name)
             case ast.Expr(ast.Constant(str())):
                 pass
             case _:
                 yield _liberty(statement, "is neither an import, a constant nor a function")
-        bound = [*self.modules, *self.functions, *self.constants]
         if any(name.startswith("__") for name in bound):
             yield _liberty(statement, "is a name of Python's own")
-        if len(set(bound)) != len(bound) or set(bound) & BUILTINS or self.modules.get("triton", "triton") != "triton":
+        if any(map(self._has_meanings, bound)) or self.modules.get("triton", "triton") != "triton":
             yield _liberty(statement, "gives a name a second meaning")
+
+    def _has_meanings(self, name: str) -> bool:
+        """Tells whether a name of the module has more than one meaning."""
+        kinds: tuple[Collection[str], ...] = (self.modules, self.functions, self.constants, BUILTINS)
+        return sum(name in kind for kind in kinds) > 1
 
     def _function(self, function: ast.FunctionDef) -> Iterator[Liberty]:
         arguments = function.args
@@ -452,5 +462,13 @@ def _is_huge(value: object) -> bool:
 
 
 def _liberty(node: ast.AST, how: str) -> Liberty:
-    shown = ast.unparse(node).splitlines()[0][:80]
-    return Liberty(f"{shown!r}, {how}", getattr(node, "lineno", 0))
+    return Liberty(f"{_shown(node)!r}, {how}", getattr(node, "lineno", 0))
+
+
+def _shown(node: ast.AST) -> str:
+    """Returns the first line of a piece of text, shortened; what it is where it cannot be written."""
+    try:
+        text = ast.unparse(node)
+    except (ValueError, RecursionError):  # a number of more digits than Python writes, a row in a row in a row
+        return type(node).__name__
+    return text.partition("\n")[0][:80]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from ferrite_runtime.formats.binary import CorruptEntry
 
@@ -53,29 +55,35 @@ def read_frames(path: Path, start: int) -> Reading:
 
     What stands behind the last whole frame is still being written, or was when its process died.
     """
-    frames: list[Frame] = []
-    end, damaged = start, 0
     try:
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            base, chunk = start, b""
-            while start + _FRAME <= size:
-                if not base <= start <= base + len(chunk) - _MOST_NAMES:
-                    file.seek(start)
-                    base, chunk = start, file.read(_CHUNK)
-                frame = _read_head(chunk[start - base : start - base + _MOST_NAMES], start)
-                if frame is None:
-                    file.seek(start + 1)
-                    start = _next_frame(file.read(1 << 20), start + 1, size)
-                    continue
-                stop = frame.start + frame.size
-                if stop > size:
-                    break
-                frames.append(frame)
-                damaged += start - end
-                start = end = stop
+            return frames_in(file, start)
     except OSError:
-        pass
+        return Reading((), start, 0)
+
+
+def frames_in(file: BinaryIO, start: int) -> Reading:
+    """Returns the whole frames of a pack that is open, as `read_frames` does; those read before where reading fails."""
+    frames: list[Frame] = []
+    end, damaged = start, 0
+    with contextlib.suppress(OSError):
+        size = os.fstat(file.fileno()).st_size
+        base, chunk = start, b""
+        while start + _FRAME <= size:
+            if not base <= start <= base + len(chunk) - _MOST_NAMES:
+                file.seek(start)
+                base, chunk = start, file.read(_CHUNK)
+            frame = _read_head(chunk[start - base : start - base + _MOST_NAMES], start)
+            if frame is None:
+                file.seek(start + 1)
+                start = _next_frame(file.read(1 << 20), start + 1, size)
+                continue
+            stop = frame.start + frame.size
+            if stop > size:
+                break
+            frames.append(frame)
+            damaged += start - end
+            start = end = stop
     return Reading(tuple(frames), end, damaged)
 
 

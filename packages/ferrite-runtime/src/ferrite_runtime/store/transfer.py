@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,11 +13,11 @@ from pathlib import Path
 from ferrite_runtime.errors import FileUnreadable, FileUnwritable, NoExport, PackageInvalid, SpecError
 from ferrite_runtime.formats.binary import CorruptEntry, unseal
 from ferrite_runtime.formats.measurements import RECORDS, Measurement, merge
-from ferrite_runtime.process.files import refuse_special
+from ferrite_runtime.process.files import open_file, read_file_bytes
 from ferrite_runtime.store.backend import seal_entry, unseal_entry
 from ferrite_runtime.store.interface import LOCAL_KINDS, Store, seal_record, unseal_record
 from ferrite_runtime.store.measurement_entries import load_measurement
-from ferrite_runtime.store.pack_frames import PUT, pack_frame, read_frames, unpack_frames
+from ferrite_runtime.store.pack_frames import PUT, frames_in, pack_frame, unpack_frames
 
 LINES = ".jsonl"
 
@@ -110,7 +111,6 @@ def import_entries(store: Store, file: Path) -> Transfer:
         FileUnreadable: the file cannot be read.
         PackageInvalid: it is none of ours.
     """
-    refuse_special(file)
     refused: list[str] = []
     return take_entries(
         store, _read_lines(file, refused) if file.suffix == LINES else _read_pack(file, refused), refused
@@ -160,9 +160,9 @@ def _is_news(store: Store, kind: str, key: str, data: bytes) -> bool:
 
 def _read_pack(file: Path, refused: list[str]) -> Iterator[tuple[str, str, bytes]]:
     try:
-        size = file.stat().st_size
-        reading = read_frames(file, 0)
-        with file.open("rb") as source:
+        with open_file(file) as source:
+            size = os.fstat(source.fileno()).st_size
+            reading = frames_in(source, 0)
             if size and not reading.frames:
                 raise NoExport(f"{file} is no export of a store")
             if reading.damaged or reading.end < size:
@@ -178,9 +178,7 @@ def _read_pack(file: Path, refused: list[str]) -> Iterator[tuple[str, str, bytes
 
 def _read_lines(file: Path, refused: list[str]) -> Iterator[tuple[str, str, bytes]]:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise FileUnreadable(file, error) from error
+        lines = read_file_bytes(file).decode().splitlines()
     except ValueError as error:
         raise NoExport(f"{file} is no export of a store: {error}") from error
     for number, line in enumerate(lines, 1):

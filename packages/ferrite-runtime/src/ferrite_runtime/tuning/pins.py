@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ferrite_runtime.errors import FileUnreadable, NotPinned, SpecError, UnknownFormat
+from ferrite_runtime.errors import NotPinned, SpecError, UnknownFormat
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.divisors import Divisors, take_divisors
 from ferrite_runtime.formats.json_fields import Fields
 from ferrite_runtime.formats.measurements import Measurement, Situation, choose_measurement
-from ferrite_runtime.process.files import refuse_special
+from ferrite_runtime.process.files import read_file_bytes
 
 FORMAT = "ferrite-pins/1"
 
@@ -147,11 +147,8 @@ def read_pins(path: Path) -> tuple[Pin, ...]:
         SpecError: it is no JSON, or a field is wrong.
         UnknownFormat: it is of another format.
     """
-    refuse_special(path)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileUnreadable(path, error) from error
+        value = json.loads(read_file_bytes(path).decode())
     except (ValueError, RecursionError) as error:
         raise SpecError(str(path), f"is no JSON: {error}") from error
     fields = Fields(value, str(path))
@@ -160,10 +157,11 @@ def read_pins(path: Path) -> tuple[Pin, ...]:
         raise UnknownFormat(fields.at("format"), f"{str(form)[:40]!r} is unknown; this runtime reads {FORMAT}")
     pins = tuple(Pin.from_mapping(each, f"{path}.pins[{i}]") for i, each in enumerate(fields.array("pins")))
     fields.close()
-    scopes = [pin.scope for pin in pins]
-    for position, scope in enumerate(scopes):
-        if scope in scopes[:position]:
+    scopes: set[object] = set()
+    for position, pin in enumerate(pins):
+        if pin.scope in scopes:
             raise SpecError(f"{path}.pins[{position}]", "an earlier pin is for the same kernel, device and sizes")
+        scopes.add(pin.scope)
     return pins
 
 

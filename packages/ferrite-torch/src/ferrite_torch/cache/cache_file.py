@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ferrite_runtime import FileUnreadable, FileUnwritable, NoExport, Store, choose_store
+from ferrite_runtime import FileUnwritable, NoExport, Store, choose_store
 from ferrite_runtime.formats.binary import CorruptEntry
-from ferrite_runtime.process.files import refuse_special
+from ferrite_runtime.process.files import read_file_bytes
 from ferrite_runtime.store.interface import PICKLES
 from ferrite_runtime.store.layers import LayeredStore
 from ferrite_runtime.store.transfer import pack_entries, take_pack
@@ -59,11 +59,7 @@ def load_caches(path: str | Path) -> CacheFile:
         FileUnreadable: the file cannot be read.
         NoExport: it is none of `save_caches`.
     """
-    refuse_special(path)
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise FileUnreadable(path, error) from error
+    content = read_file_bytes(path)
     store = choose_store(runtime_options(Options()))
     taken: list[int] = []
 
