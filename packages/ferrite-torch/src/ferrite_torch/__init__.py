@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ferrite_runtime.process.option_ranges import BOOL, FUNCTION, MAYBE_BOOL
 from ferrite_torch.backend import ferrite
 from ferrite_torch.capture.repeated_blocks import RepeatedBlocks, repeat_blocks
+from ferrite_torch.diagnostics.call_checks import check_arguments
 from ferrite_torch.diagnostics.statistics import compiled_programs, reset_statistics, statistics
 from ferrite_torch.errors import (
     CompileError,
@@ -83,8 +85,10 @@ def compile(  # noqa: A001  # the name that torch gives it
     """Returns ``torch.compile(model, backend="ferrite")`` with the fields of `Options` as keyword arguments.
 
     Raises:
-        OptionError: an unknown mode or option.
+        OptionError: an unknown mode or option, or a value that it does not take.
     """
+    given = {"model": model, "fullgraph": fullgraph, "dynamic": dynamic}
+    check_arguments("compile", {"model": FUNCTION, "fullgraph": BOOL, "dynamic": MAYBE_BOOL}, **given)
     parse_options(mode, options)
     # torch.compile takes a mode or options, not both; the backend merges them.
     return torch.compile(model, backend=_Configured(mode, options), fullgraph=fullgraph, dynamic=dynamic)

@@ -100,5 +100,6 @@ def find_problem(values: Mapping[str, object], ranges: Mapping[str, Range], show
 
 def did_you_mean(word: object, known: Iterable[object]) -> str:
     """Returns ``; did you mean 'full'?`` with the known word that is most like one; nothing, if none is like it."""
-    found = get_close_matches(str(word), [each for each in known if isinstance(each, str)], n=1)
+    texts = [each for each in known if isinstance(each, str)]
+    found = get_close_matches(str(word), texts, n=1) or get_close_matches(str(word).lower(), texts, n=1)
     return f"; did you mean {found[0]!r}?" if found else ""

@@ -12,10 +12,12 @@ from pathlib import Path
 from ferrite_runtime import FileUnwritable, NoExport, Store, choose_store
 from ferrite_runtime.formats.binary import CorruptEntry
 from ferrite_runtime.process.files import read_file_bytes
+from ferrite_runtime.process.option_ranges import PATH
 from ferrite_runtime.store.interface import PICKLES
 from ferrite_runtime.store.layers import LayeredStore
 from ferrite_runtime.store.transfer import pack_entries, take_pack
 from ferrite_torch.cache.artifact_loading import runtime_options
+from ferrite_torch.diagnostics.call_checks import check_arguments
 from ferrite_torch.options import Options
 from ferrite_torch.torch_private.aot_cache import RegisterOnly
 from ferrite_torch.torch_private.cache_artifacts import list_artifacts, take_artifacts
@@ -34,7 +36,9 @@ def save_caches(path: str | Path) -> CacheFile:
 
     Raises:
         FileUnwritable: the file cannot be written.
+        OptionError: ``path`` is none.
     """
+    check_arguments("save_caches", {"path": PATH}, path=path)
     store = choose_store(runtime_options(Options()))
     names = store.used if isinstance(store, LayeredStore) else set()
     entries, count = pack_entries(store, names)
@@ -58,7 +62,9 @@ def load_caches(path: str | Path) -> CacheFile:
     Raises:
         FileUnreadable: the file cannot be read.
         NoExport: it is none of `save_caches`.
+        OptionError: ``path`` is none.
     """
+    check_arguments("load_caches", {"path": PATH}, path=path)
     content = read_file_bytes(path)
     store = choose_store(runtime_options(Options()))
     taken: list[int] = []

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ferrite_runtime.process.option_ranges import FUNCTION
+from ferrite_runtime.process.option_ranges import FUNCTION, MAYBE_BOOL
 from ferrite_scheduler import Boundary, Schedule, boundaries
 from ferrite_scheduler import explain as explain_pair
 from ferrite_scheduler.model.schedule import CallGraph, Launch
@@ -169,7 +169,7 @@ def explain(
     Raises:
         OptionError: an unknown mode or option, or inputs that the model does not take.
     """
-    check_arguments("explain", {"model": FUNCTION}, model=model)
+    check_arguments("explain", {"model": FUNCTION, "dynamic": MAYBE_BOOL}, model=model, dynamic=dynamic)
     chosen = parse_options(mode, options)
     model = uncompiled(model)
     check_call(model, inputs, keywords)
