@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -60,10 +60,13 @@ class Ledger:
     announced: set[str] = field(default_factory=set)
     switched: int = 0
     losses: Counter[str] = field(default_factory=Counter)
+    breaks_before: Counter[str] = field(default_factory=Counter)
 
 
 _ledger = Ledger()
 _observer: ContextVar[Ledger | None] = ContextVar("ferrite_observer", default=None)
+_breaks: list[Callable[[], Counter[str]]] = []
+"""What tells how often dynamo has handed over no graph since the process began."""
 _lock = renewed_in_children(threading.Lock())
 _waiting: WeakSet[Any] = WeakSet()
 """What compiles beside the calls of its graph and is not ready yet."""
@@ -93,11 +96,12 @@ def statistics() -> dict[str, Any]:
 
     Keys: ``graphs``, ``recalled`` (those that came out of the store), ``kernels`` (launches in their programs),
     ``extern_calls``, ``externs`` (op to reason to count), ``uncaptured`` (what is in no CUDA graph, where these are
-    asked for, and why, to count), ``fallbacks`` (reason to count of graphs that run eagerly), ``specialised`` (what
-    needed a symbolic size to be fixed, and why, to count), ``losses`` (of linear layers with large logits: whether they
-    are computed in chunks, or why not, to count), ``background`` (of graphs that are compiled beside their
-    calls: how many are ``waiting`` now, and run eagerly, and how many are ``ready`` and have switched) and ``seconds``
-    (compile seconds by phase).
+    asked for, and why, to count), ``fallbacks`` (reason to count of graphs that run eagerly), ``breaks`` (what dynamo
+    handed to no backend, in its words, to count; it counts for the functions of all backends together),
+    ``specialised`` (what needed a symbolic size to be fixed, and why, to count), ``losses`` (of linear layers with large
+    logits: whether they are computed in chunks, or why not, to count), ``background`` (of graphs that are compiled
+    beside their calls: how many are ``waiting`` now, and run eagerly, and how many are ``ready`` and have switched) and
+    ``seconds`` (compile seconds by phase).
     """
     with _lock:
         externs: dict[str, dict[str, int]] = {}
@@ -111,6 +115,7 @@ def statistics() -> dict[str, Any]:
             "externs": externs,
             "uncaptured": {f"{op}: {reason}": count for (op, reason), count in sorted(_ledger.uncaptured.items())},
             "fallbacks": dict(sorted(_ledger.fallbacks.items())),
+            "breaks": dict(sorted((_breaks_so_far() - _ledger.breaks_before).items())),
             "specialised": {
                 f"{where}: {reason}": count for (where, reason), count in sorted(_ledger.specialised.items())
             },
@@ -120,11 +125,20 @@ def statistics() -> dict[str, Any]:
         }
 
 
+def count_breaks_by(function: Callable[[], Counter[str]]) -> None:
+    """Has `statistics` ask ``function`` how often dynamo has handed over no graph, by its reasons."""
+    _breaks[:] = [function]
+
+
+def _breaks_so_far() -> Counter[str]:
+    return sum((tell() for tell in _breaks), Counter[str]())
+
+
 def reset_statistics() -> None:
     """Sets every count to zero and forgets the compiled programs."""
     global _ledger  # noqa: PLW0603  # the one mutable record of the package
     with _lock:
-        _ledger = Ledger()
+        _ledger = Ledger(breaks_before=_breaks_so_far())
 
 
 def compiled_programs() -> list[dict[str, Any]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,9 +20,24 @@ MORE = 1000
 
 @dataclass(slots=True)
 class Breaks:
-    """Graph breaks: what dynamo says of each, and the user's frames, the innermost last."""
+    """Graph breaks: what dynamo says of each, and the user's frames, the innermost last.
+
+    Of functions that it skips as a whole it keeps no frames.
+    """
 
     found: list[tuple[str, list[Any]]] = field(default_factory=list)
+
+
+def counted_breaks() -> Counter[str]:
+    """Returns how often dynamo ended a graph, or handed none over, by what it says of that: for all backends together.
+
+    Private because torch counts these and offers no other look at them. Where dynamo was never imported nothing is
+    counted, and it is not imported for that.
+    """
+    utils = sys.modules.get("torch._dynamo.utils")
+    counters = {} if utils is None else utils.counters
+    # Where a whole function was skipped, only the second is counted; some versions count other breaks in both.
+    return Counter(counters.get("graph_break", ())) | Counter(counters.get("unimplemented", ()))
 
 
 @contextmanager
@@ -34,7 +51,7 @@ def leaving_dynamo_alone(is_ours: Callable[[Any], bool]) -> Iterator[Breaks]:
 
     breaks, codes = Breaks(), dict[CodeType, None]()
     before, history = copy.deepcopy(utils.counters), copy.deepcopy(pgo._CODE_STATE)
-    known = len(utils.graph_break_reasons)
+    known, counted = len(utils.graph_break_reasons), counted_breaks()
     hook = convert_frame.register_bytecode_hook(lambda code, _: codes.setdefault(code))
     with ExitStack() as stack:
         stack.enter_context(config.patch(**_raised_limits(config)))
@@ -45,6 +62,9 @@ def leaving_dynamo_alone(is_ours: Callable[[Any], bool]) -> Iterator[Breaks]:
             added = utils.graph_break_reasons[known:]
             del utils.graph_break_reasons[known:]
             breaks.found = [(str(each.reason), list(each.user_stack)) for each in added]
+            located = {reason for reason, _ in breaks.found}
+            skipped = [reason for reason in counted_breaks() - counted if reason not in located]
+            breaks.found += [(reason, []) for reason in skipped]
             for code in codes:
                 _forget(code, is_ours)
             pgo._CODE_STATE = history
