@@ -181,7 +181,9 @@ class _OfFile(PackageInvalid):
 
     def __init__(self, path: object, error: OSError | str) -> None:
         reason = error if isinstance(error, str) else error.strerror or str(error)
-        super().__init__(f"{path} cannot be {self.verb}: {reason}")
+        shown = str(path)
+        shown = shown if len(shown) <= 500 else f"{shown[:500]}…"
+        super().__init__(f"{shown} cannot be {self.verb}: {reason}")
 
 
 class FileUnreadable(_OfFile):

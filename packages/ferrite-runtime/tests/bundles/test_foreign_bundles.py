@@ -22,11 +22,13 @@ from ferrite_runtime import (  # noqa: E402
     Bundle,
     CheckFailed,
     ExternError,
+    GuardFailed,
     OptionError,
     Options,
     PackageInvalid,
     ProgramFailed,
     SpecError,
+    VersionUnsupported,
     load,
 )
 from ferrite_runtime.host.host_function import write_host  # noqa: E402
@@ -225,3 +227,23 @@ def test_a_sample_of_mutations_is_refused_or_runs_inside_its_buffers() -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert "60 mutations" in done.stdout
     assert " ran\n" in done.stdout
+
+
+LONG = "long" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda manifest: manifest.update(name=[LONG]), PackageInvalid),
+        (lambda manifest: manifest["kernels"][0].update(format=LONG), VersionUnsupported),
+        (lambda manifest: manifest["programs"][PROGRAM].update(format=[LONG]), VersionUnsupported),
+        (lambda manifest: manifest.update(must_understand=[LONG]), VersionUnsupported),
+        (lambda manifest: manifest.update({LONG: 1}), PackageInvalid),
+        (lambda manifest: manifest["entries"]["main"]["weights"][0].update(name=LONG), GuardFailed),
+    ],
+)
+def test_what_a_file_holds_is_quoted_in_part(change: Callable[[Manifest], None], kind: type[Exception]) -> None:
+    with pytest.raises(kind) as caught:
+        loaded(change)
+    assert len(str(caught.value)) < 2000

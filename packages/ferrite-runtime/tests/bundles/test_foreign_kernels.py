@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -251,3 +253,47 @@ def test_an_axis_that_has_nothing_to_do_with_a_buffer_is_refused() -> None:
     args, kwargs = example_inputs()
     with pytest.raises(FerriteRuntimeError):
         loaded(change)(*args, **kwargs)
+
+
+HUGE = "0x" + "f" * 9000
+"""More digits than Python writes in decimals."""
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda text: f"{text}\nhuge = {HUGE}\n",
+        lambda text: f"{text}\nhuge = -{HUGE}\n",
+        lambda text: f"{text}\nhuge = tl.constexpr({HUGE})\n",
+        lambda text: f"{text}    y = {HUGE}\n",
+        lambda text: f"{text}    y = tl.arange(0, 64)[{HUGE}]\n",
+        lambda text: f"{text}\n\n@triton.jit\ndef g(q, w={HUGE}):\n    pass\n",
+        lambda text: f"{text}\n\n@triton.jit\ndef g(q: {HUGE}):\n    pass\n",
+        lambda text: f"{text}\n\n@triton.jit({HUGE})\ndef g(q):\n    pass\n",
+    ],
+)
+def test_numbers_that_nobody_can_write_are_refused_by_name(place: Callable[[str], str]) -> None:
+    def change(manifest: Manifest) -> None:
+        (kernel,) = manifest["kernels"]
+        kernel["source"] = place(kernel["source"])
+
+    with pytest.raises(PackageInvalid, match=r"line \d+"):
+        loaded(change, "sized")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "\na = 1" * 40_000,
+        "\nx = f'" + "{1}" * 4_000 + "'",
+        "\nx = f'" + "{1}" * 80_000 + "'",
+        "\nx = '" + "a" * 200_000 + "'",
+        "\n\n\n@triton.jit\ndef f(a):\n" + "    b = a + 1\n" * 15_000,
+    ],
+)
+def test_long_texts_are_read_in_a_time_that_grows_with_them(more: str) -> None:
+    """The longest texts take some seconds of a busy processor; before, one with 600,000 characters took a minute."""
+    start = time.process_time()
+    with contextlib.suppress(PackageInvalid):
+        loaded(lambda manifest: manifest["kernels"][0].update(source=manifest["kernels"][0]["source"] + more), "sized")
+    assert time.process_time() - start < 10

@@ -14,6 +14,7 @@ from bundle_cases import add_bundle
 from ferrite_runtime import __version__
 from ferrite_runtime.__main__ import COMMANDS, main
 from ferrite_runtime.formats.target import KNOWN_TARGETS
+from ferrite_runtime.process.option_ranges import did_you_mean
 from runtime_kernels import one_kernel, pointwise
 
 FILES = ("missing", "folder", "empty", "text", "binary", "bundle", "spec", "program", "damaged")
@@ -125,6 +126,24 @@ def test_output_that_is_closed_from_the_start_is_no_error(
     assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
 
 
+@pytest.mark.parametrize("command", [*READERS, "pins"])
+def test_paths_that_no_file_has_are_no_trouble_with_the_output(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    before, behind, _ = READERS.get(command, (["pin", "--check", "--dir", str(tmp_path), "--file"], [], 0))
+    assert main([*before, "/" + "a" * 5000, *behind, "--json"]) == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out)["error"]["kind"] == "FileUnreadable"
+    assert "cannot be read: File name too long" in said.err
+
+
+def test_pins_that_are_not_there_would_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["pin", "--dir", str(tmp_path), "--file", str(tmp_path / "pins.json")]
+    assert main([*given, "--check"]) == 1
+    assert main(given) == 0
+    assert main([*given, "--check"]) == 0
+
+
 def test_pins_in_a_pipe_are_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert main(["pin", "--file", str(tmp_path / "pipe"), "--check"]) == 2
@@ -132,6 +151,7 @@ def test_pins_in_a_pipe_are_not_waited_for(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_what_was_probably_meant_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert did_you_mean("CUDA_GRAPH", ("tune", "cuda_graph")) == "; did you mean 'cuda_graph'?"
     assert main(["inspcet", "x"]) == 2
     assert "did you mean 'inspect'?" in capsys.readouterr().err
     assert main(["cache", "why-mis"]) == 2

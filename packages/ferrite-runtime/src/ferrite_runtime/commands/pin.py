@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from ferrite_runtime.commands.cache_store import add_store, open_store
 from ferrite_runtime.commands.output import FINE, FOUND, add_json, print_json
 from ferrite_runtime.commands.programs import read_file
-from ferrite_runtime.errors import FileUnwritable
+from ferrite_runtime.errors import FileUnreadable, FileUnwritable
 from ferrite_runtime.store.measurement_entries import scan_measurements
 from ferrite_runtime.tuning.pins import Pin, pin_choices, read_pins, write_pins
 
@@ -39,13 +38,13 @@ def run(arguments: argparse.Namespace) -> int:
         for record in scan_measurements(open_store(arguments))
         if (wanted is None or record.situation.kernel in wanted) and arguments.device in (None, record.situation.device)
     )
-    is_there = os.path.lexists(arguments.file)
-    before = {pin.scope: pin for pin in read_pins(arguments.file)} if is_there else {}
+    found = _read(arguments.file)
+    before = {pin.scope: pin for pin in found or ()}
     added = [pin for pin in chosen if pin.scope not in before]
     differing = [pin for pin in chosen if pin.scope in before and before[pin.scope].config != pin.config]
     after = before | {pin.scope: pin for pin in (*added, *(differing if arguments.update else ()))}
     unpinned = sorted(wanted - {pin.kernel for pin in after.values()}) if wanted else []
-    if not arguments.check and (added or (differing and arguments.update) or not is_there):
+    if not arguments.check and (added or (differing and arguments.update) or found is None):
         _write(arguments.file, write_pins(after.values()))
     if arguments.json:
         print_json(
@@ -61,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         _print(arguments, before, added, differing)
         for kernel in unpinned:
             print(f"  unpinned: kernel {kernel[:12]} was never run with this store")
-    return FOUND if unpinned or (arguments.check and (added or differing or not is_there)) else FINE
+    return FOUND if unpinned or (arguments.check and (added or differing or found is None)) else FINE
 
 
 def _print(
@@ -72,6 +71,16 @@ def _print(
     for pin in differing:
         kept = "replaced" if arguments.update and not arguments.check else "kept"
         print(f"  {pin.name or pin.kernel[:12]}: ({before[pin.scope].config}) is {kept}, the store has ({pin.config})")
+
+
+def _read(file: Path) -> tuple[Pin, ...] | None:
+    """Returns the pins in a file; None where it is not there."""
+    try:
+        return read_pins(file)
+    except FileUnreadable as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
 
 
 def _write(file: Path, text: str) -> None:
