@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LIST = ROOT / "packages" / "ferrite-runtime" / "src" / "ferrite_runtime" / "operators.txt"
+LIST = ROOT / "packages" / "ferrite-runtime" / "src" / "ferrite_runtime" / "host" / "operators.txt"
 if __name__ == "__main__":
     sys.path[:0] = [str(path) for path in sorted((ROOT / "packages").glob("*/src"))]
 
