@@ -55,6 +55,14 @@ LEFT_OUT = {
     r"_debug.*|.*_reshape_alias.*|_weight_norm|_propagate_xla_data": (
         "is an inner part of an operator that checks its arguments, and does not check them itself"
     ),
+    r"(_?adaptive_|fractional_)?(max|avg)_pool[123]d(_with_indices)?_backward|"
+    r"_?(native_|cudnn_|miopen_)?batch_norm_(backward.*|with_update|no_update)|_?native_batch_norm(_legit.*)?|"
+    r"native_layer_norm_backward|_log_softmax_backward_data|_weight_norm_interface.*|_pdist_backward|"
+    r"_?ctc_loss.*|_embedding_bag_.*backward|grid_sampler_[23]d_backward|multilabel_margin_loss_backward|"
+    r"(replication_pad[123]d|unfold)_backward": (
+        "takes positions, sizes or sums of an operator before it for what that one returned, and reads or writes "
+        "outside of its tensors where they are others; programs of the compiler have kernels for these"
+    ),
 }
 """Names, as whole regular expressions, of operators that are not on the list, and why."""
 NAMED_DIMS = r"(?i)dimname|(^|_)names(_|$)|^named_|ellipsis_idx"

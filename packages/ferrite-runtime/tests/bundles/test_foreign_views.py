@@ -135,13 +135,44 @@ def test_calls_have_the_arguments_that_the_operator_declares(call: Manifest) -> 
     ["aten._sparse_coo_tensor_with_dims_and_tensors.default", "aten.sparse_coo_tensor.indices_size",
      "aten._indices.default", "aten._nested_tensor_from_tensor_list.default", "aten._nested_tensor_size.default",
      "aten._to_sparse_csr.default",
+     "aten.max_pool2d_with_indices_backward.default", "aten.adaptive_max_pool3d_backward.default",
+     "aten.native_batch_norm.default", "aten.native_layer_norm_backward.default", "aten.ctc_loss.Tensor",
+     "aten._ctc_loss_backward.default", "aten._embedding_bag_dense_backward.default", "aten.unfold_backward.default",
+     "aten._log_softmax_backward_data.default", "aten.grid_sampler_2d_backward.default",
      "aten.crow_indices.default", "aten._convert_indices_from_coo_to_csr.default", "aten._reshape_alias.default",
      "aten._sobol_engine_ff_.default", "aten.to_mkldnn.default", "aten._cudnn_rnn_flatten_weight.default"],
 )  # fmt: skip
 def test_operators_that_do_not_check_what_they_are_given_are_not_called(target: str) -> None:
-    """With indices beyond a sparse tensor, sizes beyond a nested one, some of these end the process."""
+    """With indices beyond a sparse tensor, sizes beyond a nested one, places that no pool has, some end the process."""
     with pytest.raises(SpecError, match="not among the operators"):
         loaded(with_steps_last(extern(target, {"ref": "a"}, results=("zz",))), "sized")
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [extern("aten._fft_r2c.default", {"ref": "a"}, [axis], 0, True, results=("zz",))] for axis in (2, -1, 1 << 20)
+    ]
+    + [
+        [extern("aten.eye.default", 4, results=("ze",)), extern("aten.ones.default", shape, results=("zp",)),
+         extern("aten.to.dtype", {"ref": "zp"}, {"dtype": "i32"}, results=("zi",)),
+         extern("aten.lu_unpack.default", {"ref": "ze"}, {"ref": "zi"}, results=("z0", "z1", "z2"))]
+        for shape in ([0], [1], [3], [5], [1, 4], [])
+    ],
+)  # fmt: skip
+def test_what_operators_would_read_unseen_is_looked_at_before(steps: list[Manifest]) -> None:
+    with pytest.raises(ProgramFailed, match=r"axes is transformed|with pivots of"):
+        SOURCES["sized"].call(loaded(with_steps_last(*steps), "sized"))
+
+
+def test_operators_that_are_looked_at_before_are_called() -> None:
+    pivots = extern("aten.to.dtype", {"ref": "zp"}, {"dtype": "i32"}, results=("zi",))
+    steps = [
+        extern("aten._fft_r2c.default", {"ref": "a"}, [1], 0, True, results=("zz",)),
+        extern("aten.eye.default", 4, results=("ze",)), extern("aten.ones.default", [4], results=("zp",)), pivots,
+        extern("aten.lu_unpack.default", {"ref": "ze"}, {"ref": "zi"}, results=("z0", "z1", "z2")),
+    ]  # fmt: skip
+    SOURCES["sized"].call(loaded(with_steps_last(*steps), "sized"))
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,49 @@ def resolve_extern(target: str, captured: Captured = _NOTHING) -> Callable[..., 
     found = find_operator(target)
     if target in _BINDINGS:
         return getattr(torch, _BINDINGS[target])  # type: ignore[no-any-return]
-    return getattr(found, "_op", found)  # type: ignore[no-any-return]
+    operator = getattr(found, "_op", found)
+    return _CHECKED[target](operator) if target in _CHECKED else operator  # type: ignore[no-any-return]
+
+
+def _with_axes(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a Fourier transform that refuses axes which its tensor does not have: torch looks them up unseen."""
+
+    def call(self: Any, dim: Sequence[int], *more: Any, **named: Any) -> Any:
+        if any(not 0 <= axis < self.dim() for axis in dim):
+            raise IndexError(f"a tensor of {self.dim()} axes is transformed along {tuple(dim)}")
+        return operator(self, dim, *more, **named)
+
+    return call
+
+
+def _with_pivots(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the operator that takes factors apart, which refuses pivots that are not as many as these have."""
+
+    def call(LU_data: Any, LU_pivots: Any, *more: Any, **named: Any) -> Any:  # noqa: N803  # the operator's names
+        if LU_data.dim() >= 2 and LU_pivots.shape != (*LU_data.shape[:-2], min(LU_data.shape[-2:])):
+            raise ValueError(f"factors of shape {tuple(LU_data.shape)} with pivots of {tuple(LU_pivots.shape)}")
+        return operator(LU_data, LU_pivots, *more, **named)
+
+    return call
+
+
+def _with_gradient(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a gradient formula that refuses an empty gradient, of which torch reads the first element."""
+
+    def call(grad_output: Any, *more: Any, **named: Any) -> Any:
+        if grad_output.numel() == 0:
+            raise ValueError("the gradient of a result is empty")
+        return operator(grad_output, *more, **named)
+
+    return call
+
+
+_CHECKED: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    **{f"aten._fft_{kind}.default": _with_axes for kind in ("c2c", "c2r", "r2c")},
+    "aten.lu_unpack.default": _with_pivots,
+    "aten.multi_margin_loss_backward.default": _with_gradient,
+}
+"""Operators that would read outside of their tensors with some arguments, which they do not check: who does."""
 
 
 def find_operator(target: str) -> Any:
