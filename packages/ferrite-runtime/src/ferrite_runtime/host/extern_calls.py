@@ -88,7 +88,7 @@ def resolve_extern(target: str, captured: Captured = _NOTHING) -> Callable[..., 
     if target in _BINDINGS:
         return getattr(torch, _BINDINGS[target])  # type: ignore[no-any-return]
     operator = getattr(found, "_op", found)
-    return _CHECKED[target](operator) if target in _CHECKED else operator  # type: ignore[no-any-return]
+    return _CHECKED[target](operator) if target in _CHECKED else operator
 
 
 def _with_axes(operator: Callable[..., Any]) -> Callable[..., Any]:
