@@ -40,12 +40,13 @@ LEFT_OUT = {
     r"(?!_?unsafe_(view|index|masked|chunk|split)).*unsafe.*": "leaves checks out",
     r"_?segment_reduce.*|_sparse_.*_tensor_unsafe.*": "can be told to leave checks out",
     r"fbgemm.*|.*prepacked.*|quantized_(gru|lstm|rnn).*": "take weights that are packed as addresses",
+    r"mkldnn_rnn.*": "reads weights by the sizes that it is told, whatever sizes they have",
     r"_test.*|_print|record_stream|_?backward|_fw_primal.*|_make_.*token.*|_version": "does no work on elements",
     r"retain_grad|requires_grad_": "is about differentiation, of which a program's steps know nothing",
     r"align_.*|refine_names|rename": "names dims, which tensors of a program do not have",
     r"_cudnn_attention_forward_no_dropout_inplace": "reads where other tensors say, which it does not check",
     r"_local_scalar_dense|item|is_nonzero|equal": "tells the host a number: the step `item` does",
-    r".*(sparse|nested|mkldnn(?!_rnn)|quantized|_cslt).*|_?(crow_|ccol_|row_|col_)?indices(_copy)?|_?values(_copy)?|"
+    r".*(sparse|nested|mkldnn|quantized|_cslt).*|_?(crow_|ccol_|row_|col_)?indices(_copy)?|_?values(_copy)?|"
     r"_?(is_)?coalesced?_?|quantize_per.*|q_.*|int_repr|_make_per.*|_empty_(affine|per_channel).*": (
         "makes or takes apart tensors that are made of others, whose parts a program could change afterwards"
     ),

@@ -98,10 +98,10 @@ def statistics() -> dict[str, Any]:
     ``extern_calls``, ``externs`` (op to reason to count), ``uncaptured`` (what is in no CUDA graph, where these are
     asked for, and why, to count), ``fallbacks`` (reason to count of graphs that run eagerly), ``breaks`` (what dynamo
     handed to no backend, in its words, to count; it counts for the functions of all backends together),
-    ``specialised`` (what needed a symbolic size to be fixed, and why, to count), ``losses`` (of linear layers with large
-    logits: whether they are computed in chunks, or why not, to count), ``background`` (of graphs that are compiled
-    beside their calls: how many are ``waiting`` now, and run eagerly, and how many are ``ready`` and have switched) and
-    ``seconds`` (compile seconds by phase).
+    ``specialised`` (what needed a symbolic size to be fixed, and why, to count), ``losses`` (of linear layers with
+    large logits: whether they are computed in chunks, or why not, to count), ``background`` (of graphs that are
+    compiled beside their calls: how many are ``waiting`` now, and run eagerly, and how many are ``ready`` and have
+    switched) and ``seconds`` (compile seconds by phase).
     """
     with _lock:
         externs: dict[str, dict[str, int]] = {}
