@@ -36,6 +36,11 @@ def _linear(x: Tensor) -> Tensor:
     return cond(x.sum() > 0, lambda x: x @ weight, lambda x: (x - 1) @ weight, (x * 2,)).relu()
 
 
+def _weights(first: float = 1.0) -> Tensor:
+    """Returns a constant of several elements: what a function makes so, the graph of it holds."""
+    return torch.tensor([first, 2.0, 0.5, -1.0, 3.0, 1.0, 0.25, 2.0])
+
+
 CONDS: dict[str, Function] = {
     "cond": lambda x: cond((x * 2).sum() > 0, lambda y: y.sin() + 1, lambda y: y.cos(), (x * 2,)).relu() + x,
     "cond on a bool": lambda x: cond((x > 0).all(), lambda y: y.sin(), lambda y: y.cos(), (x + 1,)) * 2,
@@ -81,6 +86,21 @@ CONDS: dict[str, Function] = {
     ),
     "cond of dropout in evaluation": lambda x: cond(
         x.sum() > 0, lambda y: torch.nn.functional.dropout(y, 0.5, training=False) * 3, lambda y: y * 2, (x + 1,)
+    ),
+    "cond of constants": lambda x: (
+        cond(x.sum() > 0, lambda y: y * _weights(), lambda y: y.sin() + _weights(2), (x * 2,)) + 1
+    ),
+    "cond of nothing but constants": lambda x: cond(x.sum() > 0, _weights, lambda: _weights(2), ()) * x,
+    "cond of listed rows": lambda x: cond(x.sum() > 0, lambda y: y[[0, 2, 2]], lambda y: y[1:4] * 2, (x * 2,)).sin(),
+    "cond of conds with constants": lambda x: cond(
+        x.sum() > 0,
+        lambda y: cond(y[0, 0] > 0, lambda z: z * _weights(), lambda z: z * _weights(3), (y,)),
+        lambda y: y * _weights(),
+        (x * 2,),
+    ).relu(),
+    "conds with a constant of two": lambda x: (
+        cond(x.sum() > 0, lambda y: y * _weights(), lambda y: y + _weights(), (x * 2,))
+        + cond(x.sum() < 1, lambda y: y * _weights(), lambda y: y.sin(), (x,))
     ),
     "cond after a scan": lambda x: (
         cond(x.cumsum(0).sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (x.cumsum(1),)) + 1
@@ -145,6 +165,9 @@ LOOPS: dict[str, Function] = {
         lambda i, y: (i + 1, y + 1),
         while_loop(_count(2), lambda i, y: (i + 1, y * 2), (_zero(), x * 2)),
     )[1],
+    "while of constants": lambda x: while_loop(
+        lambda i, _: i < torch.tensor([1, 2]).sum(), lambda i, y: (i + 1, y * _weights()), (_zero(), x * 2)
+    )[1].sin(),
     "while that counts": lambda x: while_loop(_count(4), lambda i, y: (i + 1, y * 1.5), (0, x * 2))[1].relu() + x,
 }
 
@@ -170,6 +193,9 @@ SCANS: dict[str, Function] = {
     "scan with closures": lambda x: scan(lambda s, row: (s + row * x[0].detach(), s + 1), torch.zeros(8), x * 2)[
         1
     ].sin(),
+    "scan of constants": lambda x: scan(
+        lambda s, row: (s * 0.5 + row * _weights(), s + _weights(2)), torch.zeros(8), x * 2
+    )[1].relu(),
     "scans in a row": lambda x: scan(
         lambda s, row: (s + row, s * 2), torch.zeros(8), scan(lambda s, row: (s + row, s - row), torch.zeros(8), x)[1]
     )[1].sin(),
@@ -183,6 +209,7 @@ MAPS: dict[str, Function] = {
     "map of products": lambda x: map_rows(lambda row: row @ (torch.ones(8, 8) / 8), x * 2).sin(),
     "map of two": lambda x: map_rows(lambda rows: rows[0] * rows[1], (x * 2, x.sin())).relu(),
     "map of maps": lambda x: map_rows(lambda row: map_rows(lambda e: e.sin() + 1, row), x * 2) + x,
+    "map of constants": lambda x: map_rows(lambda row: row[[1, 0, 2, 3, 7, 6, 5, 4]] * _weights(), x * 2).sin(),
     "maps in a row": lambda x: map_rows(lambda row: row.exp(), map_rows(lambda row: row.sin(), x * 2) * 0.5) + 1,
 }
 

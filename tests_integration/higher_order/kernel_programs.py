@@ -157,6 +157,10 @@ KERNELS: dict[str, tuple[Function, Function]] = {
     "kernel beside a scan": (lambda x: plus(x.cumsum(1), x).cumsum(0), lambda x: (3 * x.cumsum(1) + x).cumsum(0)),
     "kernel beside a softmax": (lambda x: plus(x.softmax(-1), x) * 2, lambda x: (3 * x.softmax(-1) + x) * 2),
     "kernel of halves": (lambda x: plus(x.half(), x.half()).float() + x, lambda x: (x.half() * 4).float() + x),
+    "kernel of brain floats": (
+        lambda x: plus(x.bfloat16(), x.bfloat16()).float() + x,
+        lambda x: (x.bfloat16() * 4).float() + x,
+    ),
     "kernel of columns": (_columns, lambda x: x * 2 * torch.arange(x.shape[0])[:, None] + 1),
     "kernel of tiles": (_tiles, lambda x: ((x + 1) * 2).relu() + x),
     "kernel that calls another": (_helped, lambda x: x * 6),

@@ -40,10 +40,43 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
     return (x @ weight).relu()
 
 
+@torch.compiler.nested_compile_region
+def weighted(x: Tensor) -> Tensor:
+    """Returns what a block with constants computes."""
+    return x[:, [1, 0, 2, 3, 7, 6, 5, 4]] * torch.tensor([1.0, 2.0, 0.5, -1.0, 3.0, 1.0, 0.25, 2.0])
+
+
+@torch.compiler.nested_compile_region
+def moved_on(x: Tensor, y: Tensor) -> Tensor:
+    """Adds to its first operand and doubles the second's first row."""
+    x.add_(y)
+    y[0].mul_(2)
+    return x * y
+
+
+def _written(x: Tensor, y: Tensor) -> Tensor:
+    """Returns all that calls of a region return and have written."""
+    first, second = moved_on(x, y), moved_on(x, y)
+    return first + second * 2 + x * 3 + y * 4
+
+
+def _counted(x: Tensor) -> Tensor:
+    """Returns what a region returns that writes to buffers of three calls."""
+    sums = [torch.zeros(1, 8) for _ in range(3)]
+    results = [moved_on(total, x[:1] + number) for number, total in enumerate(sums)]
+    return torch.cat(results + sums).sum(0) * x
+
+
 def _repeated(x: Tensor, count: int) -> Tensor:
     for _ in range(count):
         x = block(x) + 1
     return x
+
+
+def _into_views(x: Tensor) -> Tensor:
+    """Returns a tensor after a region has written to rows of it."""
+    y = x.cos()
+    return moved_on(x[:2], y[2:4]) + moved_on(x[1:3], y[:2]) + x[:2] + y[1:3]
 
 
 def _layers(x: Tensor) -> Tensor:
@@ -62,6 +95,11 @@ REGIONS: dict[str, Function] = {
     "region of other shapes": lambda x: block(x)[0] + block(x[0] * 2),
     "region of views": lambda x: block(x.t()).t() + block(x),
     "region of halves": lambda x: block(x.half()).float() * x,
+    "region of constants": lambda x: weighted(weighted(x * 2)) + x,
+    "region that writes": lambda x: _written(x * 2, x.sin()),
+    "region that writes to views": lambda x: _into_views(x * 2),
+    "region that writes to transposes": lambda x: _written((x * 2).t(), x.sin().t()).t(),
+    "region that writes to buffers": _counted,
     "region beside a cond": lambda x: torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (block(x),)) + x,
 }
 
@@ -174,7 +212,8 @@ def autocast(x: Tensor) -> Tensor:
         return (x @ WEIGHT).float()
 
 
-NO_GRADIENT = frozenset(("strict mode", "hints", "wider products"))
+NO_GRADIENT = frozenset(("strict mode", "hints", "wider products", *(name for name in REGIONS if "writes" in name)))
+"""Torch differentiates no region that writes, and some have no derivative."""
 
 PROGRAMS = {
     **{

@@ -37,6 +37,7 @@ TRANSFORMS: dict[str, Function] = {
     ),
     "functional call": lambda x: functional_call(MODEL, dict(MODEL.named_parameters()), (x * 2,)).relu(),
     "jvp": lambda x: jvp(lambda x: x.sin() * x, (x,), (x * 2,))[1] + x,
+    "jvp of jvp": lambda x: jvp(lambda x: jvp(lambda x: x**3, (x,), (torch.ones_like(x),))[1], (x,), (x * 2,))[1] + x,
     "vjp": lambda x: vjp(lambda x: x.sin() * x, x)[1](x * 2)[0] + x,
     "jacrev": lambda x: jacrev(lambda r: r.sin() * r.sum())(x[0]) @ x.t(),
     "jacfwd": lambda x: jacfwd(lambda r: r.sin() * r.sum())(x[0]) @ x.t(),

@@ -33,18 +33,24 @@ def float32_to_bfloat16(values: Array) -> Array:
     return np.where(np.isnan(values), (bits >> np.uint32(16)) | np.uint32(0x40), rounded).astype(np.uint16)
 
 
+def is_encoded(handle: Any) -> bool:
+    """Returns whether NumPy holds a handle's values as bit patterns; truth values come under the type compared."""
+    dtype = handle.dtype.scalar
+    return (dtype == tl.bfloat16 or dtype in _TORCH_EIGHT_BIT) and handle.data.dtype.kind == "u"
+
+
 def _decode(handle: Any, dtype: Any) -> Array:
     """Returns a handle's values in a type that NumPy computes with."""
+    if not is_encoded(handle):
+        plain: Array = handle.data
+        return plain
     if dtype == tl.bfloat16:
         return bfloat16_to_float32(handle.data)
-    if dtype in _TORCH_EIGHT_BIT:
-        import torch
+    import torch
 
-        bits = torch.from_numpy(np.ascontiguousarray(handle.data).view(np.uint8).copy())
-        decoded: Array = bits.view(getattr(torch, _TORCH_EIGHT_BIT[dtype])).to(torch.float32).numpy()
-        return decoded
-    data: Array = handle.data
-    return data
+    bits = torch.from_numpy(np.ascontiguousarray(handle.data).view(np.uint8).copy())
+    decoded: Array = bits.view(getattr(torch, _TORCH_EIGHT_BIT[dtype])).to(torch.float32).numpy()
+    return decoded
 
 
 def _encode_eight_bit(values: Array, dtype: Any) -> Array:
@@ -97,6 +103,23 @@ def _through_float32(values: Array) -> Array:
     towards_zero = np.where(np.abs(back) > np.abs(values), bits - np.uint32(1), bits)
     inexact = (back != values) & np.isfinite(values) & np.isfinite(back)
     return np.where(inexact, towards_zero | np.uint32(1), bits).astype(np.uint32).view(np.float32)
+
+
+def make_arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a method that computes with handles, on the numbers of those that NumPy holds as bit patterns.
+
+    What it returns under such a type is rounded to that; truth values stay what they are.
+    """
+
+    def compute(self: Any, *operands: Any) -> Any:
+        encoded = [isinstance(x, ti.TensorHandle) and is_encoded(x) for x in operands]
+        if not any(encoded):
+            return original(self, *operands)
+        wide = (cast_handle(x, tl.float32) if is_bits else x for x, is_bits in zip(operands, encoded, strict=True))
+        result, narrow = original(self, *wide), operands[encoded.index(True)].dtype.scalar
+        return result if result.data.dtype == np.bool_ else cast_handle(result, narrow)
+
+    return compute
 
 
 def make_dot(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
 from ferrite_runtime.fmath.combines import maximum_nan, minimum_nan
+from ferrite_runtime.interpreter.casts import is_encoded
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -66,7 +67,7 @@ def reduce_tiles(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False,
     else:
         axis %= rank
         kept = [1 if i == axis else size for i, size in enumerate(arrays[0].shape)]
-    direct = _DIRECT.get(id(combine_fn)) if len(tiles) == 1 else None
+    direct = _DIRECT.get(id(combine_fn)) if len(tiles) == 1 and not is_encoded(tiles[0].handle) else None
     if direct is not None:
         reduced = [direct(arrays[0], axis)]
     else:

@@ -2,9 +2,10 @@
 
 Triton's own way in is an environment variable that changes every ``@triton.jit`` of the process at import. Here the
 language is patched for the time of one launch instead, under a lock, and restored; functions may be of either kind.
-Four things of the interpreter are replaced while it runs, because they are slow or wrong: reductions and scans
+Five things of the interpreter are replaced while it runs, because they are slow or wrong: reductions and scans
 (element by element there, by vectorised trees here), conversions to half types (truncating there, to nearest even
-here), atomics on bfloat16, and the splat of a truth value (a number there).
+here), arithmetic and atomics on bfloat16 and types of 8 bits (on their bit patterns there), and the splat of a truth
+value (a number there).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ferrite_runtime.errors import (
 from ferrite_runtime.fmath.look_back import take_ticket
 from ferrite_runtime.formats.kernel_spec import USER, KernelSpec, Param
 from ferrite_runtime.interpreter.atomics import make_atomic_rmw
-from ferrite_runtime.interpreter.casts import all_ones_handle, cast_handle, make_dot, splat_handle
+from ferrite_runtime.interpreter.casts import all_ones_handle, cast_handle, make_arithmetic, make_dot, splat_handle
 from ferrite_runtime.interpreter.device_math import STAND_INS as MATH_STAND_INS
 from ferrite_runtime.interpreter.grid_barrier import LeftProgram, rounds_of
 from ferrite_runtime.interpreter.memory import PackedMemory
@@ -151,6 +152,8 @@ def _interpreted_language(fence: Fence | None) -> Iterator[None]:
         scope.set_attr(kind, "cast_impl", lambda self, source, dtype: cast_handle(source, dtype))
         scope.set_attr(kind, "create_fp_to_fp", lambda self, source, dtype, mode: cast_handle(source, dtype))
         scope.set_attr(kind, "create_splat", lambda self, block, scalar: splat_handle(block, scalar))
+        for name in ("binary_op", "ternary_op", "unary_op", "create_fma"):
+            scope.set_attr(kind, name, make_arithmetic(getattr(kind, name)))
         scope.set_attr(kind, "create_dot", make_dot(kind.create_dot))
         scope.set_attr(kind, "create_atomic_rmw", make_atomic_rmw(kind.create_atomic_rmw))
         # Triton 3.6 converts arrays of one element as NumPy no longer does: the ends of loops that are sizes.

@@ -7,7 +7,8 @@ or to a compiler that has other precisions) and compute what it computes. In its
     hints = hints_wrapper(f, (x_1,), {}, hints=…)    →    sin = sin(x_1)
     y = relu(hints[0])                              y = relu(sin)
 
-`auto_functionalized` and `out_dtype` wrap an op; `functionalized` has these.
+`auto_functionalized` and `out_dtype` wrap an op; `functionalized` has these. Tensors that functions hold are lifted out
+of them (`functions.held_tensors`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from ferrite_torch.rewrites.functionalized import replace_results, unwrap_functionalized
+from ferrite_torch.rewrites.functions.held_tensors import lift_held_tensors
 from ferrite_torch.torch_private.nodes import is_object
 
 
@@ -34,6 +36,7 @@ def unwrap_calls(module: torch.fx.GraphModule) -> None:
         if operands is not None:
             pending += _inline(module, node, operands)
     unwrap_functionalized(module)
+    lift_held_tensors(module)
 
 
 def _all_but_the_first(args: Sequence[Any]) -> Sequence[Any]:

@@ -76,6 +76,11 @@ def mode_of(graph: torch.fx.Graph) -> AbstractContextManager[Any]:
     return next((fake.fake_mode for fake in fakes if is_fake(fake)), nullcontext())
 
 
+def fake_of(tensor: torch.Tensor, mode: Any) -> Any:
+    """Returns the fake of a tensor in a mode; its sizes are numbers. The tensor itself where there is no mode."""
+    return tensor if mode is None else mode.from_tensor(tensor, static_shapes=True)
+
+
 def number_in(tensor: torch.Tensor) -> bool | int | float:
     """Returns the number that a real tensor of one element holds, even under a fake mode, which forbids to read it.
 

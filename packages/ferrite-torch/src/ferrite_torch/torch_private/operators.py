@@ -73,6 +73,20 @@ def unwrapped_function(node: torch.fx.Node) -> Callable[..., Any] | None:
     return function
 
 
+class _Inlined(HigherOrderOp):
+    """Calls a region's function where it stands: torch takes only its own class for an op that takes a function."""
+
+    def __call__(self, function: Callable[..., Any], _: Any, /, *operands: Any) -> Any:
+        return function(*operands)
+
+
+def inlined(op: Any) -> Any:
+    """Returns what calls the function of a region in the region's place, where ``op`` is ``invoke_subgraph``; or it."""
+    if not isinstance(op, HigherOrderOp) or str(op) != "invoke_subgraph":
+        return op
+    return _Inlined("ferrite_inlined")
+
+
 def core_decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     """Returns torch's table of decompositions to core aten.
 

@@ -64,8 +64,9 @@ def new_full(b: Builder, like: Any, size: Sequence[int], value: Element, **_: An
     return filled(b, value)
 
 
-@lowers("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default")
+@lowers("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", "aten._efficientzerotensor.default")
 def zeros(b: Builder, *_: Any, **__: Any) -> Tensor:
+    """Returns zeros in memory; torch's own for a derivative that is none (`_efficientzerotensor`) have no memory."""
     return filled(b, 0)
 
 
