@@ -45,6 +45,8 @@ CONDS: dict[str, Function] = {
     "cond": lambda x: cond((x * 2).sum() > 0, lambda y: y.sin() + 1, lambda y: y.cos(), (x * 2,)).relu() + x,
     "cond on a bool": lambda x: cond((x > 0).all(), lambda y: y.sin(), lambda y: y.cos(), (x + 1,)) * 2,
     "cond on an element": lambda x: cond(x[0, 0] > 0, lambda y: y.exp(), lambda y: y.neg(), (x * 0.5,)) + 1,
+    "cond on a sum": lambda x: cond(x.sum() * 0, lambda y: y.exp(), lambda y: y.neg(), (x * 0.5,)) + 1,
+    "cond on a count": lambda x: cond((x > 0).sum(1, keepdim=True)[:1], lambda y: y.sin(), lambda y: y.cos(), (x,)) * 2,
     "cond of two levels": lambda x: _nested(x, 2) + 1,
     "cond of three levels": lambda x: _nested(x, 3) * 2,
     "cond of pairs": lambda x: sum_of(

@@ -271,6 +271,18 @@ def test_a_grid_of_zero_launches_nothing_and_a_negative_one_is_refused(device: s
     assert f"{__file__}:{zeroed.__code__.co_firstlineno + 2}" in str(found.value)
 
 
+def test_a_grid_without_an_axis_is_refused(device: str) -> None:
+    def program(x: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        kernels.scaled_sum[()](x, x, out, x.numel(), 3.0, BLOCK=128)
+        return out
+
+    wanted = r"scaled_sum .*jitted_kernels.py:\d+.* grid of \(\): a grid has one axis at least"
+    with pytest.raises(Exception, match=wanted) as found:  # whatever ``fallback`` says
+        torch.compile(program, backend="ferrite")(torch.ones(64, device=device))
+    assert isinstance(found.value.inner_exception, LaunchRefused)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [({"BLOCK": 128}, "no value is given for 'factor'"), ({"factor": 1.0, "BLOCK": 64, "more": 1}, "'more' is given")],

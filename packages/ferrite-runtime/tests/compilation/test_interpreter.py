@@ -116,6 +116,56 @@ def test_numbers_too_large_for_float8_e4m3fn_become_its_largest() -> None:
     torch.testing.assert_close(out[:6].float(), expected, equal_nan=True, rtol=0, atol=0)
 
 
+ARITHMETIC = {
+    "x + y": lambda x, y: x + y,
+    "x - y * x": lambda x, y: x - y * x,
+    "-x": lambda x, y: -x,
+    "tl.abs(x)": lambda x, y: x.abs(),
+    "tl.where(x > y, x, y * 2)": lambda x, y: torch.where(x > y, x, y * 2),
+    "tl.where((x < 0) & (y < 0), x, y)": lambda x, y: torch.where((x < 0) & (y < 0), x, y),
+    "(x == y).to(tl.float32)": lambda x, y: (x == y).to(x.dtype),
+    "(x != x) | (x <= y)": lambda x, y: (x <= y).to(x.dtype),
+    "tl.fma(x, y, x)": lambda x, y: (x.double() * y.double() + x.double()).to(x.dtype),
+    "tl.clamp(x, -0.5 + y * 0, 0.5 + y * 0)": lambda x, y: x.clamp(-0.5, 0.5),
+    "tl.maximum(x, y)": torch.maximum,
+    "tl.sum(tl.where(mask, x, 0).to(x.dtype), 0) * 0 + x": lambda x, y: x,
+}
+"""Expressions in two numbers of a type, and what they mean."""
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("expression", ARITHMETIC)
+def test_arithmetic_in_half_types(expression: str, name: str) -> None:
+    body = (
+        "@triton.jit\ndef arithmetic(a_ptr, b_ptr, out_ptr, XBLOCK: tl.constexpr):\n"
+        "    at = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)\n    mask = at < 300\n"
+        "    x = tl.load(a_ptr + at, mask, other=0)\n    y = tl.load(b_ptr + at, mask, other=0)\n"
+        f"    tl.store(out_ptr + at, {expression}, mask)\n"
+    )
+    short = {"float16": "f16", "bfloat16": "bf16"}[name]
+    params = [tensor("a_ptr", short), tensor("b_ptr", short), tensor("out_ptr", short, "write")]
+    torch.manual_seed(0)
+    x, y = torch.randn(2, 300).to(getattr(torch, name))
+    y[::3] = x[::3]
+    out = torch.zeros_like(x)
+    Kernel(spec("arithmetic", body, params, [grid_axis("x", 300)]))(x, y, out)
+    torch.testing.assert_close(out, ARITHMETIC[expression](x, y))
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_sums_and_scans_in_half_types(name: str) -> None:
+    body = (
+        "@triton.jit\ndef summed(a_ptr, out_ptr, XBLOCK: tl.constexpr):\n    at = tl.arange(0, 64)\n"
+        "    x = tl.load(a_ptr + at)\n    tl.store(out_ptr + at, tl.cumsum(x, 0) + tl.sum(x, 0) + tl.max(x, 0))\n"
+    )
+    short = {"float16": "f16", "bfloat16": "bf16"}[name]
+    params = [tensor("a_ptr", short), tensor("out_ptr", short, "write")]
+    x = torch.arange(64).remainder(3).to(getattr(torch, name))
+    out = torch.zeros_like(x)
+    Kernel(spec("summed", body, params, [grid_axis("x", 1)], form="template", grid=1))(x, out)
+    assert torch.equal(out, x.cumsum(0) + x.sum() + 2)
+
+
 def test_dot_of_bfloat16_matrices() -> None:
     body = (
         "@triton.jit\ndef dot(a_ptr, b_ptr, out_ptr, XBLOCK: tl.constexpr):\n"

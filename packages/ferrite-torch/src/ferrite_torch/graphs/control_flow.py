@@ -20,6 +20,8 @@ from ferrite_torch.graphs.graph_numbers import GraphNumbers
 from ferrite_torch.graphs.regions import NoForm, PassedView, Region, Use, own_strides
 from ferrite_torch.graphs.unbacked_sizes import RunTimeSizes
 from ferrite_torch.lowering.builder import Builder
+from ferrite_torch.lowering.elementwise import element_at
+from ferrite_torch.lowering.expressions import is_true
 from ferrite_torch.lowering.tensors import Point, Shape, Tensor, is_dense, whole_tensor
 from ferrite_torch.sizes.symbolic_sizes import NeedsNumber, size_of, sizes_of, steps_of
 from ferrite_torch.torch_private.symbolic_shapes import is_unbacked_number, unbacked_bindings
@@ -79,8 +81,9 @@ class ControlFlow:
         chosen = self._chosen(predicate)
         if isinstance(chosen, (bool, int)):
             return self._called(node, then if chosen else otherwise, list(leaves_of(operands)))
-        if not isinstance(chosen, Tensor) or chosen.dtype is not BOOL or chosen.numel != 1:
-            raise NoForm("a predicate that is no bool in memory")
+        if not isinstance(chosen, Tensor) or chosen.dtype.kind == "opaque" or chosen.numel != 1:
+            raise NoForm("a predicate that is no number in memory")
+        chosen = chosen if chosen.dtype is BOOL else self._truth_of(chosen)
         regions = [self._region(function, use) for function in (then, otherwise)]
         values = self._values(fakes, regions[0])
         _refuse_differences(regions)
@@ -91,6 +94,12 @@ class ControlFlow:
         origins = origins_of(node)
         self._builder.definitions.append(If(values, condition, *names, given.args, given.sizes, origins))
         return _nested(fakes, regions[0], values, given)
+
+    def _truth_of(self, number: Tensor) -> Tensor:
+        """Returns whether the one element of a tensor is anything but zero, as torch asks of what is no bool."""
+        return self._builder.loop(
+            number.shape, BOOL, lambda point: is_true(element_at(number, number.shape, point, None))
+        )
 
     def _chosen(self, predicate: Any) -> Any:
         """Returns what decides; a data-dependent truth as a bool in memory."""

@@ -87,7 +87,8 @@ def prepare_launch(
 
     Raises:
         NotWritten: a program has no form for it.
-        LaunchRefused: the user's launch is wrong: an argument is missing, or nobody takes it, or a grid is negative.
+        LaunchRefused: the user's launch is wrong: an argument is missing, or nobody takes it, or a grid is negative or
+            has no axis.
     """
     fixed = fixed_launch(call)
     function = fixed.kernel.function
@@ -295,16 +296,18 @@ def _grid(
 
     Raises:
         NotWritten: how many programs there are is known only to a run.
-        LaunchRefused: an axis is negative.
+        LaunchRefused: an axis is negative, or there is none.
     """
     found = [values[each] if isinstance(each, torch.fx.Node) else each for each in grid]
+    function = fixed.kernel.function
+    launch = f"a launch of {function.__name__} ({location_of(function)}) on a grid of {tuple(found)}"
+    if not found:
+        raise _refused(node, f"{launch}: a grid has one axis at least")
     for axis in found:
         if not isinstance(axis, (int, Symbolic)):
             raise NotWritten(f"its grid is {axis!r}, which is no number of programs")
         if isinstance(axis, int) and axis < 0:
-            function = fixed.kernel.function
-            location = f"{function.__name__} ({location_of(function)})"
-            raise _refused(node, f"a launch of {location} on a grid of {tuple(found)}: no axis can be negative")
+            raise _refused(node, f"{launch}: no axis can be negative")
     return (*found, 1, 1)[:3]
 
 
