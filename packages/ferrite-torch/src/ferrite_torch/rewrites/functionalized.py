@@ -63,11 +63,12 @@ def _unwrap(module: torch.fx.GraphModule, node: torch.fx.Node, dense: Callable[.
 def _without_writes(call: Callable[..., Any], fakes: Sequence[Any]) -> torch.fx.GraphModule:
     """Returns what a region means: its function ends with writes to its parameters, which become values.
 
-    Where torch has no such form for a write (to a view of a view that `as_strided` made), it stays: an op that writes.
+    Where torch has no such form for a write (to a view of a view that `as_strided` made), or for a region in a region,
+    it stays: an op that writes.
     """
     try:
         return trace_on_fakes(torch.func.functionalize(call), fakes)
-    except RuntimeError:
+    except (RuntimeError, AttributeError):  # the latter where `functionalize` does not know the op that calls a region
         return trace_on_fakes(call, fakes)
 
 

@@ -42,12 +42,12 @@ def lift_held_tensors(module: torch.fx.GraphModule) -> None:
 
 
 def hold(module: torch.fx.GraphModule, value: Any) -> str:
-    """Returns the name under which a module holds a tensor, or a function, from now on."""
+    """Returns the name under which a module holds a tensor, a function or a plain object from now on."""
     name = next(name for name in (f"held_{number}" for number in count()) if not hasattr(module, name))
     if isinstance(value, torch.Tensor):
         module.register_buffer(name, value, persistent=False)
     else:
-        module.add_module(name, value)
+        setattr(module, name, value)
     return name
 
 
