@@ -426,3 +426,14 @@ class TestCustomOps:
                 f(-x)
         else:
             pytest.skip("this torch drops the check of the result before any backend sees it: 2.11 does")
+
+
+def test_zeros_without_memory_are_refused_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    zeros = torch._efficientzerotensor((3, 4))
+    caplog.set_level(logging.WARNING, "ferrite_torch")
+    found = torch.compile(lambda x: x.sin() + 1, backend="ferrite")(zeros)
+    assert torch.equal(found, torch.ones(3, 4))
+    assert "pass its clone()" in caplog.text
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x.sin() + 1, backend="ferrite", options={"fallback": False})
+    assert torch.equal(compiled(zeros.clone()), torch.ones(3, 4))

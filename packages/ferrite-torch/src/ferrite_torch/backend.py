@@ -57,6 +57,7 @@ from ferrite_torch.torch_private.dynamo import (
 from ferrite_torch.torch_private.dynamo_state import counted_breaks
 from ferrite_torch.torch_private.graph_positions import has_effects, written_positions
 from ferrite_torch.torch_private.nodes import example_of
+from ferrite_torch.torch_private.operators import has_no_memory
 from ferrite_torch.torch_private.partitioning import saving_at_most
 from ferrite_torch.torch_private.regions import knowing_results
 from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats, is_symbolic
@@ -307,6 +308,8 @@ def _check_layouts(module: torch.nn.Module, inputs: Sequence[Any]) -> None:
     for value in _tensors(module, inputs):
         if value.layout not in (torch.strided, torch.jagged):
             raise Unsupported(f"a graph with a tensor of layout {value.layout}: kernels read tensors by strides")
+        if has_no_memory(value):
+            raise Unsupported("a graph with a tensor of zeros that has no memory for kernels to read; pass its clone()")
 
 
 def _warm_up(module: torch.nn.Module, inputs: Sequence[Any], options: Options) -> None:

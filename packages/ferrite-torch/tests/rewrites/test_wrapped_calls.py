@@ -12,6 +12,9 @@ from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._higher_order_ops import InvokeQuant, strict_mode
 from torch._higher_order_ops.local_map import local_map_hop
+from torch._higher_order_ops.map import map as map_rows
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 
 from ferrite_torch.rewrites.wrapped_calls import unwrap_calls
 from ferrite_torch.torch_private.operators import HigherOrderOp
@@ -87,3 +90,67 @@ def test_what_is_returned_unchanged_keeps_what_is_known_of_it() -> None:
     assert returned[0] is x
     assert x.meta["val"] is known
     assert returned[1].meta["val"] is made
+
+
+def weights(first: float = 1.0) -> Tensor:
+    """Returns a constant of a function."""
+    return torch.tensor([first, 2.0, 3.0, 4.0])
+
+
+@torch.compiler.nested_compile_region
+def weighted(x: Tensor) -> Tensor:
+    """Returns what a region with a constant computes."""
+    return x * weights()
+
+
+@torch.compiler.nested_compile_region
+def moved_on(x: Tensor, y: Tensor) -> Tensor:
+    """Adds to its first operand."""
+    x.add_(y)
+    return x * y
+
+
+def written(x: Tensor) -> Tensor:
+    """Returns all that two calls of a region return and write."""
+    y = x.sin()
+    return moved_on(y, x) + moved_on(y, x) * 2 + y
+
+
+HOLDERS: dict[str, Callable[[Tensor], Any]] = {
+    "branches": lambda x: torch.cond(x.sum() > 0, lambda x: x * weights(), lambda x: x + weights(2) / weights(3), (x,)),
+    "one branch": lambda x: torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x[:, [1, 0, 2, 3]] * 2, (x,)),
+    "no operands": lambda x: torch.cond(x.sum() > 0, weights, lambda: weights(2), ()) + x,
+    "branches of branches": lambda x: torch.cond(
+        x.sum() > 0,
+        lambda x: torch.cond(x[0, 0] > 0, lambda x: x * weights(), lambda x: x.sin(), (x,)) + weights(2),
+        lambda x: x * weights(3),
+        (x,),
+    ),
+    "a loop": lambda x: while_loop(
+        lambda i, _: i < weights().sum() - 8, lambda i, x: (i + 1, x * weights()), (torch.tensor(0), x)
+    )[1],
+    "a scan": lambda x: scan(lambda s, row: (s + row * weights(), s * weights(2)), torch.zeros(4), x)[1],
+    "a map": lambda x: map_rows(lambda row: row * weights(), x),
+    "regions": lambda x: weighted(weighted(x) + 1),
+}
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_functions_hold_no_tensors_of_several_elements(name: str) -> None:
+    module = unwrapped(HOLDERS[name], torch.randn(3, 4, generator=torch.Generator().manual_seed(0)))
+    held = [(path, value) for path, part in module.named_modules() if path for value in part.buffers(recurse=False)]
+    assert higher_order(module)
+    reached = {str(node.target) for node in module.graph.find_nodes(op="get_attr")}
+    assert not [path for path, value in held if path.split(".")[0] in reached and value.numel() > 1]
+
+
+def test_a_region_that_is_called_again_is_lifted_once() -> None:
+    module = unwrapped(HOLDERS["regions"], torch.ones(3, 4))
+    calls = [node for node in module.graph.nodes if str(node.target) == "invoke_subgraph"]
+    assert len({str(node.args[0].target) for node in calls}) == 1  # type: ignore[union-attr]
+    assert [len(node.args) for node in calls] == [4, 4]
+
+
+def test_a_region_that_writes_is_inlined() -> None:
+    module = unwrapped(written, torch.ones(3, 4))
+    assert not higher_order(module)

@@ -53,6 +53,11 @@ def negated_view(tensor: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(tensor)
 
 
+def has_no_memory(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor is one of zeros that are nowhere, as torch makes them for derivatives that are none."""
+    return tensor._is_zerotensor()
+
+
 def unwrapped_function(node: torch.fx.Node) -> Callable[..., Any] | None:
     """Returns what a call of ``auto_functionalized`` or ``out_dtype`` means, on the same arguments; None for others.
 
