@@ -87,9 +87,13 @@ class _Inlined(HigherOrderOp):
 
 def inlined(op: Any) -> Any:
     """Returns what calls the function of a region in the region's place, where ``op`` is ``invoke_subgraph``; or it."""
-    if not isinstance(op, HigherOrderOp) or str(op) != "invoke_subgraph":
-        return op
-    return _Inlined("ferrite_inlined")
+    return _inlining() if isinstance(op, HigherOrderOp) and str(op) == "invoke_subgraph" else op
+
+
+@functools.cache
+def _inlining() -> Any:
+    kind: Any = _Inlined  # torch's class has no types
+    return kind("ferrite_inlined")
 
 
 def core_decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
