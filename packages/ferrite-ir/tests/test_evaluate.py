@@ -110,6 +110,41 @@ def test_contract() -> None:
     assert run(text, [1, 2, 3, 4]) == [[[7.0, 10.0], [15.0, 22.0]]]
 
 
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ([0, 2, 2, 3], [6.0, 14.0, 88.0, 0.0]),  # no row of the first and the third group, the last row of none
+        ([4, 4, 4, 4], [3.0, 7.0, 11.0, 15.0]),
+        ([0, 0, 0, 1], [24.0, 0.0, 0.0, 0.0]),
+    ],
+)
+def test_rows_in_groups(ends: list[int], expected: list[float]) -> None:
+    graph = parse_graph(
+        "graph @f(x: f32[4, 2], w: f32[4], ends: i32[4]) -> (y) {\n"
+        "  y: f32[4, 1] = contract [m < 4, n < 1 | k < 2 | g < 4] x[m, k] * w[g] segments m as g until ends[g]\n}"
+    )
+    (found,) = evaluate(graph, [[[1, 2], [3, 4], [5, 6], [7, 8]], [1, 2, 4, 8], ends])
+    assert [row[0] for row in found] == expected
+
+
+def test_sums_over_groups() -> None:
+    graph = parse_graph(
+        "graph @f(x: f32[4, 2], y: f32[4, 1], ends: i32[3]) -> (z) {\n"
+        "  z: f32[3, 2, 1] = contract [g < 3, i < 2, j < 1 | m < 4] x[m, i] * y[m, j] segments m as g until ends[g]\n}"
+    )
+    found = evaluate(graph, [[[1, 2], [3, 4], [5, 6], [7, 8]], [[1], [1], [1], [1]], [2, 2, 3]])
+    assert found == [[[[4.0], [6.0]], [[0.0], [0.0]], [[5.0], [6.0]]]]
+
+
+def test_groups_end_in_order() -> None:
+    graph = parse_graph(
+        "graph @f(x: f32[4, 2], w: f32[2], ends: i32[2]) -> (y) {\n"
+        "  y: f32[4, 1] = contract [m < 4, n < 1 | k < 2 | g < 2] x[m, k] * w[g] segments m as g until ends[g]\n}"
+    )
+    with pytest.raises(EvaluationError, match=r"groups end at \[3, 1\]"):
+        evaluate(graph, [[[1, 2], [3, 4], [5, 6], [7, 8]], [1, 1], [3, 1]])
+
+
 def test_layouts() -> None:
     storage: list[Any] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     tensor = Tensor(F32, (2, 2), (1, 3), 1, storage)

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from . import sizes
 from .attend import Attend
 from .combine_functions import AnyCombine
+from .contract import Contract, Segments
 from .dtypes import DType
 from .index import Dim, Index
 from .scalar import Scalar, indirects_of
@@ -43,6 +44,7 @@ __all__ = [
     "Output",
     "Reduction",
     "Scan",
+    "Segments",
     "Sort",
     "Tag",
     "TensorType",
@@ -198,31 +200,6 @@ class Update:
     def scalars_beside(self) -> tuple[Scalar, ...]:
         """Returns what is evaluated besides the body, as `Scan.scalars_beside` says."""
         return ()
-
-
-@dataclass(frozen=True, slots=True)
-class Contract:
-    """Matrix-multiply-like: at each point of ``dims`` the sum over ``reduction_dims`` of ``left * right``.
-
-    The sum is carried in f32 or wider.
-
-    Attributes:
-        fast: whether tensor cores may do so as fast as they can: round factors of f32 to TF32, and carry sums of 8-bit
-            floats with the fewer digits that they keep.
-    """
-
-    result: Value
-    dims: tuple[Dim, ...]
-    reduction_dims: tuple[Dim, ...]
-    left: Scalar
-    right: Scalar
-    origins: Origins = field(default=(), compare=False)
-    fast: bool = False
-
-    @property
-    def results(self) -> tuple[Value, ...]:
-        """Returns the one result, as other definitions hold theirs."""
-        return (self.result,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,18 +404,20 @@ def bodies_of(definition: Definition) -> tuple[Scalar, ...]:
         case Update():
             return (definition.body,) if definition.condition is None else (definition.body, definition.condition)
         case Contract():
-            return (definition.left, definition.right)
+            return definition.bodies
     return ()
 
 
 def domain_of(definition: Definition) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
     """Returns the dims of a computed definition: those that its results keep, and those reduced over.
 
-    Those of an attention are all that its expressions know besides. Both empty for calls.
+    Those of an attention or contraction are all that its expressions know besides. Both empty for calls.
     """
     match definition:
-        case Reduction() | Contract():
+        case Reduction():
             return definition.dims, definition.reduction_dims
+        case Contract():
+            return definition.dims, (*definition.reduction_dims, *definition.locals)
         case Loop() | Scan() | Sort() | Update():
             return definition.dims, ()
         case Attend():

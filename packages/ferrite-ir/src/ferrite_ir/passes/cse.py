@@ -143,7 +143,9 @@ def _key(definition: Definition, storage: Storage, position: int) -> Hashable:
         case Sort():
             what = (definition.dims, definition.along, definition.descending, definition.top)
         case Contract():
-            what = (definition.dims, definition.reduction_dims, definition.fast)
+            segments = definition.segments
+            grouped = None if segments is None else (segments.of, segments.group)
+            what = (definition.dims, definition.reduction_dims, definition.fast, grouped)
         case Attend():
             # Products have names of their own, so two of these are equal only if they are written twice.
             what = replace(definition, results=())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -26,6 +27,7 @@ from ferrite_ir.language.graph import (
     Output,
     Reduction,
     Scan,
+    Segments,
     Sort,
     Update,
     Value,
@@ -265,12 +267,33 @@ class Evaluator:
     def run_contract(self, contract: Contract) -> None:
         """Computes a contraction, carried without rounding."""
         result = self.allocate(contract.result)
+        groups = None if contract.segments is None else self._groups(contract.segments)
         for kept in self.points(contract.dims):
             total = sum(
                 point.scalar(contract.left) * point.scalar(contract.right)
-                for point in self.points(contract.reduction_dims, kept.dims)
+                for inside in self.points(contract.reduction_dims, kept.dims)
+                if (point := self._grouped(inside, contract, groups)) is not None
             )
             result.write(_position(kept, contract.dims), round_to(total, result.dtype))
+
+    def _groups(self, segments: Segments) -> list[int]:
+        """Returns where each group of a contraction ends."""
+        ends = [int(point.scalar(segments.ends)) for point in self.points([segments.group])]
+        if ends != sorted(ends) or any(end < 0 for end in ends):
+            raise EvaluationError(f"groups end at {ends}: an end is negative, or less than the one before")
+        return ends
+
+    def _grouped(self, point: Point, contract: Contract, ends: list[int] | None) -> Point | None:
+        """Returns a point at which a product is added, with the group that it is of; None where none is added."""
+        segments = contract.segments
+        if segments is None or ends is None:
+            return point
+        group = bisect_right(ends, point.dims[segments.of])
+        if not contract.has_grouped_rows:
+            return point if group == point.dims[segments.group] else None
+        if group == len(ends):
+            return None
+        return Point(self.memory, {**point.dims, segments.group: group}, self.symbols)
 
     def run_attend(self, attend: Attend) -> None:
         """Computes an attention row by row, weights without rounding to the types of factors."""

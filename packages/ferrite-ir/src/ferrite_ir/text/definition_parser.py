@@ -21,6 +21,7 @@ from ferrite_ir.language.graph import (
     Loop,
     Reduction,
     Scan,
+    Segments,
     Sort,
     TensorType,
     Update,
@@ -85,7 +86,7 @@ class DefinitionReader(ValueReader):
         token = self.words.next
         dims, reduced, others = self._read_parts()
         if others:
-            raise self.words.error("only an attention has dims behind a second '|'", token)
+            raise self.words.error("only an attention and a contract have dims behind a second '|'", token)
         return dims, reduced
 
     def _read_parts(self) -> tuple[tuple[Dim, ...], tuple[Dim, ...], tuple[Dim, ...]]:
@@ -187,12 +188,23 @@ class DefinitionReader(ValueReader):
     def read_contract(self, results: Results) -> Contract:
         """Returns the rest of a contract."""
         fast = self.words.accept("fast")
-        dims, reduced = self._read_domain()
-        scope = self.scope((*dims, *reduced))
-        read_bindings(self.words, scope)
-        left = read_scalar(self.words, scope)
-        self.words.expect("*")
-        return Contract(self._single(results), dims, reduced, left, read_scalar(self.words, scope), fast=fast)
+        words = self.words
+        dims, reduced, inner = self._read_parts()
+        scope = self.scope((*dims, *reduced, *inner))
+        read_bindings(words, scope)
+        left = read_scalar(words, scope)
+        words.expect("*")
+        right = read_scalar(words, scope)
+        if not words.accept("segments"):
+            if inner:
+                raise words.error("dims behind a second '|' are those of groups: say which by 'segments'", words.next)
+            return Contract(self._single(results), dims, reduced, left, right, fast=fast)
+        of = read_dim(words, (*dims, *reduced))
+        words.expect("as")
+        group = read_dim(words, (*dims, *inner))
+        words.expect("until")
+        segments = Segments(of, group, read_scalar(words, scope))
+        return Contract(self._single(results), dims, reduced, left, right, fast=fast, segments=segments)
 
     def read_attend(self, results: Results) -> Attend:
         """Returns the rest of an attention."""

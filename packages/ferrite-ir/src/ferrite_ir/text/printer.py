@@ -261,8 +261,9 @@ def _body(head: str, roots: tuple[Scalar, ...], tail: str = "", indices: tuple[I
     return "\n".join([head, *(f"  let {name} = {text}" for name, text in bindings), f"  {body}"])
 
 
-def _domain(dims: tuple[Dim, ...], reduced: tuple[Dim, ...] = ()) -> str:
-    return f"[{dims_text(dims)} | {dims_text(reduced)}]" if reduced else f"[{dims_text(dims)}]"
+def _domain(dims: tuple[Dim, ...], reduced: tuple[Dim, ...] = (), inner: tuple[Dim, ...] = ()) -> str:
+    parts = (dims, reduced, inner) if inner else (dims, reduced) if reduced else (dims,)
+    return f"[{' | '.join(map(dims_text, parts))}]"
 
 
 def _loop(loop: Loop, values: Mapping[str, Value]) -> str:
@@ -301,8 +302,11 @@ def _update(update: Update, values: Mapping[str, Value]) -> str:
 
 
 def _contract(contract: Contract, values: Mapping[str, Value]) -> str:
-    head = f"contract {'fast ' if contract.fast else ''}{_domain(contract.dims, contract.reduction_dims)}"
-    return _body(head, (contract.left, contract.right), "{1} * {2}")
+    domain = _domain(contract.dims, contract.reduction_dims, contract.locals)
+    tail, segments = "{1} * {2}", contract.segments
+    if segments is not None:
+        tail += f" segments {spelled(segments.of.name)} as {spelled(segments.group.name)} until {{3}}"
+    return _body(f"contract {'fast ' if contract.fast else ''}{domain}", contract.bodies, tail)
 
 
 def _attend(attend: Attend, values: Mapping[str, Value]) -> str:

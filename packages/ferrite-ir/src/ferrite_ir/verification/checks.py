@@ -9,6 +9,7 @@ from ferrite_ir.language import sizes
 from ferrite_ir.language.bindings import bindings_of, definition_symbols
 from ferrite_ir.language.combine_functions import AnyCombine, CombineFunction, combine_row
 from ferrite_ir.language.combines import COMBINES
+from ferrite_ir.language.contract import segment_problems
 from ferrite_ir.language.dtypes import BOOL, F32, I64, DType
 from ferrite_ir.language.graph import (
     UPDATE_MODES,
@@ -385,6 +386,8 @@ class _Checker:
         self._check_domain(contract)
         self._check_scalars(contract)
         self._check_shape(contract.result, sizes_of(contract.dims))
+        for message, spot in segment_problems(contract):
+            self.report("V26", message, spot)
         left, right = contract.left.dtype, contract.right.dtype
         if left is not right or left is BOOL:
             self.report("V18", f"the operands are {left} and {right}; cast one", " * ")

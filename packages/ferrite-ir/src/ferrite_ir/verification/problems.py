@@ -30,6 +30,7 @@ RULES: dict[str, str] = {
     "V23": "an indirect index is an integer",
     "V24": "a symbolic size that a definition binds is not used before it",
     "V25": "attention multiplies numbers of one type, weighs in f32, and has a factor for each weight",
+    "V26": "groups of a contraction's points are a dim of their own, and end at integers",
 }
 """What each rule asks for."""
 
