@@ -58,3 +58,11 @@ def indirect_parts(indices: Iterable[Index]) -> Iterator[Indirect]:
                 yield atom
             elif isinstance(atom, (FloorDiv, Mod)):
                 pending.append(atom.numerator)
+
+
+def sole_dim(index: Index) -> Dim | None:
+    """Returns the dim that an index is, if it is just a dim."""
+    if index.const != 0 or len(index.terms) != 1:
+        return None
+    atom, coefficient = index.terms[0]
+    return atom if isinstance(atom, Dim) and coefficient == 1 else None

@@ -22,6 +22,7 @@ from ferrite_ir.language.graph import (
     names_read,
 )
 from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.index_substitution import sole_dim
 from ferrite_ir.language.scalar import Scalar, replace_in_index, replace_loads, substitute_dims
 from ferrite_ir.language.sizes import Size
 
@@ -251,7 +252,7 @@ class _Inliner:
 
     def _is_elementwise(self, source: _Source, update: Update) -> bool:
         """Returns whether an update overwrites just the elements that the source reads at the same point, each once."""
-        dims = [_sole_dim(index) for index in update.indices]
+        dims = [sole_dim(index) for index in update.indices]
         if update.mode != "set" or None in dims or len(set(dims)) != len(dims) or set(dims) != set(update.dims):
             return False
         root = self._storage.root(update.target)
@@ -393,14 +394,6 @@ def _with_origins(definition: Definition, earlier: list[Origin]) -> Definition:
 def _device_of(definition: Definition) -> str:
     results = definition.results
     return results[0].type.device if results and results[0] is not None else ""
-
-
-def _sole_dim(index: Index) -> Dim | None:
-    """Returns the dim that an index is, if it is just a dim."""
-    if index.const != 0 or len(index.terms) != 1:
-        return None
-    atom, coefficient = index.terms[0]
-    return atom if isinstance(atom, Dim) and coefficient == 1 else None
 
 
 def _is_small(numel: Size, reference: Size) -> bool:

@@ -7,7 +7,7 @@ reduction dims) as one flat position, and each access as digits of that position
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ferrite_ir.language.graph import (
@@ -28,7 +28,7 @@ from ferrite_ir.language.graph import (
     names_read,
 )
 from ferrite_ir.language.index import Dim, Index, constant
-from ferrite_ir.language.scalar import indirects, indirects_of, postorder
+from ferrite_ir.language.scalar import Scalar, indirects, indirects_of, postorder
 from ferrite_ir.language.sizes import Size, hint
 from ferrite_scheduler.model.annotations import ColumnReduction
 
@@ -257,13 +257,15 @@ def _scan_bodies(
         stack += definition.scalars_beside
     if isinstance(definition, Update):
         stack += indirects_of(definition.indices)
+    inner = definition.locals if isinstance(definition, Contract) else ()
     seen = set(stack)
     ops = 0
     while stack:
         node = stack.pop()
         below = node.args
         if node.op == "load":
-            loads.append(_touch(node.args[0], node.args[1:], space, types[node.args[0]], memo))
+            touch = _touch(node.args[0], node.args[1:], space, types[node.args[0]], memo)
+            loads.append(touch if node.dims.isdisjoint(inner) else _of_group(touch, node, types[node.args[0]]))
             below = indirects(node)
         elif node.op == "const":
             continue
@@ -281,6 +283,12 @@ def _scan_bodies(
                 stack.append(child)
     loads.reverse()
     return tuple(dict.fromkeys(loads)) if len(loads) > 1 else tuple(loads), tuple(expressions), tuple(rigid), ops
+
+
+def _of_group(touch: Touch, node: Scalar, tensor: TensorType) -> Touch:
+    """Returns the access of a contraction to what is of a group: where it lies only data knows, but for its digits."""
+    access: Access = ("opaque", "group", node)
+    return replace(touch, access=access, bytes=count_elements(tensor) * tensor.dtype.bytes)
 
 
 def _scan_attention(

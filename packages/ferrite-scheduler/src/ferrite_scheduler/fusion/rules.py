@@ -18,6 +18,7 @@ from ferrite_scheduler.analysis.kernel_forms import ACCUMULATOR_BYTES, holds_col
 from ferrite_scheduler.analysis.nodes import Access, is_opaque, stores_each_once
 from ferrite_scheduler.analysis.traffic import live_tiles, loads_again, pass_traffic, unit_step
 from ferrite_scheduler.model.annotations import RowResult
+from ferrite_scheduler.model.contractions import same_groups
 from ferrite_scheduler.model.schedule import Numbers, with_numbers
 from ferrite_scheduler.model.tiled_contractions import is_tiled
 
@@ -316,6 +317,8 @@ def _pairs(proposal: Proposal) -> Refusal | None:
     most = proposal.policy.product_tiles
     if len(tiled) > most:
         return refuse("a program has no registers for so many tiles", products=len(tiled), limit=most)
+    if not same_groups(tiled):
+        return refuse("products share a kernel only where their rows are in the same groups")
     if proposal.weighing is None or proposal.weighing.joined:
         return None
     return refuse("products share a kernel only where something reads both at the same points")

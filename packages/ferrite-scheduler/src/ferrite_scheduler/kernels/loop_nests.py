@@ -15,13 +15,14 @@ from ferrite_ir.language.graph import (
     Loop,
     Reduction,
     Scan,
+    Segments,
     Sort,
     Update,
     loads_of,
     row_major,
 )
 from ferrite_ir.language.index import Dim, Index, constant, delinearize, floordiv, linearize, mod
-from ferrite_ir.language.index_substitution import substitute
+from ferrite_ir.language.index_substitution import sole_dim, substitute
 from ferrite_ir.language.scalar import Scalar, index_value, load, rewrite
 from ferrite_ir.language.sizes import product
 from ferrite_scheduler.analysis.clusters import Cluster, Member
@@ -95,7 +96,7 @@ def build_kernel(
     body: list[Computed] = []
     homes: dict[str, tuple[Index, ...]] = {}
     for node, member, mapping, moved in zip(nodes, members, layout.mappings, layout.moved, strict=True):
-        rewritten = _rewrite(node, member, layout, _mover(mapping, moved))
+        rewritten = _rewrite(node, member, layout, mapping, _mover(mapping, moved))
         body.append(rewritten)
         home = _home_indices(node, mapping, rewritten, layout)
         homes.update((result.name, home[: len(result.type.shape)]) for result in rewritten.results)
@@ -125,7 +126,7 @@ def _layout_key(
         ]
         if node.stores is not None:
             stores.append((node.stores.known, node.stores.bytes, node.stores.rigid))
-        dims = (_own_dims(node), node.grid_dims, node.reduction_dims)
+        dims = (_own_dims(node), _groups_of(node), node.grid_dims, node.reduction_dims)
         position = (member.full, member.position, member.inner)
         parts.append((dims, _rows_of(node), *position, node.expressions, node.rigid, *loads, None, *stores))
     return tuple(parts)
@@ -215,6 +216,11 @@ def _own_dims(node: Node) -> tuple[Dim, ...]:
     if isinstance(definition, Attend):
         return (*definition.dims, definition.along)
     return definition.dims + getattr(definition, "reduction_dims", ())  # type: ignore[union-attr]
+
+
+def _groups_of(node: Node) -> tuple[Dim, ...]:
+    """Returns the dims that only the factors of a contraction know."""
+    return node.definition.locals if isinstance(node.definition, Contract) else ()
 
 
 def _over_cluster(digits: Digits, member: Member, reduction: int) -> Digits | None:
@@ -339,7 +345,7 @@ def _mapping(
                 mod(floordiv(flat, size_of(step)), size_of(extent)) * size_of(factor) for step, extent, factor in digits
             )
         mapping[dim] = sum(parts, constant(0))
-    return mapping
+    return mapping | {dim: Dim(f"g{number}", dim.size).index for number, dim in enumerate(_groups_of(node))}
 
 
 Mover: TypeAlias = Callable[[Scalar], Scalar]
@@ -365,7 +371,7 @@ def _mover(mapping: dict[Dim, Index], moved: dict[Index, Index]) -> Mover:
     return lambda body: rewrite(body, step, memo)
 
 
-def _rewrite(node: Node, member: Member, layout: Layout, move: Mover) -> Computed:  # noqa: PLR0911  # a case for each
+def _rewrite(node: Node, member: Member, layout: Layout, mapping: dict[Dim, Index], move: Mover) -> Computed:  # noqa: PLR0911  # a case for each
     definition = node.definition
     grid_dims, reduction_dims = layout.grid_dims, layout.reduction_dims
     outer = grid_dims + reduction_dims[: len(reduction_dims) - len(layout.inner_dims)]
@@ -386,10 +392,7 @@ def _rewrite(node: Node, member: Member, layout: Layout, move: Mover) -> Compute
         case Sort():
             return replace(definition, dims=dims, along=reduction_dims[-1], body=move(definition.body))
         case Contract():
-            left, right = move(definition.left), move(definition.right)
-            return Contract(
-                definition.result, grid_dims, reduction_dims, left, right, definition.origins, definition.fast
-            )
+            return _contraction(definition, layout, mapping, move)
         case Attend():
             return _over_axes(definition.with_bodies(tuple(map(move, definition.bodies))), layout)
         case Update():
@@ -398,6 +401,23 @@ def _rewrite(node: Node, member: Member, layout: Layout, move: Mover) -> Compute
             indices = tuple(index if isinstance(index, Index) else constant(index) for index in indices)
             return replace(definition, dims=dims, indices=indices, body=move(definition.body), condition=condition)
     raise TypeError(f"not a computed definition: {type(definition).__name__}")
+
+
+def _contraction(contract: Contract, layout: Layout, mapping: dict[Dim, Index], move: Mover) -> Contract:
+    """Returns a contraction over the dims of its kernel.
+
+    Raises:
+        Misfit: what is in groups, or the groups, are not one of these dims.
+    """
+    left, right, *ends = map(move, contract.bodies)
+    segments = contract.segments
+    if segments is not None:
+        of, group = (sole_dim(mapping[dim]) for dim in (segments.of, segments.group))
+        if of is None or group is None:
+            raise Misfit("what is in groups does not have an axis of its own")
+        segments = Segments(of, group, ends[0])
+    dims = layout.grid_dims, layout.reduction_dims
+    return Contract(contract.result, *dims, left, right, contract.origins, contract.fast, segments)
 
 
 def _over_axes(attend: Attend, layout: Layout) -> Attend:

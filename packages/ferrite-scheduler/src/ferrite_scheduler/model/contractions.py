@@ -8,12 +8,12 @@ them. Every other contraction is a reduction of products.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from ferrite_ir.language.dtypes import BF16, F8E4M3FN, F8E5M2, F16, F32, I8, U8
-from ferrite_ir.language.graph import Computed, Contract, Definition, Reduction
+from ferrite_ir.language.dtypes import BF16, F8E4M3FN, F8E5M2, F16, F32, I8, I64, U8
+from ferrite_ir.language.graph import Computed, Contract, Definition, Reduction, Segments
 from ferrite_ir.language.index import Dim
-from ferrite_ir.language.scalar import Scalar, apply, cast
+from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, substitute_dims
 from ferrite_ir.language.sizes import is_static, product
 
 from .axes import Axis
@@ -42,9 +42,8 @@ eight bits (4096 x 16384) take 47 us so, 23 in parts (`split_precision`), and wi
 def is_narrow(contract: Contract, policy: Policy) -> bool:
     """Returns whether a contraction is of several rows, but few, of a type that has kernels, with a matrix."""
     most = policy.product_rows if contract.left.dtype in HALVES else policy.wide_product_rows
-    if contract.left.dtype not in FACTORS or not all(
-        map(is_static, _sizes((*contract.dims, *contract.reduction_dims)))
-    ):
+    sizes = _sizes((*contract.dims, *contract.reduction_dims))
+    if contract.left.dtype not in FACTORS or contract.segments is not None or not all(map(is_static, sizes)):
         return False
     rows = row_dims(contract)
     columns = [dim for dim in contract.dims if dim not in rows]
@@ -93,15 +92,38 @@ def part_loads(contract: Contract) -> tuple[Scalar, ...]:
 
 
 def row_dims(contract: Contract) -> tuple[Dim, ...]:
-    """Returns the dims that the matrix on the right does not depend on."""
-    return tuple(dim for dim in contract.dims if dim not in contract.right.dims)
+    """Returns the dims that the matrix on the right does not depend on, but for that of groups."""
+    known = contract.right.dims if contract.segments is None else {*contract.right.dims, contract.segments.group}
+    return tuple(dim for dim in contract.dims if dim not in known)
 
 
 def as_reduction(contract: Contract) -> Reduction:
-    """Returns the reduction that computes what a contraction does."""
+    """Returns the reduction that computes what a contraction does: over all groups, where only data knows which."""
     left, right = (cast(side, contract.result.type.dtype) for side in (contract.left, contract.right))
-    body = apply("mul", left, right)
-    return Reduction((contract.result,), "sum", contract.dims, contract.reduction_dims, (body,), contract.origins)
+    body, dims = apply("mul", left, right), (*contract.locals, *contract.reduction_dims)
+    if contract.segments is not None:
+        body = apply("masked", _is_in_group(contract.segments), body, const(0, body.dtype))
+    return Reduction((contract.result,), "sum", contract.dims, dims, (body,), contract.origins)
+
+
+def _is_in_group(segments: Segments) -> Scalar:
+    """Returns whether a point is in a group, at both."""
+    point, group, zero = index_value(segments.of.index, I64), segments.group, const(0, I64)
+    before = cast(substitute_dims(segments.ends, {group: group.index - 1}), I64)
+    start = apply("masked", apply("gt", index_value(group.index, I64), zero), before, zero)
+    return apply("bitand", apply("le", start, point), apply("lt", point, cast(segments.ends, I64)))
+
+
+def same_groups(contracts: Iterable[Contract]) -> bool:
+    """Returns whether points of contractions over the same dims are in the same groups."""
+    segments = [contract.segments for contract in contracts]
+    ends = {None if each is None else (each.group.size, _named(each)) for each in segments}
+    return len(ends) < 2
+
+
+def _named(segments: Segments) -> Scalar:
+    """Returns where groups end, over a dim that is called the same for all."""
+    return substitute_dims(segments.ends, {segments.group: Dim("group", segments.group.size).index})
 
 
 def fits_axes(body: Iterable[Computed], axes: Iterable[Axis]) -> bool:
@@ -113,12 +135,23 @@ def fits_axes(body: Iterable[Computed], axes: Iterable[Axis]) -> bool:
     contracts = [definition for definition in body if isinstance(definition, Contract)]
     if not contracts:
         return True
-    return named.keys() - {"z"} == {"y", "x", "r"} and all(
+    return named.keys() - {"z"} == {"y", "x", "r"} and same_groups(contracts) and all(
         contract.left.dtype in (*FACTORS, *EIGHT_BIT_FLOATS)
         and named["x"].isdisjoint(contract.left.dims)
         and named["y"].isdisjoint(contract.right.dims)
+        and _has_grouped_axis(contract, named)
         for contract in contracts
     )
+
+
+def _has_grouped_axis(contract: Contract, axes: Mapping[str, frozenset[Dim]]) -> bool:
+    """Returns whether what is in groups, if anything is, has an axis of its own: rows, or what is summed over."""
+    segments = contract.segments
+    if segments is None:
+        return True
+    if contract.has_grouped_rows:
+        return axes["y"] == {segments.of}
+    return axes["r"] == {segments.of} and axes.get("z") == {segments.group}
 
 
 def _sizes(dims: Iterable[Dim]) -> list[object]:

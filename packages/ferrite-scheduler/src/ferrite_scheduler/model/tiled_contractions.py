@@ -8,7 +8,8 @@
 
 The dims of such a contraction fall into three sets, by which of its factors depend on them: *rows* (``y``, the left one
 alone), *columns* (``x``, the right one alone) and *batch* (``z``, both). This is the classification of ``dot_general``
-in XLA. A factor that is the same for a whole batch makes rows, or columns, of it.
+in XLA. A factor that is the same for a whole batch makes rows, or columns, of it. Groups that have a sum each
+(`ferrite_ir.Segments`) are a batch, too; those of rows are no dim of the result: a tile has rows of one of them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 from ferrite_ir.language.dtypes import F32
 from ferrite_ir.language.graph import Contract, Graph
 from ferrite_ir.language.index import Dim
+from ferrite_ir.language.sizes import is_static
 
 from .contractions import EIGHT_BIT_FLOATS, HALVES, as_reduction, is_narrow
 from .target import Policy
@@ -39,7 +41,8 @@ class Roles:
 
 def roles_of(contract: Contract) -> Roles:
     """Returns which factors the dims of a contraction belong to."""
-    left, right = contract.left.dims, contract.right.dims
+    both = frozenset[Dim]() if contract.segments is None else frozenset((contract.segments.group,))
+    left, right = contract.left.dims | both, contract.right.dims | both
 
     def those(*, in_left: bool, in_right: bool) -> tuple[Dim, ...]:
         return tuple(dim for dim in contract.dims if (dim in left, dim in right) == (in_left, in_right))
@@ -61,7 +64,20 @@ def fits_tiles(contract: Contract) -> bool:
         and _has_several(roles.columns)
         and not _has_several(roles.others)
         and _has_several(contract.reduction_dims)
+        and _has_groups_for_tiles(contract, roles)
     )
+
+
+def _has_groups_for_tiles(contract: Contract, roles: Roles) -> bool:
+    """Returns whether what is in groups, if anything is, are all rows, or all that is summed over."""
+    segments = contract.segments
+    if segments is None:
+        return True
+    if 1 in (segments.of.size, segments.group.size) or not is_static(segments.group.size):
+        return False
+    if contract.has_grouped_rows:
+        return roles.rows == (segments.of,) and not roles.batch
+    return contract.reduction_dims == (segments.of,) and roles.batch == (segments.group,)
 
 
 def _has_several(dims: Iterable[Dim]) -> bool:

@@ -52,6 +52,6 @@ def _parts(contract: Contract) -> tuple[Scalar, Scalar] | None:
         return None
     for codes, scale in (scaled.args, scaled.args[::-1]):
         is_code = codes.op == "cast" and codes.args[0].dtype in CODES
-        if is_code and scale.dims.isdisjoint(contract.reduction_dims):
+        if is_code and scale.dims.isdisjoint((*contract.reduction_dims, *contract.locals)):
             return codes.args[0], scale
     return None

@@ -37,7 +37,7 @@ def cut_rows(graph: Graph, policy: Policy) -> Graph:
 
 
 def _is_to_be_cut(definition: Definition) -> bool:
-    if not isinstance(definition, Contract) or definition.left.dtype is not F32:
+    if not isinstance(definition, Contract) or definition.left.dtype is not F32 or definition.segments is not None:
         return False
     right, rows = definition.right, product(dim.size for dim in row_dims(definition))
     return right.op == "cast" and right.args[0].dtype in CODES and bool(rows <= CUT_ROWS)

@@ -96,6 +96,8 @@ def parts_of(contract: Contract, target: Target, policy: Policy) -> Parts | None
     dims = (*contract.dims, *contract.reduction_dims)
     if not all(is_static(dim.size) for dim in dims) or 0 in (dim.size for dim in dims):
         return None
+    if contract.segments is not None:
+        return None  # groups have tiles of their own already
     extents = tuple(int(dim.size) for dim in contract.reduction_dims)
     points, sums = math.prod(extents), _count(contract.dims) * SUM_BYTES
     most = min(policy.product_parts, target.l2_bytes // sums)

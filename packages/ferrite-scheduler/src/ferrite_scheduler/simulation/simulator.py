@@ -312,7 +312,7 @@ def _run_definition(run: _Run, definition: Computed, grid: dict[Dim, int]) -> No
         return
     match definition:
         case Contract():
-            _reduction(run, as_reduction(definition), grid)
+            _reduction(run, as_reduction(definition), grid, definition.locals)
         case Attend():
             _attention(run, definition, grid)
         case ColumnReduction():
@@ -404,17 +404,19 @@ def _needed(run: _Run, definition: Computed) -> list[Computed]:
     return [d for d in run.kernel.body if any(r.name in wanted for r in d.results)]
 
 
-def _states(run: _Run, definition: Reduction | Scan, grid: dict[Dim, int]) -> Iterator[tuple[dict[Dim, int], State]]:
-    for position in run.positions([dim for dim in run.reduction_dims if dim not in grid]):
+def _states(
+    run: _Run, definition: Reduction | Scan, grid: dict[Dim, int], inner: tuple[Dim, ...] = ()
+) -> Iterator[tuple[dict[Dim, int], State]]:
+    for position in run.positions([dim for dim in (*inner, *run.reduction_dims) if dim not in grid]):
         full = {**grid, **position}
         _refresh(run, definition, full)
         point = Point(run.memory(), full, run.symbols)
         yield full, lift(definition.combine, tuple(point.scalar(body) for body in definition.bodies))
 
 
-def _reduction(run: _Run, reduction: Reduction, grid: dict[Dim, int]) -> None:
+def _reduction(run: _Run, reduction: Reduction, grid: dict[Dim, int], inner: tuple[Dim, ...] = ()) -> None:
     total: State | None = None
-    for _, state in _states(run, reduction, grid):
+    for _, state in _states(run, reduction, grid, inner):
         total = state if total is None else merge(reduction.combine, total, state)
     if total is None:
         total = tuple(
