@@ -42,6 +42,10 @@ def grid_size(expression: Any, names: dict[str, int]) -> int:
             return names[expression]
         case ["mul", *factors]:
             return math.prod(grid_size(factor, names) for factor in factors)
+        case ["add", *terms]:
+            return sum(grid_size(term, names) for term in terms)
+        case ["floordiv", value, divisor]:
+            return grid_size(value, names) // grid_size(divisor, names)
         case ["ceildiv", value, divisor]:
             return -(-grid_size(value, names) // grid_size(divisor, names))
     raise ValueError(f"no grid: {expression}")

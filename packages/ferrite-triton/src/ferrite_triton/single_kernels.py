@@ -154,7 +154,7 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
         return flat, find_accesses(flat)
     if isinstance(kernel.form, TiledContraction):
         flat = flatten(kernel, contraction_space(kernel))
-        if described_blocks(flat):
+        if not flat.space.inner and described_blocks(flat):
             flat = replace(flat, space=with_descriptors(flat.space))
         return flat, find_accesses(flat)
     space = build_space(kernel)
@@ -361,6 +361,10 @@ def grid_expression(space: Space) -> Expr:
     if isinstance(space.form, RowColumnReduction):
         return space.form.chunks
     factors: list[Expr] = [["ceildiv", axis.name, axis.constant] for axis in space.grid]
+    if isinstance(space.form, TiledContraction) and space.form.row_groups:
+        # As many tiles as groups may need, wherever they begin; rows of no group are one, too: see `bodies.groups`.
+        number = [axis.name for axis in space.grid].index("y")
+        factors[number] = ["add", ["floordiv", "y", "YBLOCK"], space.form.row_groups + 1]
     if space.parts > 1:
         factors.append(space.parts)
     if space.splits:

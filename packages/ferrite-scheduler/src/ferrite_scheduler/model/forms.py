@@ -231,15 +231,23 @@ class Contraction(Form):
 
 @dataclass(frozen=True, slots=True)
 class TiledContraction(Form):
-    """Products of matrices, of which each program has one tile; see `model.tiled_contractions`."""
+    """Products of matrices, of which each program has one tile; see `model.tiled_contractions`.
+
+    Attributes:
+        row_groups: in how many groups rows are (`ferrite_ir.Segments`): a tile has rows of one; 0 where they are in none.
+    """
 
     name: ClassVar[str] = "tiled_contraction"
+    row_groups: int = 0
 
     @classmethod
     def of(cls, cluster: ClusterFacts) -> TiledContraction | None:
         """Returns the form of a cluster's kernel, None if it has another."""
         contracts = [d for d in cluster.definitions if isinstance(d, Contract)] if "contract" in cluster.kinds else []
-        return cls() if any(is_tiled(contract, cluster.policy) for contract in contracts) else None
+        if not any(is_tiled(contract, cluster.policy) for contract in contracts):
+            return None
+        grouped = (contract.segments for contract in contracts if contract.has_grouped_rows)
+        return cls(max((int(segments.group.size) for segments in grouped if segments is not None), default=0))
 
 
 @dataclass(frozen=True, slots=True)

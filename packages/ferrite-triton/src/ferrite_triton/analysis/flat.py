@@ -150,7 +150,9 @@ def flatten(kernel: Kernel, space: Space) -> FlatKernel:
             case Attend():
                 definitions.append(over_flat_positions(definition, space, memo))
             case Contract():
-                definitions.append(replace(definition, left=scalar(definition.left), right=scalar(definition.right)))
+                left, right, *ends = map(scalar, definition.bodies)
+                segments = None if definition.segments is None else replace(definition.segments, ends=ends[0])
+                definitions.append(replace(definition, left=left, right=right, segments=segments))
     producers = {
         result.name: (definition, position)
         for definition in definitions

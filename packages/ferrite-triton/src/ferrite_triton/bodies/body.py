@@ -37,6 +37,7 @@ from ferrite_triton.bodies.contractions import open_product
 from ferrite_triton.bodies.descriptors import Descriptors
 from ferrite_triton.bodies.grid_reductions import GridReductions
 from ferrite_triton.bodies.indices import chunk_atom, index_dtype
+from ferrite_triton.bodies.groups import Groups
 from ferrite_triton.bodies.loop_reductions import LoopReductions
 from ferrite_triton.bodies.positions import (
     QUARTET,
@@ -209,14 +210,17 @@ class KernelBody:
         contractions = [definition for definition in self._flat.definitions if isinstance(definition, Contract)]
 
         descriptors = Descriptors(self._flat, self._builder)
+        is_grouped = contractions[0].segments is not None
+        groups = Groups(self._flat, self._builder, self._width, contractions[0]) if is_grouped else None
 
         def write_tile(conditions: Sequence[Tile]) -> None:
-            tiles = TiledContractions(self._flat, self._builder, self._width, descriptors).write(contractions)
+            products = TiledContractions(self._flat, self._builder, self._width, descriptors, groups)
+            tiles = products.write(contractions)
             for contraction, tile in zip(contractions, tiles, strict=True):
                 self._evaluator.publish(contraction, (tile,))
             self._write_grid_level(self._flat.definitions, conditions)
 
-        write_rounds(self._builder, self._flat, self._dtype, write_tile)
+        write_rounds(self._builder, self._flat, self._dtype, groups, write_tile)
 
     def _write_attention(self) -> None:
         """Writes the loops in which rows of scores are made and summed up, then what reads their results."""

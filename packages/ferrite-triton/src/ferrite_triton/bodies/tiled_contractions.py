@@ -29,6 +29,7 @@ from ferrite_ir.language.dtypes import F32, I32, DType
 from ferrite_ir.language.graph import Contract
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import is_static
+from ferrite_scheduler.model.forms import TiledContraction
 from ferrite_triton.analysis.contraction_space import LEFT, RIGHT, factor_space
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.lowering_policy import LOWERING
@@ -36,6 +37,7 @@ from ferrite_triton.analysis.neutral_padding import zero_padded_loads
 from ferrite_triton.analysis.space import DESCRIPTORS_AXIS, NO_AXES, ROUNDS_AXIS, Axes, KernelAxis
 from ferrite_triton.bodies.builder import AxisPosition, Builder, Tile
 from ferrite_triton.bodies.descriptors import Descriptors
+from ferrite_triton.bodies.groups import Groups
 from ferrite_triton.bodies.indices import index_dtype
 from ferrite_triton.bodies.positions import positions_from, write_axis_positions
 from ferrite_triton.bodies.reductions import R, Reductions
@@ -59,7 +61,11 @@ RESULT_AXES: Axes = frozenset("yx")
 
 
 def write_rounds(
-    builder: Builder, flat: FlatKernel, dtype: DType, write_tile: Callable[[Sequence[Tile]], None]
+    builder: Builder,
+    flat: FlatKernel,
+    dtype: DType,
+    groups: Groups | None,
+    write_tile: Callable[[Sequence[Tile]], None],
 ) -> None:
     """Writes what a program does with each of its tiles.
 
@@ -67,6 +73,7 @@ def write_rounds(
         builder: where it is written.
         flat: the kernel.
         dtype: that of addresses.
+        groups: where groups lie, None of a kernel without any.
         write_tile: writes it for a tile, which is stored under some conditions.
     """
     axes = {axis.name: axis for axis in flat.space.grid}
@@ -74,7 +81,7 @@ def write_rounds(
     program: Expression = converted(ProgramId(0), I32, dtype)
     rounds = flat.space.axis(ROUNDS_AXIS)
     if rounds is None:
-        _place_tile(builder, flat, dtype, program, sizes)
+        _place_tile(builder, flat, dtype, program, sizes, groups)
         write_tile(())
         return
     each = mul(sizes["y"], sizes["x"])
@@ -91,14 +98,19 @@ def write_rounds(
     is_there = apply("bitor", apply("eq", bounds[1], one), apply("lt", number, count))
     condition = builder.let("exists", is_there, NO_AXES)
     last = apply("lesser", number, sub(count, one))
-    _place_tile(builder, flat, dtype, last, sizes)
+    _place_tile(builder, flat, dtype, last, sizes, groups)
     write_tile((condition,))
     body = builder.close_branch()
     builder.append(For(Variable(counter.name, TileType(dtype)), *bounds, (), body, flattens=True))
 
 
 def _place_tile(
-    builder: Builder, flat: FlatKernel, dtype: DType, tile: Expression, counts: Mapping[str, Expression]
+    builder: Builder,
+    flat: FlatKernel,
+    dtype: DType,
+    tile: Expression,
+    counts: Mapping[str, Expression],
+    groups: Groups | None,
 ) -> None:
     """Writes where the tile of a number lies; ``counts`` are the tiles along the axes of the result."""
     axes = {axis.name: axis for axis in flat.space.grid}
@@ -116,7 +128,12 @@ def _place_tile(
     height = builder.let("height", rows_left, NO_AXES).expression
     inside = builder.let("inside", remainder(tile, group_size), NO_AXES).expression
     mine = {"y": add(first, remainder(inside, height)), "x": quotient(inside, height)}
+    if groups is not None and not has_row_groups(flat):
+        groups.place_sums()
     for name, number in mine.items():
+        if name == "y" and groups is not None and has_row_groups(flat):
+            groups.place_rows(number, axes[name])
+            continue
         start = mul(number, block_size(axes[name].constant, dtype))
         if flat.space.axis(DESCRIPTORS_AXIS) is not None:
             start = builder.let(f"{name}first", start, NO_AXES).expression
@@ -126,15 +143,26 @@ def _place_tile(
 
 def _tiles(flat: FlatKernel, axis: KernelAxis, dtype: DType) -> Expression:
     """Returns how many tiles lie along an axis."""
-    block = block_size(axis.constant, dtype)
+    block, form = block_size(axis.constant, dtype), flat.space.form
+    if axis.name == "y" and isinstance(form, TiledContraction) and form.row_groups:
+        return add(quotient(flat.space.params.value(axis.size, dtype), block), Literal(form.row_groups + 1, dtype))
     return quotient(sub(add(flat.space.params.value(axis.size, dtype), block), Literal(1, dtype)), block)
+
+
+def has_row_groups(flat: FlatKernel) -> bool:
+    """Returns whether the rows of a kernel are in groups, each with tiles of its own."""
+    form = flat.space.form
+    return isinstance(form, TiledContraction) and form.row_groups > 0
 
 
 class TiledContractions:
     """Writes the loop over the reduction axis in which all contractions of a kernel are added up."""
 
-    def __init__(self, flat: FlatKernel, builder: Builder, width: int, descriptors: Descriptors) -> None:
+    def __init__(
+        self, flat: FlatKernel, builder: Builder, width: int, descriptors: Descriptors, groups: Groups | None
+    ) -> None:
         self._flat, self._builder, self._dtype = flat, builder, index_dtype(width)
+        self._groups = groups
         self._left = _Factors(flat, builder, width, LEFT, descriptors)
         self._right = _Factors(flat, builder, width, RIGHT, descriptors)
 
@@ -145,10 +173,11 @@ class TiledContractions:
             raise AssertionError("a contraction without a reduction axis")
         bounds, counter = self._open(reduction)
         totals = [builder.carry("sum", full(TILE, 0.0, F32), R) for _ in contractions]
-        self._left.set_positions(reduction, counter)
+        end = None if self._groups is None or has_row_groups(self._flat) else bounds[1]
+        self._left.set_positions(reduction, counter, end)
         lefts = [self._left.tile(contraction.left) for contraction in contractions]
         builder.forget_inside(R)  # along the other axis of a tile the same positions are other values
-        self._right.set_positions(reduction, counter)
+        self._right.set_positions(reduction, counter, end)
         rights = [self._right.tile(contraction.right) for contraction in contractions]
         for contraction, total, left, right in zip(contractions, totals, lefts, rights, strict=True):
             is_bounded = contraction.left.dtype.bytes == 1 and not contraction.fast
@@ -160,9 +189,12 @@ class TiledContractions:
     def _open(self, reduction: KernelAxis) -> tuple[tuple[Expression, Expression, Expression], Name]:
         """Opens the loop; returns its bounds and its counter, 32 bits wide where they are numbers."""
         counted = I32 if is_static(reduction.size) else self._dtype
+        first: Expression = Literal(0, counted)
         bound = self._flat.space.params.value(reduction.size, counted)
+        if self._groups is not None and self._groups.bounds is not None:
+            first, bound = (converted(each, self._dtype, counted) for each in self._groups.bounds)
         counter = self._builder.open_loop("rstart", TileType(counted))
-        return (Literal(0, counted), bound, block_size("RBLOCK", counted)), counter
+        return (first, bound, block_size("RBLOCK", counted)), counter
 
 
 class _Factors:
@@ -180,12 +212,13 @@ class _Factors:
         self._evaluator = ScalarValues(self._flat, builder, width, zeroed, descriptors)
         self._reductions = Reductions(self._flat, builder, self._evaluator)
 
-    def set_positions(self, reduction: KernelAxis, counter: Expression) -> None:
-        """Writes where along the reduction axis the block of a round lies."""
+    def set_positions(self, reduction: KernelAxis, counter: Expression, end: Expression | None) -> None:
+        """Writes where along the reduction axis the block of a round lies, and its end if that is not the axis's."""
         counted = self._builder.type_of(counter).dtype
         self._builder.positions["rfirst"] = AxisPosition(counter)
         vector = converted(add(counter, converted(lanes("RBLOCK"), I32, counted)), counted, self._dtype)
-        write_axis_positions(self._builder, self._flat.space, reduction, vector)
+        bound = None if end is None else converted(end, counted, self._dtype)
+        write_axis_positions(self._builder, self._flat.space, reduction, vector, bound)
 
     def tile(self, root: Scalar) -> Expression:
         """Writes the tile of a factor, with zeros past the end of the reduction axis.
