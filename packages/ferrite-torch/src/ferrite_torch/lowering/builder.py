@@ -28,6 +28,7 @@ from ferrite_ir.language.graph import (
     Output,
     Reduction,
     Scan,
+    Segments,
     Sort,
     Tag,
     TensorType,
@@ -204,6 +205,7 @@ class Builder:
         right: Callable[[Point, Point], Scalar],
         *,
         fast: bool = False,
+        segments: Segments | None = None,
     ) -> Tensor:
         """Returns sums of products of two factors, in the type that they are carried in.
 
@@ -213,12 +215,13 @@ class Builder:
             left: a factor at a point of the result and one of a sum, in the type that it is multiplied in.
             right: the other one.
             fast: whether tensor cores may round more than the types say (`Contract.fast`).
+            segments: the groups that points of a canonical dim are in, if they are in any.
         """
         dims, reduced = grid_dims(shape), reduction_dims(sums)
         point, inside = (tuple(dim.index for dim in each) for each in (dims, reduced))
         first, second = left(point, inside), right(point, inside)
         value = self._value(first.dtype.compute, shape, None)
-        self.definitions.append(Contract(value, dims, reduced, first, second, self._origins, fast))
+        self.definitions.append(Contract(value, dims, reduced, first, second, self._origins, fast, segments))
         return whole_tensor(value)
 
     def scan(

@@ -29,14 +29,13 @@ def tiled_sums(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
     """Returns the product of two matrices, or of batches of them, in f32; None where the library is left to it."""
     *batch, rows, points = left.shape
     columns = right.shape[-1]
-    if left.device or right.device or not _is_ours(b, (*batch, rows, columns, points)):
+    if left.device or right.device or not is_ours(b, (*batch, rows, columns, points)):
         return None
-    is_fast = left.dtype is F32 and product_precision() == "tf32"
-    if left.dtype is not right.dtype or not (is_fast or left.dtype in FACTORS):
+    if not has_tiles(left, right):
         return None
     if min(map(hint, (rows, columns, points))) < LEAST_EXTENT or 0 in batch:
         return None  # of fewer the library makes more
-    return contract_matrices(b, left, right, fast=is_fast)
+    return contract_matrices(b, left, right, fast=left.dtype is F32)
 
 
 def is_small(b: Builder, extents: Sequence[Size], operations: int, most: int) -> bool:
@@ -52,7 +51,13 @@ def is_small(b: Builder, extents: Sequence[Size], operations: int, most: int) ->
     return b.device in DEVICES and len(numbers) == len(extents) and operations * prod(numbers) <= most
 
 
-def _is_ours(b: Builder, extents: Sequence[Size]) -> bool:
+def has_tiles(left: Tensor, right: Tensor) -> bool:
+    """Returns whether kernels of tiles multiply factors of these types: of float32 where they may be rounded."""
+    is_fast = left.dtype is F32 and product_precision() == "tf32"
+    return left.dtype is right.dtype and (is_fast or left.dtype in FACTORS)
+
+
+def is_ours(b: Builder, extents: Sequence[Size]) -> bool:
     """Returns whether a product with these extents, among them that of its sums, is to have a kernel of ours."""
     if b.choices.products == "small":
         return is_small(b, extents, 2, PRODUCTS.small_flops)
