@@ -51,7 +51,9 @@ WRITTEN: dict[str, records.Facts] = {
     "tiled_contraction": records.KernelFacts(
         COMMON,
         REDUCTION,
-        records.TiledContractionFacts(product=2, left_bytes=2, right_bytes=4, factor_bytes=1, partial_sums=True),
+        records.TiledContractionFacts(
+            product=2, left_bytes=2, right_bytes=4, factor_bytes=1, partial_sums=True, row_groups=8, sum_groups=4
+        ),
     ),
     "attention": records.KernelFacts(
         COMMON, REDUCTION, records.AttentionFacts(sums=2, products=1, depth=64, factors=2, factor_bytes=2, softmax=True)

@@ -9,7 +9,7 @@ from ferrite_runtime.formats.binary import Binary
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.target import Target
-from ferrite_runtime.kernel_forms.tiled_contractions import shared_bytes, tile_problem
+from ferrite_runtime.kernel_forms.tiled_contractions import product_seconds, shared_bytes, tile_problem
 from ferrite_runtime.policies.candidates import configs, next_power_of_two
 from ferrite_runtime.policies.resources import scratch_problem
 from policy_cases import H200, first, tiles
@@ -145,6 +145,31 @@ def test_programs_that_hold_sums_twice_have_smaller_tiles() -> None:
     )
     for config in configs(kernel, H200, "max"):
         assert 2 * config.block("YBLOCK") * config.block("XBLOCK") <= 160 * 32 * config.num_warps
+
+
+def grouped(rows: int, columns: int, points: int, **groups: int) -> KernelSpec:
+    mapping = tiles(rows, columns, points).to_mapping()
+    facts = {**mapping["facts"], **groups}
+    return KernelSpec.from_mapping(
+        spec("a", "", mapping["params"], mapping["axes"], form="tiled_contraction", facts=facts)
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "groups", "block"), [(24576, 8, 128), (24576, 128, 128), (4096, 128, 64), (256, 128, 16)]
+)
+def test_tiles_have_as_many_rows_as_groups_fill(rows: int, groups: int, block: int) -> None:
+    assert first(grouped(rows, 1408, 2048, row_groups=groups).to_mapping()).block("YBLOCK") == block
+
+
+def test_blocks_of_sums_are_no_longer_than_groups() -> None:
+    assert first(grouped(2048, 1408, 24576, sum_groups=8).to_mapping()).block("RBLOCK") == 64
+    assert first(grouped(2048, 1408, 2048, sum_groups=128).to_mapping()).block("RBLOCK") == 16
+
+
+def test_groups_take_no_longer_than_they_have_points() -> None:
+    whole, each = (product_seconds(grouped(2048, 1408, 24576, sum_groups=n), H200) for n in (0, 8))
+    assert each == pytest.approx(whole / 8)
 
 
 def test_products_without_that_axis_have_none() -> None:

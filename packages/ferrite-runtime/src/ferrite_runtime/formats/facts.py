@@ -157,6 +157,8 @@ class TiledContractionFacts(ReductionFacts):
         factor_bytes: bytes of an element of what is multiplied.
         partial_sums: whether sums of tensor cores are added to others in f32 from time to time, so that a program holds
             both.
+        row_groups: in how many groups the rows on ``y`` are, each with tiles and right factors of its own; 0 for none.
+        sum_groups: in how many groups the points of ``r`` are, one for each position on ``z``; 0 for none.
     """
 
     product: int = 1
@@ -164,6 +166,8 @@ class TiledContractionFacts(ReductionFacts):
     right_bytes: int = 2
     factor_bytes: int = 2
     partial_sums: bool = False
+    row_groups: int = 0
+    sum_groups: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

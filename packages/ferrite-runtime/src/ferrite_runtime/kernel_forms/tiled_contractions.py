@@ -133,8 +133,9 @@ def _described(shape: Shape, config: Config) -> Config | None:
 
 def _block(shape: Shape, axis: Axis, tile: Tile) -> int:
     """Returns the block of an axis in a tile, see `factor_block`."""
-    points = tile.r * HALF // facts_as(shape.spec.facts, TiledContractionFacts).factor_bytes
-    return factor_block(axis, shape.sizes[axis.name], {"y": tile.y, "x": tile.x, "r": points}.get(axis.name, 1))
+    facts = facts_as(shape.spec.facts, TiledContractionFacts)
+    points, size = tile.r * HALF // facts.factor_bytes, shape.sizes[axis.name]
+    return factor_block(axis, _points(size, facts) if axis.name == "r" else size, {"y": tile.y, "x": tile.x, "r": points}.get(axis.name, 1))
 
 
 def tile_problem(spec: KernelSpec, config: Config, device: DeviceFacts) -> str | None:
@@ -176,47 +177,72 @@ def shared_bytes(spec: KernelSpec, config: Config) -> int:
     return config.num_stages * r * (y * facts.left_bytes + x * facts.right_bytes) + stored + RESERVED
 
 
-def _seconds(shape: Shape, config: Config, tile: Tile) -> float:
-    """Returns about what a config should take: rounds of tiles, by the multiplications and the epilogue of each.
+def _seconds(shape: Shape, config: Config, tile: Tile) -> tuple[float, float]:
+    """Returns about what a config should take: what computing its tiles takes, at least what loading the factors does.
 
-    At least what loading the factors takes, at the rate of the multiprocessors that have a tile.
+    Factors are loaded at the rate of the multiprocessors that have a tile. Of equal configs of rows in groups those
+    whose tiles are computed faster go first: of few rows that a group has, large ones hold nothing for the most part.
     """
-    facts = facts_as(shape.spec.facts, TiledContractionFacts)
     tiles = _tiles(shape, config)
+    computed = _computed(shape, config, tile, tiles)
+    loaded = _loaded(shape, config, tiles) * max(1.0, shape.device.multiprocessors / tiles)
+    is_grouped = facts_as(shape.spec.facts, TiledContractionFacts).row_groups > 0
+    return max(computed, loaded), computed if is_grouped else 0.0
+
+
+def _computed(shape: Shape, config: Config, tile: Tile, tiles: int) -> float:
+    """Returns the seconds that rounds of tiles take, by the multiplications and the epilogue of each."""
+    facts = facts_as(shape.spec.facts, TiledContractionFacts)
     rounds = -(-tiles // shape.device.multiprocessors)
     is_described = config.block(DESCRIPTORS) > 1
     is_faster = is_described and facts.factor_bytes >= HALF
     share = tile.share * PRODUCTS.described_rate if is_faster else tile.share
     rate = shape.device.tensor_operations * share * HALF / facts.factor_bytes
-    products = 2.0 * shape.reduction * facts.product / rate
+    products = 2.0 * _points(shape.reduction, facts) * facts.product / rate
     epilogue = facts.flops / max(1, facts.numel) * PRODUCTS.epilogue_seconds
     epilogue *= 1 + PRODUCTS.idle_warps / config.num_warps
     computed = rounds * tile.y * tile.x * (products + epilogue)
     if is_described:
         computed += rounds / config.block(ROUNDS) * PRODUCTS.describe_seconds
-    return max(computed, _loaded(shape, config, tiles) * max(1.0, shape.device.multiprocessors / tiles))
+    return computed
 
 
 def _tiles(shape: Shape, config: Config) -> int:
-    return math.prod(max(1, -(-shape.sizes[axis.name] // config.block(axis.block))) for axis in shape.axes("grid"))
+    """Returns how many tiles have rows, about: of groups of rows each has one, and half of its last one is empty."""
+    groups = facts_as(shape.spec.facts, TiledContractionFacts).row_groups
+    counts = {axis.name: -(-shape.sizes[axis.name] // config.block(axis.block)) for axis in shape.axes("grid")}
+    if groups:
+        counts["y"] = max(min(groups, shape.sizes["y"]), counts["y"] + groups // 2)
+    return math.prod(max(1, count) for count in counts.values())
+
+
+def _points(reduction: int, facts: TiledContractionFacts) -> int:
+    """Returns over how many points a tile is summed, about: those of one group, where they are in groups."""
+    return -(-reduction // max(1, facts.sum_groups))
 
 
 def _loaded(shape: Shape, config: Config, tiles: int) -> float:
     """Returns the seconds that loading the factors takes: from memory once, from the cache for each tile."""
     facts = facts_as(shape.spec.facts, TiledContractionFacts)
     sizes, widths = shape.sizes, {"y": facts.left_bytes, "x": facts.right_bytes}
-    once = sizes.get("z", 1) * sum(sizes.get(name, 1) * width for name, width in widths.items())
+    # Groups of rows have right factors of their own; those of what is summed over have their own part of both.
+    batches = {"y": 1 if facts.sum_groups else sizes.get("z", 1)}
+    batches["x"] = batches["y"] * max(1, facts.row_groups)
+    once = sum(batches[name] * sizes.get(name, 1) * width for name, width in widths.items())
     often = tiles * sum(config.block(f"{name.upper()}BLOCK") * width for name, width in widths.items())
+    often /= max(1, facts.sum_groups)
     return shape.reduction * max(once, often / PRODUCTS.cache_rate) / shape.device.bandwidth
 
 
 def product_seconds(spec: KernelSpec, device: DeviceFacts) -> float:
     """Returns the seconds that tensor cores take, tile by tile: in the last round some have no tile."""
-    sizes, blocks = spec.hint_sizes(), dict(tiled_contraction_configs(Shape.of(spec, device))[0].blocks)
-    tiles = -(-spec.expected_programs(blocks) // device.multiprocessors) * device.multiprocessors
-    points = tiles * blocks.get("YBLOCK", 1) * blocks.get("XBLOCK", 1) * max(1, sizes["r"])
-    product = facts_as(spec.facts, TiledContractionFacts).product
-    return 2.0 * points * product / (device.multiprocessors * device.tensor_operations)
+    shape, sizes = Shape.of(spec, device), spec.hint_sizes()
+    config = tiled_contraction_configs(shape)[0]
+    blocks = dict(config.blocks)
+    tiles = -(-_tiles(shape, config) // device.multiprocessors) * device.multiprocessors
+    facts = facts_as(spec.facts, TiledContractionFacts)
+    points = tiles * blocks.get("YBLOCK", 1) * blocks.get("XBLOCK", 1) * _points(max(1, sizes["r"]), facts)
+    return 2.0 * points * facts.product / (device.multiprocessors * device.tensor_operations)
 
 
 FORMS = (

@@ -142,7 +142,7 @@ def form_facts(flat: FlatKernel, threads: int) -> FormFacts | None:
             return ContractionFacts(product=count_products(flat))
         case Contraction():
             return ContractionFacts(multiplied_rows=next(hint(axis.size) for axis in space.axes if axis.name == "y"))
-        case TiledContraction():
+        case TiledContraction(row_groups=row_groups):
             left, right = factor_bytes(flat)
             return TiledContractionFacts(
                 product=count_products(flat),
@@ -150,6 +150,8 @@ def form_facts(flat: FlatKernel, threads: int) -> FormFacts | None:
                 right_bytes=right,
                 factor_bytes=widest_factor(flat),
                 partial_sums=has_partial_sums(flat),
+                row_groups=row_groups or None,
+                sum_groups=count_sum_groups(flat),
             )
         case Attention():
             return attention_facts(flat)
@@ -190,6 +192,12 @@ def has_partial_sums(flat: FlatKernel) -> bool:
     """Returns whether sums of tensor cores are added to others in f32, as those of 8-bit floats that are not fast."""
     products = [definition for definition in flat.definitions if isinstance(definition, Contract)]
     return any(product.left.dtype.bytes == 1 and not product.fast for product in products)
+
+
+def count_sum_groups(flat: FlatKernel) -> int | None:
+    """Returns in how many groups what is summed over is, of which a program has one; None where it is in none."""
+    found = (d for d in flat.definitions if isinstance(d, Contract) and d.segments is not None)
+    return next((int(d.segments.group.size) for d in found if d.segments and not d.has_grouped_rows), None)
 
 
 def factor_bytes(flat: FlatKernel) -> tuple[int, int]:

@@ -76,6 +76,8 @@ class TiledContractionFacts:
     right_bytes: int
     factor_bytes: int
     partial_sums: bool
+    row_groups: int | None = None
+    sum_groups: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
