@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from ferrite_ir import parse_graph
+from ferrite_ir import evaluate, parse_graph, verify, whole
 from ferrite_ir.language.graph import Contract, Extern, Graph
 from ferrite_scheduler import Policy, Schedule, parse_schedule, schedule
 from ferrite_scheduler.choices.library_products import as_extern_calls
@@ -180,3 +180,53 @@ def test_choices_and_kernels_of_tiles_parse_back(own: float, library: float) -> 
     assert str(again) == str(plan)
     assert again.choices == plan.choices
     assert [kernel.form for kernel in again.kernels] == [kernel.form for kernel in plan.kernels]
+
+
+ROWS = """
+graph @f(x: bf16[20, 16], w: bf16[3, {k}, 24], ends: i32[3]) -> (y) {{
+  p: f32[20, 24]  = contract [m < 20, n < 24 | k < {k} | g < 3] x[m, k] * w[g, k, n] segments m as g until ends[g]
+  y: bf16[20, 24] = loop [m < 20, n < 24] cast.bf16(relu(p[m, n]))
+}}"""
+SUMS = """
+graph @f(x: bf16[20, 16], v: bf16[20, 24], ends: i32[3]) -> (y) {
+  p: f32[3, 16, 24]  = contract [g < 3, i < 16, j < 24 | m < 20] x[m, i] * v[m, j] segments m as g until ends[g]
+  y: bf16[3, 16, 24] = loop [g < 3, i < 16, j < 24] cast.bf16(p[g, i, j])
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "operands"),
+    [
+        (ROWS.format(k=16), "x, w, ends"),
+        (SUMS.replace("bf16[20, 16]", "bf16[24, 20]").replace("< 20", "< 24").replace("20, 24", "24, 24")
+         .replace("x[m, i]", "x[m, i + 1]"), "p_left as bf16[16, 24]{1, 16}, v, ends"),
+        (ROWS.format(k=16).replace("until ends[g]", "until add(ends[g], i32(1))"), "x, w, p_ends"),
+    ],
+    ids=["rows", "a factor that lies otherwise", "ends that are computed"],
+)
+def test_products_in_groups_are_one_call(text: str, operands: str) -> None:
+    found = as_extern_calls(parse_graph(text), ["p"])
+    assert calls(found) == ["aten._grouped_mm.default"]
+    assert f"aten._grouped_mm.default({operands}" in str(found)
+    assert not any(isinstance(definition, Contract) for definition in found.definitions)
+    assert not verify(found)
+
+
+def test_rows_that_the_library_cannot_take_have_no_call() -> None:
+    graph = parse_graph(ROWS.format(k=15))
+    assert not calls(as_extern_calls(graph, ["p"]))
+    found, oracle = chosen(ROWS.format(k=15), 2.0, 1.0)
+    assert [choice.chosen for choice in found.choices] == [OWN]
+    assert not oracle.asked
+
+
+@pytest.mark.parametrize("text", [ROWS.format(k=16), SUMS], ids=["rows", "sums"])
+def test_products_are_measured_with_groups_of_equal_length(text: str) -> None:
+    found, oracle = chosen(text, 2.0, 1.0)
+    assert calls(found.graph) == ["aten._grouped_mm.default"]
+    assert [value.name for value in found.graph.inputs][-1] == "ends"
+    for asked in oracle.asked:
+        assert [value.type.dtype.name for value in asked.graph.inputs] == ["bf16", "bf16"]
+        made = next(definition for definition in asked.graph.definitions if definition.dims[0].size == 3)
+        ends = Graph("ends", (), (made,), (whole(made.results[0]),))
+        assert evaluate(ends, []) == [[6, 13, 20]]

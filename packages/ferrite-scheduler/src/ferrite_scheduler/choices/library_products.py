@@ -9,7 +9,7 @@ by strides is computed first.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ferrite_ir.language.dtypes import F32
@@ -19,6 +19,7 @@ from ferrite_ir.language.graph import (
     Extern,
     Graph,
     Loop,
+    Segments,
     TensorType,
     Value,
     View,
@@ -34,6 +35,7 @@ from ferrite_ir.passes import Dce, Inline
 from ferrite_ir.passes.rewriting import map_scalars
 from ferrite_scheduler.model.contractions import EIGHT_BIT_FLOATS
 
+from .grouped_calls import grouped_call, has_call
 from .scaled_calls import Scaled, scaled_call, scaled_product
 
 PRODUCTS = {2: ("aten.mm.default", "aten.addmm.default"), 3: ("aten.bmm.default", "")}
@@ -105,6 +107,8 @@ def _is_copy(loop: Loop, graph: Graph, called: Collection[str]) -> bool:
 def _folded_of(graph: Graph, name: str) -> _Bias | Scaled | None:
     """Returns what the only reader of a product does to it that its call does, too."""
     definition = graph.definer[name]
+    if isinstance(definition, Contract) and definition.segments is not None:
+        return None
     is_narrow = isinstance(definition, Contract) and definition.left.dtype in EIGHT_BIT_FLOATS
     return scaled_product(graph, name) if is_narrow else _bias_of(graph, name)
 
@@ -115,6 +119,8 @@ def _called(contract: Contract, graph: Graph, folded: _Bias | Scaled | None) -> 
     (point,) = contract.reduction_dims
     made, dtype = contract.result, contract.left.dtype
     before: list[Definition] = []
+    if contract.segments is not None:
+        return _called_in_groups(contract, contract.segments, graph)
     left = _operand(contract.left, (*batch, row, point), f"{made.name}_left", graph, before)
     if dtype in EIGHT_BIT_FLOATS:
         if not isinstance(folded, Scaled):
@@ -134,11 +140,29 @@ def _called(contract: Contract, graph: Graph, folded: _Bias | Scaled | None) -> 
     return [*before, call, Loop((made,), contract.dims, (element,), contract.origins)]
 
 
+def _called_in_groups(contract: Contract, segments: Segments, graph: Graph) -> list[Definition]:
+    if not has_call(contract):
+        return [contract]
+    before: list[Definition] = []
+
+    def operand(side: Scalar, dims: tuple[Dim, ...], name: str, fits: Callable[[View], bool]) -> View:
+        view = _view_of(side, dims, graph)
+        return _computed(side, dims, name, before) if view is None or not fits(view) else view
+
+    call = tuple(grouped_call(contract, segments, operand))
+    return [*before, *call]
+
+
 def _operand(side: Scalar, dims: Sequence[Dim], name: str, graph: Graph, before: list[Definition]) -> View:
     """Returns a factor as a view; appends what computes it to ``before`` where it does not lie in memory so."""
     view = _view_of(side, dims, graph)
     if view is not None:
         return view
+    return _computed(side, dims, name, before)
+
+
+def _computed(side: Scalar, dims: Sequence[Dim], name: str, before: list[Definition]) -> View:
+    """Returns a factor as a value of its own, after appending what computes it to ``before``."""
     shape = tuple(dim.size for dim in dims)
     value = Value(name, TensorType(side.dtype, shape, row_major(shape), ""))
     before.append(Loop((value,), tuple(dims), (side,)))

@@ -22,6 +22,7 @@ from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.model.target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
 from ferrite_scheduler.pipeline import schedule
 
+from .grouped_calls import with_even_groups
 from .library_products import as_extern_calls
 from .oracle import CostOracle
 
@@ -104,4 +105,4 @@ def part_of(graph: Graph, kernel: Kernel) -> Graph | None:
     inputs = tuple(numbered.value(graph.values[name]) for name in read)
     definitions = tuple(map(numbered.definition, computed))
     outputs = tuple(whole(numbered.value(graph.values[name])) for name in kernel.stored)
-    return Graph("product", inputs, definitions, outputs, device=graph.device, sizes=graph.sizes)
+    return with_even_groups(Graph("product", inputs, definitions, outputs, device=graph.device, sizes=graph.sizes))
