@@ -12,7 +12,8 @@ from ferrite_ir.language.graph import Contract, Extern, Graph
 from ferrite_scheduler import Policy, Schedule, parse_schedule, schedule
 from ferrite_scheduler.choices.library_products import as_extern_calls
 from ferrite_scheduler.choices.oracle import Unknown
-from ferrite_scheduler.choices.products import LIBRARY, OWN, Chosen, choose_products
+from ferrite_scheduler.choices.products import Chosen, choose_products
+from ferrite_scheduler.choices.providers import LIBRARY, OWN
 from ferrite_scheduler.model.choices import Cost
 from ferrite_scheduler.model.forms import Pointwise, TiledContraction
 
@@ -27,7 +28,7 @@ class Told:
     library: float
     asked: list[Schedule] = field(default_factory=list)
 
-    def cost(self, schedule: Schedule) -> Cost:
+    def cost(self, schedule: Schedule, kernels: object = None) -> Cost:
         self.asked.append(schedule)
         is_own = any(isinstance(kernel.form, TiledContraction) for kernel in schedule.kernels)
         return Cost(self.own if is_own else self.library, "told")

@@ -9,7 +9,8 @@ from ferrite_ir.language.graph import Contract, Extern, Graph
 from ferrite_scheduler import Policy
 from ferrite_scheduler.choices.library_products import as_extern_calls
 from ferrite_scheduler.choices.oracle import Unknown
-from ferrite_scheduler.choices.products import OWN, choose_products
+from ferrite_scheduler.choices.products import choose_products
+from ferrite_scheduler.choices.providers import OWN
 
 SCALED = "mul(mul(p[m, n], a[m, 0]), c[0, n])"
 WHOLE = "mul(mul(p[m, n], s[]), t[0])"
@@ -96,4 +97,4 @@ def test_what_no_call_computes_is_not_weighed() -> None:
     found = choose_products(parse_graph(text), Unknown("no GPU"), policy=Policy(tile_products=True))
     (choice,) = found.choices
     assert choice.chosen == OWN
-    assert "no call computes it" in str(choice)
+    assert "nobody else computes it" in str(choice)

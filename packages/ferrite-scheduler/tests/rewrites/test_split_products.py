@@ -167,7 +167,7 @@ class Asked:
     def __init__(self) -> None:
         self.schedules: list[Schedule] = []
 
-    def cost(self, schedule: Schedule) -> Cost:
+    def cost(self, schedule: Schedule, kernels: object = None) -> Cost:
         self.schedules.append(schedule)
         return Cost(1.0 if schedule.kernels[0].stored == ("v3_part",) else 2.0, "told")
 

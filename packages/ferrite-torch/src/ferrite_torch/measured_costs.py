@@ -5,8 +5,10 @@ This is the scheduler's cost port (`ferrite_scheduler.CostOracle`), answered by 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -51,9 +53,9 @@ class MeasuredCosts:
     store: Store
     device: Any
 
-    def cost(self, schedule: Schedule) -> Cost:
+    def cost(self, schedule: Schedule, kernels: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> Cost:
         """Returns the time of a schedule's program, its kernels tuned as the options ask."""
-        program = emit_program(schedule, self.target).to_mapping()
+        program = emit_program(schedule, self.target, given=kernels).to_mapping()
         meter = EventMeter(self.facts.l2_bytes)
         sample = partial(sample_program, options=self.options, meter=meter, device=self.device)
         with without_modes():
