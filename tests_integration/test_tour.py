@@ -33,7 +33,9 @@ def quotations() -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for page in sorted((DOCS / "how-to").glob("*.md")):
         text = page.read_text(encoding="utf-8")
-        for path, block in re.findall(r"`(packages/[^`]+\.py)`\n\s*\n\s*```python\n(.*?)```", text, re.DOTALL):
+        for path, block in re.findall(
+            r"`((?:packages|tests_integration)/[^`]+\.py)`\n\s*\n\s*```python\n(.*?)```", text, re.DOTALL
+        ):
             found += [(path, line.strip()) for line in block.splitlines() if line.strip()]
     return found
 

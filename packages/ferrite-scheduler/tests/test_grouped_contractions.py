@@ -59,7 +59,9 @@ def test_sums_over_groups_have_tiles_on_an_axis_of_their_own() -> None:
 
 
 def gate(ends: str) -> str:
-    more = f"q: f32[12, 5] = contract [m < 12, n < 5 | k < 6 | h < 3] x[m, k] * v[h, n, k] segments m as h until {ends}[h]"
+    more = (
+        f"q: f32[12, 5] = contract [m < 12, n < 5 | k < 6 | h < 3] x[m, k] * v[h, n, k] segments m as h until {ends}[h]"
+    )
     return rows("mul(p[m, n], q[m, n])", more, given=", v: bf16[3, 5, 6], others: i32[3]")
 
 
@@ -82,15 +84,20 @@ def test_others_are_sums_over_all_groups(text: str) -> None:
 
 def test_rows_that_are_cut_are_computed_by_themselves() -> None:
     """What reads rows as two dims that no memory joins leaves the product alone, and is right."""
-    text = rows("relu(p[m, n])").replace("y: f32[12, 5] = loop [m < 12, n < 5] relu(p[m, n])",
-        "y: f32[4, 3, 5] = loop [a < 4, m < 3, n < 5] relu(p[m*4 + a, n])")
+    text = rows("relu(p[m, n])").replace(
+        "y: f32[12, 5] = loop [m < 12, n < 5] relu(p[m, n])",
+        "y: f32[4, 3, 5] = loop [a < 4, m < 3, n < 5] relu(p[m*4 + a, n])",
+    )
     assert len(found(text).kernels) == 2
 
 
 def test_what_is_of_a_group_lies_where_only_data_knows() -> None:
     """The weights of the first group are not read where the last ones are updated: the update is no part of the kernel."""
-    schedule_ = found(rows().replace("-> (y)", "-> (y) mutates (w: u)").replace("y: f32", "u: bf16[3, 5, 6] = "
-        "update set w [n < 5, k < 6] at [0, n, k] bf16(0.0)\n      y: f32"))
+    schedule_ = found(
+        rows()
+        .replace("-> (y)", "-> (y) mutates (w: u)")
+        .replace("y: f32", "u: bf16[3, 5, 6] = update set w [n < 5, k < 6] at [0, n, k] bf16(0.0)\n      y: f32")
+    )
     assert len(schedule_.kernels) == 2
 
 

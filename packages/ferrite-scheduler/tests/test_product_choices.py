@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -12,8 +15,8 @@ from ferrite_ir.language.graph import Contract, Extern, Graph
 from ferrite_scheduler import Policy, Schedule, parse_schedule, schedule
 from ferrite_scheduler.choices.library_products import as_extern_calls
 from ferrite_scheduler.choices.oracle import Unknown
-from ferrite_scheduler.choices.products import Chosen, choose_products
-from ferrite_scheduler.choices.providers import LIBRARY, OWN
+from ferrite_scheduler.choices.products import Chosen, ProviderFailed, choose_products
+from ferrite_scheduler.choices.providers import LIBRARY, OWN, SHIPPED, Emitted, Part
 from ferrite_scheduler.model.choices import Cost
 from ferrite_scheduler.model.forms import Pointwise, TiledContraction
 
@@ -199,8 +202,13 @@ graph @f(x: bf16[20, 16], v: bf16[20, 24], ends: i32[3]) -> (y) {
     ("text", "operands"),
     [
         (ROWS.format(k=16), "x, w, ends"),
-        (SUMS.replace("bf16[20, 16]", "bf16[24, 20]").replace("< 20", "< 24").replace("20, 24", "24, 24")
-         .replace("x[m, i]", "x[m, i + 1]"), "p_left as bf16[16, 24]{1, 16}, v, ends"),
+        (
+            SUMS.replace("bf16[20, 16]", "bf16[24, 20]")
+            .replace("< 20", "< 24")
+            .replace("20, 24", "24, 24")
+            .replace("x[m, i]", "x[m, i + 1]"),
+            "p_left as bf16[16, 24]{1, 16}, v, ends",
+        ),
         (ROWS.format(k=16).replace("until ends[g]", "until add(ends[g], i32(1))"), "x, w, p_ends"),
     ],
     ids=["rows", "a factor that lies otherwise", "ends that are computed"],
@@ -231,3 +239,80 @@ def test_products_are_measured_with_groups_of_equal_length(text: str) -> None:
         made = next(definition for definition in asked.graph.definitions if definition.dims[0].size == 3)
         ends = Graph("ends", (), (made,), (whole(made.results[0]),))
         assert evaluate(ends, []) == [[6, 13, 20]]
+
+
+@dataclass
+class Theirs:
+    """A provider of calls of its own, for products of vectors of an even length."""
+
+    name: str = "theirs"
+    version: str = "1"
+    candidates_: tuple[str, ...] = ("theirs small", "theirs large")
+    emitted: list[str] = field(default_factory=list)
+
+    def applicable(self, part: Part) -> bool:
+        return part.graph.definer[part.products[0]].reduction_dims[0].size % 2 == 0
+
+    def candidates(self, part: Part) -> tuple[str, ...]:
+        return self.candidates_
+
+    def emit(self, graph: Graph, products: Collection[str], candidate: str) -> Emitted:
+        self.emitted.append(candidate)
+        called = as_extern_calls(graph, products)
+        target = f"kernel.{candidate.replace(' ', '_')}.k0"
+        definitions = tuple(
+            replace(d, target=target) if isinstance(d, Extern) and d.target.startswith("aten") else d
+            for d in called.definitions
+        )
+        return Emitted(replace(called, definitions=definitions), {target: {"name": candidate}})
+
+
+@dataclass
+class Asked:
+    """An oracle that was told what each way costs, by what calls it has."""
+
+    seconds: dict[str, float]
+
+    def cost(self, schedule: Schedule, kernels: Mapping[str, Any] = MappingProxyType({})) -> Cost:
+        called = [key for key in self.seconds if key in str(schedule.graph)]
+        assert (called[:1] == ["kernel.theirs"]) <= bool(kernels)
+        return Cost(self.seconds[called[0]] if called else self.seconds[OWN], "told")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wanted", "kernels"),
+    [
+        ({"theirs_small": 3.0, "theirs_large": 1.0, "aten": 2.0, OWN: 2.5}, "theirs large", 1),
+        ({"theirs_small": 1.99, "theirs_large": 1.99, "aten": 2.0, OWN: 1.99}, LIBRARY, 0),
+        ({"theirs_small": 1.0, "theirs_large": 0.99, "aten": 2.0, OWN: 1.5}, "theirs small", 1),
+        ({"theirs_small": math.inf, "theirs_large": math.inf, "aten": math.inf, OWN: 1.0}, OWN, 0),
+    ],
+    ids=["theirs", "hardly any difference", "hardly cheaper than another of theirs", "nobody else's runs"],
+)
+def test_candidates_of_all_providers_are_weighed(seconds: dict[str, float], wanted: str, kernels: int) -> None:
+    found = choose_products(parse_graph(LINEAR), Asked(seconds), policy=TILES, providers=(*SHIPPED, Theirs()))
+    (choice,) = found.choices
+    assert choice.chosen == wanted
+    assert [name for name, _ in choice.ways] == [LIBRARY, OWN, "theirs small", "theirs large"]
+    assert len(found.kernels) == kernels
+    assert bool(found.calls) == (wanted == LIBRARY)
+
+
+def test_a_provider_that_is_not_applicable_is_not_asked_for_candidates() -> None:
+    theirs, seconds = Theirs(), {"aten": 1.0, OWN: 2.0}
+    odd = LINEAR.replace("6]", "7]").replace("k < 6", "k < 7")
+    found = choose_products(parse_graph(odd), Asked(seconds), policy=TILES, providers=(*SHIPPED, theirs))
+    assert [name for name, _ in found.choices[0].ways] == [LIBRARY, OWN]
+    assert not theirs.emitted
+
+
+class Wrong(Theirs):
+    def emit(self, graph: Graph, products: Collection[str], candidate: str) -> Emitted:
+        return Emitted(replace(graph, definitions=graph.definitions[1:]))
+
+
+def test_a_graph_that_is_not_well_formed_is_an_error() -> None:
+    with pytest.raises(ProviderFailed, match=r"'theirs' failed to compute v\d as 'theirs small': (?s:.*)V02"):
+        choose_products(
+            parse_graph(LINEAR), Asked({"aten": 1.0, OWN: 2.0}), policy=TILES, providers=(*SHIPPED, Wrong())
+        )

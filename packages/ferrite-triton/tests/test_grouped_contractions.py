@@ -31,9 +31,16 @@ graph @f(x: bf16[20, 9], w: bf16[20, 18], ends: i32[5], s: f32[5, 9, 18]) -> (y)
   p: f32[5, 9, 18] = contract [g < 5, i < 9, j < 18 | m < 20] x[m, i] * w[m, j] segments m as g until ends[g]
   y: f32[5, 9, 18] = loop [g < 5, i < 9, j < 18] add(p[g, i, j], s[g, i, j])
 }"""
-GATE = ROWS.replace("s: f32[20, 18]", "v: bf16[5, 18, 9]").replace("s[m, n]", "q[m, n]").replace("  y:", """
+GATE = (
+    ROWS.replace("s: f32[20, 18]", "v: bf16[5, 18, 9]")
+    .replace("s[m, n]", "q[m, n]")
+    .replace(
+        "  y:",
+        """
   q: f32[20, 18] = contract [m < 20, n < 18 | k < 9 | e < 5] x[m, k] * v[e, n, k] segments m as e until ends[e]
-  y:""")
+  y:""",
+    )
+)
 LATE = ROWS.replace("until ends[g]", "until add(ends[g], i32(1))")
 ENDS = ([3, 3, 4, 17, 20], [0, 0, 0, 0, 0], [20, 20, 20, 20, 20], [4, 8, 12, 16, 20], [1, 2, 3, 3, 9])
 

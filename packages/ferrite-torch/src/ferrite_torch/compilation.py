@@ -29,6 +29,7 @@ from ferrite_torch.graphs.graph_lowering import OTHER_DEVICE, lower_module
 from ferrite_torch.graphs.lowered_module import LoweredModule
 from ferrite_torch.lowering.choices import LoweringChoices
 from ferrite_torch.options import Options
+from ferrite_torch.providers import providers
 from ferrite_triton import emit_program
 
 log = logging.getLogger(__name__)
@@ -167,7 +168,8 @@ def emit_programs(
         chosen = [Chosen(graph) for graph in simplified.graphs]
         if options.products == "measured":
             with watch.phase("choose", name):
-                chosen = [choose_products(graph, oracle(target), target, policy) for graph in simplified.graphs]
+                asked = providers()
+                chosen = [choose_products(graph, oracle(target), target, policy, asked) for graph in simplified.graphs]
             called = [call for each in chosen for call in each.calls]
             externs = externs if schedules else (*externs, *((call, CHEAPER) for call in called))
         with watch.phase("schedule", name):
@@ -178,6 +180,8 @@ def emit_programs(
             log_schedule(kind, schedules[-1])
         with watch.phase("emit", name):
             given = {launch.target: launch.spec for launch in lowered.launches}
+            for each in chosen:
+                given |= each.kernels
             programs.append(emit_program(schedules[-1], target, given=given).to_mapping())
     return Compilation(lowered, simplified.graphs[0], tuple(schedules), tuple(programs), externs)
 

@@ -97,7 +97,10 @@ def segment_problems(contract: Contract) -> Iterator[tuple[str, str]]:
     if of not in (*contract.dims, *contract.reduction_dims):
         yield f"points of {of.name} are grouped, which is no dim of the domain", "segments"
     elif of in contract.dims and group in (*contract.dims, *contract.reduction_dims):
-        yield f"groups of {of.name}, a dim of the result, are a dim behind a second '|', as {group.name} is not", group.name
+        yield (
+            f"groups of {of.name}, a dim of the result, are a dim behind a second '|', as {group.name} is not",
+            group.name,
+        )
     elif of in contract.reduction_dims and group not in contract.dims:
         yield f"groups of {of.name}, which is summed over, are a dim of the result, as {group.name} is not", group.name
     if not ends.dtype.is_integer:

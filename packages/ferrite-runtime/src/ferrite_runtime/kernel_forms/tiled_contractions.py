@@ -135,7 +135,11 @@ def _block(shape: Shape, axis: Axis, tile: Tile) -> int:
     """Returns the block of an axis in a tile, see `factor_block`."""
     facts = facts_as(shape.spec.facts, TiledContractionFacts)
     points, size = tile.r * HALF // facts.factor_bytes, shape.sizes[axis.name]
-    return factor_block(axis, _points(size, facts) if axis.name == "r" else size, {"y": tile.y, "x": tile.x, "r": points}.get(axis.name, 1))
+    return factor_block(
+        axis,
+        _points(size, facts) if axis.name == "r" else size,
+        {"y": tile.y, "x": tile.x, "r": points}.get(axis.name, 1),
+    )
 
 
 def tile_problem(spec: KernelSpec, config: Config, device: DeviceFacts) -> str | None:

@@ -121,16 +121,16 @@ def _called(contract: Contract, graph: Graph, folded: _Bias | Scaled | None) -> 
     before: list[Definition] = []
     if contract.segments is not None:
         return _called_in_groups(contract, contract.segments, graph)
-    left = _operand(contract.left, (*batch, row, point), f"{made.name}_left", graph, before)
+    left = operand_view(contract.left, (*batch, row, point), f"{made.name}_left", graph, before)
     if dtype in EIGHT_BIT_FLOATS:
         if not isinstance(folded, Scaled):
             return [contract]
         # The library takes columns that lie next to each other.
-        columns = _operand(contract.right, (column, point), f"{made.name}_right", graph, before)
+        columns = operand_view(contract.right, (column, point), f"{made.name}_right", graph, before)
         turned = replace(columns, shape=columns.shape[::-1], strides=columns.strides[::-1])
         return [*before, *scaled_call(contract, graph, folded, left, turned)]
     bias = folded if isinstance(folded, _Bias) else None
-    right = _operand(contract.right, (*batch, point, column), f"{made.name}_right", graph, before)
+    right = operand_view(contract.right, (*batch, point, column), f"{made.name}_right", graph, before)
     plain, added = PRODUCTS[len(contract.dims)]
     kind = TensorType(dtype, made.type.shape, row_major(made.type.shape), made.type.device)
     called = Value(f"{made.name}_product", kind)
@@ -146,16 +146,16 @@ def _called_in_groups(contract: Contract, segments: Segments, graph: Graph) -> l
     before: list[Definition] = []
 
     def operand(side: Scalar, dims: tuple[Dim, ...], name: str, fits: Callable[[View], bool]) -> View:
-        view = _view_of(side, dims, graph)
+        view = strided_view(side, dims, graph)
         return _computed(side, dims, name, before) if view is None or not fits(view) else view
 
     call = tuple(grouped_call(contract, segments, operand))
     return [*before, *call]
 
 
-def _operand(side: Scalar, dims: Sequence[Dim], name: str, graph: Graph, before: list[Definition]) -> View:
+def operand_view(side: Scalar, dims: Sequence[Dim], name: str, graph: Graph, before: list[Definition]) -> View:
     """Returns a factor as a view; appends what computes it to ``before`` where it does not lie in memory so."""
-    view = _view_of(side, dims, graph)
+    view = strided_view(side, dims, graph)
     if view is not None:
         return view
     return _computed(side, dims, name, before)
@@ -169,7 +169,7 @@ def _computed(side: Scalar, dims: Sequence[Dim], name: str, before: list[Definit
     return whole(value)
 
 
-def _view_of(side: Scalar, dims: Sequence[Dim], graph: Graph) -> View | None:
+def strided_view(side: Scalar, dims: Sequence[Dim], graph: Graph) -> View | None:
     """Returns a load as a strided view over some dims, None for anything else."""
     if side.op != "load":
         return None

@@ -153,7 +153,9 @@ def _emitted(way: _Way, graph: Graph, products: Sequence[str] | set[str]) -> Emi
         if emitted.graph is not graph:
             require_valid(Module((emitted.graph,)))
     except Exception as error:
-        what = f"the provider {way.provider.name!r} failed to compute {', '.join(sorted(products))} as {way.candidate!r}"
+        what = (
+            f"the provider {way.provider.name!r} failed to compute {', '.join(sorted(products))} as {way.candidate!r}"
+        )
         raise ProviderFailed(f"{what}: {error}") from error
     return emitted
 

@@ -135,12 +135,16 @@ def fits_axes(body: Iterable[Computed], axes: Iterable[Axis]) -> bool:
     contracts = [definition for definition in body if isinstance(definition, Contract)]
     if not contracts:
         return True
-    return named.keys() - {"z"} == {"y", "x", "r"} and same_groups(contracts) and all(
-        contract.left.dtype in (*FACTORS, *EIGHT_BIT_FLOATS)
-        and named["x"].isdisjoint(contract.left.dims)
-        and named["y"].isdisjoint(contract.right.dims)
-        and _has_grouped_axis(contract, named)
-        for contract in contracts
+    return (
+        named.keys() - {"z"} == {"y", "x", "r"}
+        and same_groups(contracts)
+        and all(
+            contract.left.dtype in (*FACTORS, *EIGHT_BIT_FLOATS)
+            and named["x"].isdisjoint(contract.left.dims)
+            and named["y"].isdisjoint(contract.right.dims)
+            and _has_grouped_axis(contract, named)
+            for contract in contracts
+        )
     )
 
 

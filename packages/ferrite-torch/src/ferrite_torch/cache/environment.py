@@ -20,6 +20,7 @@ from ferrite_torch.devices.facts import convolution_precision, device_facts, fil
 from ferrite_torch.diagnostics.log_choice import shows_compilation
 from ferrite_torch.errors import OptionError
 from ferrite_torch.options import Options
+from ferrite_torch.providers.registry import provider_versions
 
 PACKAGES = ("ferrite_ir", "ferrite_scheduler", "ferrite_triton", "ferrite_runtime", "ferrite_torch")
 
@@ -98,4 +99,5 @@ def compile_facts(device: str, options: Options) -> list[Any]:
         torch.backends.cudnn.enabled,  # these two decide on layouts
         convolution_precision(),
         product_precision(),
+        provider_versions() if options.products == "measured" else (),
     ]

@@ -86,6 +86,7 @@ MISTAKES: tuple[Translation, ...] = (
 
 MACHINE: tuple[Translation, ...] = (
     Translation("NotPinned", EnvironmentProblem),
+    Translation("ProviderFailed", EnvironmentProblem, "mend it, or uninstall it"),
     Translation("FileUnreadable", EnvironmentProblem),
     Translation("FileUnwritable", EnvironmentProblem),
     Translation("ExternError", EnvironmentProblem),

@@ -19,12 +19,13 @@ from ferrite_triton.tile.language import (
     Offset,
     Prefetch,
     Store,
+    Variable,
 )
-from ferrite_triton.tile.statements import For, Function, TileProgram
+from ferrite_triton.tile.statements import For, Function, Let, TileProgram
 from ferrite_triton.tile.types import types_of
 
 from .expressions import print_expression
-from .statements import STEP, Hold, Types, print_function, print_statements
+from .statements import STEP, Hold, Types, print_body, print_function, print_statements
 
 IMPORTS = ("import triton", "import triton.language as tl", "from ferrite_runtime import fmath")
 DIGITS = 8
@@ -56,6 +57,15 @@ def print_kernel(program: TileProgram, notes: Sequence[str], prefix: str) -> tup
 def _function_lines(function: Function) -> Iterator[str]:
     """Yields the lines of a combine, as a device function, and two empty ones behind them."""
     yield from ("@triton.jit", *print_function(function, TritonLanguage()), "", "")
+
+
+def device_function(name: str, parameters: Sequence[Variable], body: tuple[Let, ...], result: Expression) -> str:
+    """Returns the text of a device function of tiles, which names values and returns one.
+
+    Raises:
+        UnsupportedDefinition: an operation has no text for its types.
+    """
+    return "\n".join(("@triton.jit", *print_body(name, parameters, body, (result,), TritonLanguage())))
 
 
 class TritonLanguage:

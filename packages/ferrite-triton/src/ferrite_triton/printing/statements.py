@@ -54,12 +54,26 @@ def print_function(function: Function, language: TargetLanguage) -> Iterator[str
     Raises:
         UnsupportedDefinition: the target has no text for an operation.
     """
-    states = (*function.left, *function.right)
-    printer = _Printer(TileProgram(function.name, states, (), function.body), language)
-    yield f"def {function.name}({', '.join(each.name for each in states)}):"
-    if function.body:
-        yield from printer.block(function.body, STEP)
-    yield from printer.returned(function.results, STEP)
+    yield from print_body(function.name, (*function.left, *function.right), function.body, function.results, language)
+
+
+def print_body(
+    name: str,
+    parameters: Sequence[Variable],
+    body: tuple[Let, ...],
+    results: Sequence[Expression],
+    language: TargetLanguage,
+) -> Iterator[str]:
+    """Yields the lines of a function that names values and returns some.
+
+    Raises:
+        UnsupportedDefinition: the target has no text for an operation.
+    """
+    printer = _Printer(TileProgram(name, tuple(parameters), (), body), language)
+    yield f"def {name}({', '.join(each.name for each in parameters)}):"
+    if body:
+        yield from printer.block(body, STEP)
+    yield from printer.returned(results, STEP)
 
 
 class _Printer:
