@@ -30,7 +30,8 @@ def rows(body: str = "relu(p[m, n])", more: str = "", dtype: str = "bf16", given
     where = "" if size == "12" else f" where {size}: size >= 1 ~ 12"
     return f"""
     graph @f(x: {dtype}[{size}, 6], w: {dtype}[3, 5, 6], ends: i32[3], s: f32[{size}, 5]{given}) -> (y){where} {{
-      p: f32[{size}, 5] = contract [m < {size}, n < 5 | k < 6 | g < 3] x[m, k] * w[g, n, k] segments m as g until ends[g]
+      p: f32[{size}, 5] = contract [m < {size}, n < 5 | k < 6 | g < 3]
+        x[m, k] * w[g, n, k] segments m as g until ends[g]
       {more}
       y: f32[{size}, 5] = loop [m < {size}, n < 5] {body}
     }}"""
@@ -92,7 +93,7 @@ def test_rows_that_are_cut_are_computed_by_themselves() -> None:
 
 
 def test_what_is_of_a_group_lies_where_only_data_knows() -> None:
-    """The weights of the first group are not read where the last ones are updated: the update is no part of the kernel."""
+    """The weights of one group are read where those of another are written: the update is no part of the kernel."""
     schedule_ = found(
         rows()
         .replace("-> (y)", "-> (y) mutates (w: u)")

@@ -23,7 +23,8 @@ graph @f(x: bf16[20, 9], w: bf16[5, 18, 9], ends: i32[5], s: f32[20, 18]) -> (y)
 }"""
 SCALED = """
 graph @f(x: bf16[20, 9], w: i8[5, 16, 9], c: f32[5], ends: i32[5], s: f32[20, 16]) -> (y) {
-  p: f32[20, 16] = contract [m < 20, n < 16 | k < 9 | g < 5] x[m, k] * cast.bf16(mul(cast.f32(w[g, n, k]), c[g])) segments m as g until ends[g]
+  p: f32[20, 16] = contract [m < 20, n < 16 | k < 9 | g < 5]
+    x[m, k] * cast.bf16(mul(cast.f32(w[g, n, k]), c[g])) segments m as g until ends[g]
   y: f32[20, 16] = loop [m < 20, n < 16] add(p[m, n], s[m, n])
 }"""
 SUMS = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ def grouped(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
     if x.dtype is torch.bfloat16:
         return torch._grouped_mm(x, w, offs=ends)
     starts = [0, *ends.tolist()]
-    spans = [slice(a, b) for a, b in zip(starts, starts[1:], strict=False)]
+    spans = [slice(a, b) for a, b in pairwise(starts)]
     if x.ndim == w.ndim:
         return torch.stack([x[:, span] @ w[span] for span in spans])
     if x.ndim == 3:
@@ -191,8 +192,8 @@ def test_experts_are_trained_in_kernels_of_groups(device: str) -> None:
     exact, _ = experts_of(Experts, device)
     exact = exact.double()
     found = []
-    for layer, given in ((compiled(model, fullgraph=True, options=OPTIONS), x), (model, x), (exact, widened(x))):
-        given = given.clone().requires_grad_()
+    for layer, tokens in ((compiled(model, fullgraph=True, options=OPTIONS), x), (model, x), (exact, widened(x))):
+        given = tokens.clone().requires_grad_()
         y = layer(given)
         y.square().sum().backward()
         grads = [p.grad for p in (exact if layer is exact else model).parameters()][1:]  # but those of the router
@@ -227,9 +228,7 @@ def test_products_in_groups_are_the_librarys_unless_they_are_small() -> None:
 
 
 @own_only("looks at its kernels")
-@pytest.mark.parametrize(
-    ("function", "count"), [(activated, 1), (scaled, 1), (gated, 1), (twice, 2)], ids=lambda each: str(each)
-)
+@pytest.mark.parametrize(("function", "count"), [(activated, 1), (scaled, 1), (gated, 1), (twice, 2)], ids=str)
 def test_products_in_groups_share_kernels_with_what_reads_them(function: Callable[..., Any], count: int) -> None:
     given = drawn("cpu", torch.bfloat16, (ROWS, K), (GROUPS, K, N))
     compiled(function, fullgraph=True, options=OPTIONS)(*given, ends_of("cpu"))

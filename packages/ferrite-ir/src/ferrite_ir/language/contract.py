@@ -84,7 +84,7 @@ class Contract:
 
     @property
     def locals(self) -> tuple[Dim, ...]:
-        """Returns the dims that factors know besides those of the domain: that of the groups of points of the result."""
+        """Returns the dims that factors know besides those of the domain: that of the groups of rows."""
         return () if self.segments is None or self.segments.group in self.dims else (self.segments.group,)
 
 

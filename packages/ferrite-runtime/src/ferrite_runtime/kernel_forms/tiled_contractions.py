@@ -233,8 +233,8 @@ def _loaded(shape: Shape, config: Config, tiles: int) -> float:
     batches = {"y": 1 if facts.sum_groups else sizes.get("z", 1)}
     batches["x"] = batches["y"] * max(1, facts.row_groups)
     once = sum(batches[name] * sizes.get(name, 1) * width for name, width in widths.items())
-    often = tiles * sum(config.block(f"{name.upper()}BLOCK") * width for name, width in widths.items())
-    often /= max(1, facts.sum_groups)
+    strips = tiles * sum(config.block(f"{name.upper()}BLOCK") * width for name, width in widths.items())
+    often = strips / max(1, facts.sum_groups)
     return shape.reduction * max(once, often / PRODUCTS.cache_rate) / shape.device.bandwidth
 
 

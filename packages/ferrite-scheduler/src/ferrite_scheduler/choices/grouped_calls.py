@@ -73,7 +73,7 @@ def _is_aligned(view: View) -> bool:
     *batch, outer, inner = view.strides
     units, dense = ALIGNMENT // view.dtype.bytes, 1
     apart = (*batch, outer if inner == dense else inner, view.offset)
-    lies = inner == dense or outer == dense
+    lies = dense in (inner, outer)
     return lies and all(isinstance(step, int) and step % units == 0 for step in apart) and hint(apart[-2]) > 0
 
 

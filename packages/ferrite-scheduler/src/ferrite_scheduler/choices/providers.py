@@ -56,18 +56,17 @@ class Emitted:
 
 
 class Provider(Protocol):
-    """Offers candidates for the products of a part.
-
-    Attributes:
-        name: for people; no other provider has it.
-        version: what its choices depend on, beside the part. A stored graph that was compiled with another is not used.
-    """
+    """Offers candidates for the products of a part."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Returns what people call it; no other provider is called so."""
+        ...
 
     @property
-    def version(self) -> str: ...
+    def version(self) -> str:
+        """Returns what its choices depend on, beside the part: graphs that were stored with another are not used."""
+        ...
 
     def applicable(self, part: Part) -> bool:
         """Returns whether it has candidates for a part; asked first, and should be quick."""

@@ -155,7 +155,7 @@ def _has_grouped_axis(contract: Contract, axes: Mapping[str, frozenset[Dim]]) ->
         return True
     if contract.has_grouped_rows:
         return axes["y"] == {segments.of}
-    return axes["r"] == {segments.of} and axes.get("z") == {segments.group}
+    return axes["r"] == {segments.of} and axes.get("z", frozenset()) == {segments.group}
 
 
 def _sizes(dims: Iterable[Dim]) -> list[object]:

@@ -234,7 +234,7 @@ class TiledContraction(Form):
     """Products of matrices, of which each program has one tile; see `model.tiled_contractions`.
 
     Attributes:
-        row_groups: in how many groups rows are (`ferrite_ir.Segments`): a tile has rows of one; 0 where they are in none.
+        row_groups: in how many groups rows are (`ferrite_ir.Segments`), of which a tile has one; 0 for none.
     """
 
     name: ClassVar[str] = "tiled_contraction"

@@ -59,8 +59,8 @@ def _installed() -> tuple[Provider, ...]:
         try:
             found.append(point.load())
         except Exception as error:
+            owner = point.dist.name if point.dist else "a distribution"
             raise ProviderFailed(
-                f"the provider {point.name!r} of {point.dist.name if point.dist else 'a distribution'} cannot be loaded "
-                f"({point.value}: {error})"
+                f"the provider {point.name!r} of {owner} cannot be loaded ({point.value}: {error})"
             ) from error
     return tuple(found)

@@ -36,8 +36,8 @@ from ferrite_triton.bodies.builder import AxisPosition, Builder, Tile
 from ferrite_triton.bodies.contractions import open_product
 from ferrite_triton.bodies.descriptors import Descriptors
 from ferrite_triton.bodies.grid_reductions import GridReductions
-from ferrite_triton.bodies.indices import chunk_atom, index_dtype
 from ferrite_triton.bodies.groups import Groups
+from ferrite_triton.bodies.indices import chunk_atom, index_dtype
 from ferrite_triton.bodies.loop_reductions import LoopReductions
 from ferrite_triton.bodies.positions import (
     QUARTET,

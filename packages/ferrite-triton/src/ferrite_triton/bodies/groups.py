@@ -7,7 +7,7 @@ of the groups that have only tiles with lower numbers.
 
     YBLOCK = 4, ends = 3 3 13        rows     0 1 2 | 3 4 5 6   7 8 9 10   11 12
                                      group    0     | 2
-                                     tile     0     | 2         3          4        (1 is that of group 1, 5 has no rows)
+                                     tile     0     | 2         3          4        (1 is group 1's, 5 has no rows)
 
 Rows of no group are one more group, of zeros. A tile without rows adds nothing up, and stores nothing.
 """
@@ -76,7 +76,7 @@ class Groups:
 
     def place_sums(self) -> None:
         """Writes what is summed over for a tile of the group whose number is its position along ``z``."""
-        builder, dtype, zero = self._builder, self._dtype, Literal(0, self._dtype)
+        builder, zero = self._builder, Literal(0, self._dtype)
         ends, lane, _ = self._written_ends(self._reduction)
         own = builder.position("z")
         start = self._reduced("start", "max", where(apply("lt", lane, own), ends, zero))
@@ -100,7 +100,7 @@ class Groups:
         write_axis_positions(builder, space, self._axis, converted(lanes(self._axis.constant), I32, dtype))
         tile = ScalarValues(self._flat, builder, self._width).tile(self._ends)
         whole = space.params.value(axis.size, dtype)
-        ends = apply("lesser", converted(tile.expression, tile.dtype, dtype), whole)
+        ends: Expression = apply("lesser", converted(tile.expression, tile.dtype, dtype), whole)
         mask, lane = builder.mask(GROUPS_AXIS), builder.position(GROUPS_AXIS)
         ends = ends if mask is None else where(mask, ends, whole)
         named = builder.let("ends", ends, G).expression
