@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from against_eager import assert_all_close, compiled, devices, forms, own_only, widened
+from ferrite_torch.lowering.products import grouped_products, tiled_products
+from ferrite_torch.thresholds import PRODUCTS
 
 OPTIONS: dict[str, Any] = {"fallback": False, "verify": True, "products": "own"}
 ROWS, K, N, GROUPS = 40, 32, 48, 5
@@ -233,3 +236,25 @@ def test_products_in_groups_share_kernels_with_what_reads_them(function: Callabl
     given = drawn("cpu", torch.bfloat16, (ROWS, K), (GROUPS, K, N))
     compiled(function, fullgraph=True, options=OPTIONS)(*given, ends_of("cpu"))
     assert forms() == ["tiled_contraction"] * count
+
+
+@own_only("looks at its kernels")
+@pytest.mark.parametrize(
+    ("rows", "small", "form"),
+    [
+        (ROWS // GROUPS, 0, "tiled_contraction"),
+        (ROWS // GROUPS - 1, 0, "pointwise"),
+        (0, 2 * ROWS * K * N, "tiled_contraction"),
+    ],
+    ids=["few rows of a group", "more", "a small product"],
+)
+def test_who_computes_products_in_groups_by_default(
+    rows: int, small: int, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thresholds = replace(PRODUCTS, group_rows=rows, small_flops=small)
+    for module in (grouped_products, tiled_products):
+        monkeypatch.setattr(module, "DEVICES", ("cpu",))
+        monkeypatch.setattr(module, "PRODUCTS", thresholds)
+    given = (*drawn("cpu", torch.bfloat16, (ROWS, K), (GROUPS, K, N)), ends_of("cpu"))
+    compiled(activated, fullgraph=True)(*given)
+    assert forms() == [form]

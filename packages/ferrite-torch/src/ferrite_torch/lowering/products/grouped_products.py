@@ -10,19 +10,21 @@ gather of tokens, the gate that two of them are, the routing weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ferrite_ir.language.dtypes import F32, I32
 from ferrite_ir.language.graph import Segments
 from ferrite_ir.language.index import Dim
-from ferrite_ir.language.sizes import hint
+from ferrite_ir.language.sizes import Size, hint
 from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.lowering.builder import Builder, Unlowered
+from ferrite_torch.lowering.products.matrix_contractions import DEVICES
 from ferrite_torch.lowering.products.tiled_products import has_tiles, is_ours, tiled_sums
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.tensors import Tensor, grid_dims, reduction_dims
+from ferrite_torch.thresholds import PRODUCTS
 
 Sums: TypeAlias = "Callable[[Builder, Tensor, Tensor, Tensor], Tensor]"
 
@@ -65,19 +67,31 @@ def _grouped_sums(b: Builder, left: Tensor, right: Tensor, offs: Tensor) -> Tens
     cut = {(2, 3): rows, (3, 2): columns, (2, 2): points}.get((left.ndim, right.ndim))
     if (
         way is None
+        or cut is None
         or left.device
         or right.device
         or offs.device
         or offs.dtype is not I32
         or not isinstance(groups, int)
         or 1 in (groups, cut)
-        or not is_ours(b, (rows, columns, points))
+        or not _is_ours_in_groups(b, (rows, columns, points), cut, groups)
         or not has_tiles(left, right)
         or min(map(hint, (columns, points))) < LEAST_EXTENT
         or 0 in (rows, groups)
     ):
         return None
     return way(b, left, right, offs)
+
+
+def _is_ours_in_groups(b: Builder, extents: Sequence[Size], cut: Size, groups: int) -> bool:
+    """Returns whether a product in groups is to have a kernel of ours; ``cut`` is the extent that is in groups.
+
+    Of groups with few rows the library makes less.
+    """
+    if is_ours(b, extents):
+        return True
+    has_few = isinstance(cut, int) and cut <= PRODUCTS.group_rows * groups
+    return has_few and b.choices.products == "small" and b.device in DEVICES
 
 
 def _by_rows(b: Builder, left: Tensor, right: Tensor, offs: Tensor) -> Tensor:
