@@ -53,7 +53,8 @@ class Options:
             ours for those that take the device no longer than the host takes to call the library (as well as for such
             attention and convolutions), and the library for the others; ``library`` has it do all of them; ``own`` none
             of the products, and computes them with what reads their results; ``measured`` times both on the GPU at
-            hand, each with the kernels beside it, takes the faster one, and keeps the times.
+            hand, and what else providers offer (`ferrite_torch.providers`), each with the kernels beside it, takes the
+            fastest, and keeps the times.
         layout: ``auto`` puts convolutions channels-last where the library is faster so, with what is between them;
             results, gradients and written inputs lie as in eager mode. ``keep`` leaves everything as it lies.
         chunk_losses: ``auto`` computes the loss of a linear layer (cross entropy and what else is a sum over rows) in
