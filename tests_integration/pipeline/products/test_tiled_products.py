@@ -228,7 +228,7 @@ class Told:
     def __init__(self, fast: str) -> None:
         self.fast = fast
 
-    def cost(self, schedule: Any) -> Any:
+    def cost(self, schedule: Any, kernels: object = None) -> Any:
         from ferrite_scheduler import Cost
 
         is_own = any(kernel.form.name == "tiled_contraction" for kernel in schedule.kernels)
