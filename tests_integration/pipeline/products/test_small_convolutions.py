@@ -376,3 +376,19 @@ def test_a_depthwise_convolution_is_pointwise() -> None:
     with torch.no_grad():
         compiled(lambda *x: function(*x).relu(), fullgraph=True)(*drawn(*shapes))
     assert forms() == ["pointwise"]
+
+
+@own_only("looks at its buffers")
+def test_a_norm_of_channels_reads_what_a_depthwise_convolution_stores() -> None:
+    """It is stored as eager mode has it, rounded and channels-last, and read once; as sums it was neither."""
+
+    def block(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        result = F.conv2d(x, weight, bias, padding=3, groups=16)
+        return F.layer_norm(result.permute(0, 2, 3, 1), (16,))
+
+    x, *filters = drawn((2, 16, 6, 7), (16, 1, 7, 7), (16,))
+    with torch.no_grad():
+        compiled(block, fullgraph=True)(x.to(memory_format=torch.channels_last), *filters)
+    allocated = steps("alloc")[0]
+    assert (allocated["dtype"], allocated["strides"]) == ("bf16", [672, 1, 112, 16])
+    assert len(forms()) == 2

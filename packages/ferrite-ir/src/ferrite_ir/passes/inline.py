@@ -14,6 +14,7 @@ from ferrite_ir.language.graph import (
     Loop,
     Origin,
     Origins,
+    Reduction,
     Update,
     Value,
     bodies_of,
@@ -41,7 +42,8 @@ class Inline:
     A value that one reader uses at one index always moves there, unless many points would repeat an expensive body. A
     value with several uses moves if computing it again reads no more bytes than loading it, and is cheap. A value that
     must lie in memory anyway moves only if it costs next to nothing. What rounds a product for another product stays,
-    and so does what a contraction loads in vectors, if what it is made of lies otherwise.
+    as does what rounds sums of which there are many: the kernel that makes these stores it. And so does what a
+    contraction loads in vectors, if what it is made of lies otherwise.
 
     Attributes:
         max_cost: most expensive body that is computed at several places, in simple instructions.
@@ -145,6 +147,7 @@ class _Inliner:
         "_simplify",
         "_sources",
         "_storage",
+        "_sums",
         "_tiled",
         "_uses",
     )
@@ -154,6 +157,7 @@ class _Inliner:
         self._tiled = {
             result.name for d in graph.definitions if isinstance(d, Contract | Attend) for result in d.results
         }
+        self._sums = {result.name for d in graph.definitions if self._makes_many(d) for result in d.results if result}
         self._simplify = simplifier(policy.numerics)
         self._storage: Storage = trace_storage(graph)
         self._fixed = fixed_names(graph)
@@ -161,6 +165,16 @@ class _Inliner:
         self._uses: dict[str, _Uses] = {}
         self._sources: dict[str, _Source] = {}
         self._moved: set[str] = set()
+
+    def _makes_many(self, definition: Definition) -> bool:
+        """Returns whether a definition makes sums about as many as what it sums up has elements, as of windows."""
+        if isinstance(definition, Contract | Attend):
+            return True
+        if not isinstance(definition, Reduction):
+            return False
+        types = (self._graph.values[load.source].type for load in loads_of(definition))
+        most = max((sizes.hint(kind.numel) for kind in types), default=0)
+        return not _is_small(definition.results[0].type.numel, most)
 
     def inlined(self) -> Graph:
         definitions = [single for definition in self._graph.definitions for single in _split(definition)]
@@ -318,7 +332,7 @@ class _Inliner:
         if value.name in self._fixed:
             return self._is_cheap(value, body, policy.max_stored_cost, 1)
         is_strip = uses.rows > policy.tile_rows
-        if uses.factors and self._is_narrower(value, body):
+        if self._is_narrower(value, body, is_factor=bool(uses.factors)):
             return False
         if uses.sites > 1:
             most = policy.max_strip_cost if is_strip else policy.max_cost
@@ -329,12 +343,17 @@ class _Inliner:
         most = factor_cost if uses.factors else policy.max_repeated_cost
         return cost_up_to(body, most, COSTS) <= most
 
-    def _is_narrower(self, value: Value, body: Scalar) -> bool:
-        """Returns whether a value has fewer bytes than what a product or attention makes of it with full precision.
+    def _is_narrower(self, value: Value, body: Scalar, *, is_factor: bool) -> bool:
+        """Returns whether a value has fewer bytes than the sums that it rounds.
 
-        The kernel that makes it stores it as it is; the contraction would load the wider one for each of its strips.
+        The kernel that makes it stores it as it is; others would load the wider ones, a contraction for each of its
+        strips.
         """
-        return any(load.source in self._tiled and load.dtype.bytes > value.type.dtype.bytes for load in body.loads)
+        wide = [load.source for load in body.loads if load.dtype.bytes > value.type.dtype.bytes]
+        if is_factor and any(name in self._tiled for name in wide):
+            return True
+        sums = [self._graph.values[name].type.numel for name in wide if name in self._sums]
+        return any(not _is_small(numel, value.type.numel) for numel in sums)
 
     def _lies_better(self, loop: Loop, uses: _Uses) -> bool:
         """Returns whether a contraction loads a value in vectors, and could not so load all that it is made of."""
