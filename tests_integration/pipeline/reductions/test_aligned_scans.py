@@ -54,6 +54,10 @@ FORMS_OF_KERNELS: dict[str, tuple[tuple[tuple[int, ...], int], dict[str, Any]]] 
     "blocks": (((2, 1000), 1), {"policy": {"scan_elements": 1, "heavy_scan_elements": 1}}),
     "parts": (((2, 2503), 1), {"policy": {"look_back": False, "split_minimum": 4}, "target": {"bandwidth": 1e6}}),
     "even parts": (((2048, 2), 0), {"policy": {"look_back": False, "split_minimum": 4}, "target": {"bandwidth": 1e6}}),
+    "uneven parts": (
+        ((1201, 3), 0),
+        {"policy": {"look_back": False, "split_minimum": 4}, "target": {"bandwidth": 1e6}},
+    ),
     "look back": (
         ((2, 2503), 1),
         {"policy": {"look_back": True, "split_minimum": 4, "look_back_points": 256}, "target": {"bandwidth": 1e6}},
@@ -123,6 +127,20 @@ def test_other_types(name: str, kind: str, dtype: torch.dtype, device: str) -> N
     found = compiled(lambda x: function(x, dim), options)(x)
     check(found.to(expected.dtype), expected, 8e-3 if dtype is torch.bfloat16 else 0.0)
     assert kernels() == [form_of(kind)]
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("kind", ["even parts", "odd parts"])
+def test_parts_are_rounded_where_they_are_made(kind: str, device: str) -> None:
+    def scanned(x: Tensor, y: Tensor) -> Tensor:
+        return x.cumsum(0) * y + x
+
+    (shape, _), options = FORMS_OF_KERNELS[kind]
+    torch.manual_seed(0)
+    x, y = (torch.randint(-9, 9, shape, device=device).to(torch.bfloat16) / 8 for _ in range(2))
+    check(compiled(scanned, options)(x, y).double(), scanned(x.double(), y.double()), 3e-2)
+    assert len(kernels()) == 3
+    assert kernels()[1:] == ["scan", "scan"]
 
 
 @pytest.mark.parametrize("device", devices())

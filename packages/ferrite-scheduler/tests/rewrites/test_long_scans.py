@@ -6,8 +6,9 @@ import pytest
 
 from checks import EAGER_TO_SPLIT, check, kernel_of
 from ferrite_ir import parse_graph
-from ferrite_ir.language.graph import Reduction, Scan, names_read
+from ferrite_ir.language.graph import Extern, Reduction, Scan, Update, names_read
 from ferrite_scheduler import Policy, Target, schedule
+from ferrite_scheduler.model import intermediates
 from ferrite_scheduler.model.annotations import LookBackScan
 from ferrite_scheduler.rewrites import long_scans
 
@@ -40,8 +41,49 @@ def test_parts_compute_what_one_scan_computes(combine: str, length: int) -> None
         return
     assert running.along.size == reductions[0].dims[0].size > 1
     assert local.along.size * running.along.size >= length
-    assert len(found.kernels) == (3 if length == 32 else 4)
-    assert (kernel_of(found, local.results[0].name) is kernel_of(found, "s")) == (length == 32)
+    assert len(found.kernels) == 3
+    assert kernel_of(found, local.results[0].name) is kernel_of(found, "s"), "what is scanned stays in registers"
+
+
+FOLLOWED = """graph @f(x: bf16[{n}, 3], z: f32[{n}, 3]) -> ({results}) {{
+  s: f32[{n}, 3] = scan {reverse}sum [r < {n}, c < 3] along r cast.f32(x[r, c])
+  t: f32[{n}, 3] = loop [i < {n}, c < 3] mul(s[i, c], z[i, c])
+  y: bf16[{n}, 3] = loop [i < {n}, c < 3] cast.bf16({last})
+}}"""
+
+
+@pytest.mark.parametrize("reverse", ["", "reverse "])
+def test_loops_over_a_scan_with_a_rest_are_computed_where_its_parts_are(reverse: str) -> None:
+    found = check(FOLLOWED.format(n=29, results="y", last="t[i, c]", reverse=reverse), EAGER_TO_SPLIT, POLICY)
+    assert [kernel.stored for kernel in found.kernels] == [("s_total",), ("s_before",), ("y",)]
+    assert [d.target for d in found.graph.definitions if isinstance(d, Extern)] == [intermediates.EMPTY]
+
+
+@pytest.mark.parametrize(
+    ("results", "last", "stored"),
+    [
+        ("y, s", "t[i, c]", "s"),  # somebody else needs it
+        ("y", "add(t[i, c], s[i, c])", "s"),  # two loops read it
+        ("y", "t[28 - i, c]", "t"),  # it is read at other points
+    ],
+)
+def test_what_others_need_of_a_scan_with_a_rest_is_stored(results: str, last: str, stored: str) -> None:
+    found = check(FOLLOWED.format(n=29, results=results, last=last, reverse=""), EAGER_TO_SPLIT, POLICY)
+    (update,) = (d for d in found.graph.definitions if isinstance(d, Update))
+    assert update.result.name == stored
+
+
+@pytest.mark.parametrize(
+    ("combine", "rows", "kernels"), [("logaddexp", 21, 3), ("prod", 21, 1), ("logaddexp", 300, 1)], ids=str
+)
+def test_lines_whose_points_take_long_to_combine_are_cut(combine: str, rows: int, kernels: int) -> None:
+    text = f"s: f32[{rows}, 38006] = scan {combine} [i < {rows}, r < 38006] along r x[i, r]"
+    graph = parse_graph(f"graph @f(x: f32[{rows}, 38006]) -> (s) {{\n{text}\n}}")
+    found = schedule(graph, Target(), Policy())
+    assert len(found.kernels) == kernels
+    local = found.graph.definitions[0]
+    if kernels > 1:
+        assert local.along.size == 2 * Policy().scan_part, "one tile holds a part"
 
 
 @pytest.mark.parametrize("length", [32, 29])

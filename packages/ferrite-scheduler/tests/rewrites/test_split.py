@@ -375,6 +375,38 @@ def test_columns_whose_kernel_stores_as_much_as_it_reads_have_programs_enough(re
     assert len([d for d in found.graph.definitions if isinstance(d, Reduction)]) == stages
 
 
+@pytest.mark.parametrize(("rows", "kernels"), [(4909, 3), (2000, 1)])
+def test_few_columns_that_are_read_again_count_for_what_follows_them(rows, kernels):
+    """The kernel that reduces them would read them again, and store as much, with as few programs."""
+    text = f"""graph @f(x: bf16[{rows}, 978]) -> (y) {{
+      s: f32[978] = reduce sum [c < 978 | r < {rows}] exp(cast.f32(x[r, c]))
+      y: bf16[{rows}, 978] = loop [r < {rows}, c < 978] cast.bf16(div(exp(cast.f32(x[r, c])), s[c]))
+    }}"""
+    assert len(schedule(parse_graph(text), Target(), Policy()).kernels) == kernels
+    alone = text.replace("-> (y)", "-> (s)")
+    assert len(schedule(parse_graph(alone), Target(), Policy()).kernels) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "parts"), [(29, 56369, 512), (25, 194947, 509), (512, 4297, 512), (1024, 2049, 512)]
+)
+def test_everything_is_cut_anywhere_where_it_has_too_few_rows_for_the_programs(rows, columns, parts):
+    text = f"""graph @f(x: bf16[{rows}, {columns}]) -> (s) {{
+      s: f32[] = reduce sum [ | i < {rows}, j < {columns}] cast.f32(x[i, j])
+    }}"""
+    first, _ = schedule(parse_graph(text), Target(), Policy()).graph.definitions
+    assert first.dims[0].size == parts
+
+
+def test_few_rows_that_lie_apart_are_cut_into_rows():
+    """What lies behind each row is not reduced."""
+    text = """graph @f(x: bf16[29, 56370]) -> (s) {
+      s: f32[] = reduce sum [ | i < 29, j < 56369] cast.f32(x[i, j])
+    }"""
+    first, _ = schedule(parse_graph(text), Target(), Policy()).graph.definitions
+    assert first.dims[0].size == 29
+
+
 @pytest.mark.parametrize("combine", ["sum", "max", "any", "prod"])
 @pytest.mark.parametrize(("rows", "columns"), [(7, 23), (8, 16)])
 def test_parts_of_everything_begin_at_vectors(combine, rows, columns):

@@ -147,9 +147,9 @@ class _Inliner:
         "_simplify",
         "_sources",
         "_storage",
-        "_sums",
         "_tiled",
         "_uses",
+        "_windows",
     )
 
     def __init__(self, policy: Inline, graph: Graph) -> None:
@@ -157,7 +157,7 @@ class _Inliner:
         self._tiled = {
             result.name for d in graph.definitions if isinstance(d, Contract | Attend) for result in d.results
         }
-        self._sums = {result.name for d in graph.definitions if self._makes_many(d) for result in d.results if result}
+        self._windows = {result.name for d in graph.definitions if self._makes_many(d) for result in d.results}
         self._simplify = simplifier(policy.numerics)
         self._storage: Storage = trace_storage(graph)
         self._fixed = fixed_names(graph)
@@ -167,9 +167,7 @@ class _Inliner:
         self._moved: set[str] = set()
 
     def _makes_many(self, definition: Definition) -> bool:
-        """Returns whether a definition makes sums about as many as what it sums up has elements, as of windows."""
-        if isinstance(definition, Contract | Attend):
-            return True
+        """Returns whether a reduction has about as many results as what it reads has elements, as one of windows has."""
         if not isinstance(definition, Reduction):
             return False
         types = (self._graph.values[load.source].type for load in loads_of(definition))
@@ -352,7 +350,7 @@ class _Inliner:
         wide = [load.source for load in body.loads if load.dtype.bytes > value.type.dtype.bytes]
         if is_factor and any(name in self._tiled for name in wide):
             return True
-        sums = [self._graph.values[name].type.numel for name in wide if name in self._sums]
+        sums = [self._graph.values[name].type.numel for name in wide if name in self._windows]
         return any(not _is_small(numel, value.type.numel) for numel in sums)
 
     def _lies_better(self, loop: Loop, uses: _Uses) -> bool:

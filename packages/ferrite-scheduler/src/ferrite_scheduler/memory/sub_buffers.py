@@ -20,12 +20,12 @@ from ferrite_ir.language.index import Index, linearize
 from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.analysis.nodes import Node
+from ferrite_scheduler.model.intermediates import EMPTY
 from ferrite_scheduler.model.schedule import Kernel
 
 Work: TypeAlias = Kernel | Node
 Span: TypeAlias = tuple[int, int]
 """Elements of a storage: from one on, up to and without another."""
-EMPTY = "aten.empty_strided.default"
 ALIGNMENT = 256
 """Bytes that the beginning of a sub-buffer is a multiple of, as those of buffers are."""
 

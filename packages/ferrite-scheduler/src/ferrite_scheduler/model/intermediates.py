@@ -33,6 +33,18 @@ def partial_value(result: Value, kind: str, shape: Iterable[Size], types: dict[s
     )
 
 
+def empty_for(result: Value, types: dict[str, TensorType], device: str = "") -> tuple[Value, Extern]:
+    """Returns a buffer without contents that a result is stored into, and the call that allocates it.
+
+    ``device`` is that of the graph, for results that do not name theirs.
+    """
+    home, kind = new_value(f"{result.name}_home", result.type, types), result.type
+    kwargs = (("dtype", Tag("dtype", kind.dtype.name)), ("device", Tag("device", kind.device or device)))
+    return home, Extern((home,), EMPTY, (kind.shape, kind.strides), kwargs)
+
+
+EMPTY = "aten.empty_strided.default"
+"""The call that allocates a buffer without contents."""
 KEPT = "ferrite.kept"
 """The call that stands for a buffer which is kept from launch to launch: to the host it is a step, `schedule.Keep`."""
 

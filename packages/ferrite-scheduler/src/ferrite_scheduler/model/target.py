@@ -142,6 +142,7 @@ class Policy:
             line of memory of 16-bit elements.
         narrow_column_block: the same where even so few programs leave multiprocessors without one. Set: each then has
             as many threads as can be.
+        column_flight: bytes that a program which reads columns again has on its way at once. Set: 128 for each thread.
         merged_states: most states that one program combines, where a reduction reads the results of another that was
             split. Set: more of them are many programs' work first (decision 0017).
         scan_part: fewest points of a part of a scan in stages. Set: one step of a kernel that scans block by block.
@@ -281,15 +282,15 @@ class Policy:
         segment_batch: most rows that one of these programs has on their way, a power of two.
         segment_prefetch: most bytes of them, a power of two: more take registers that other programs need.
         segment_prefetch_target: most bytes of what destinations are before that are prefetched while rows are listed: a
-            part of what memory can move meanwhile. Measured (decision 0027: combining rows of an index add 19.3 to 18.4
-            us).
+            part of what memory can move meanwhile. Measured (decision 0027: an index add's 19.3 to 18.4 us).
+        segment_copied_share: copy all destinations before rows are combined where one in so many gets rows, at most.
+            Set: those are moved twice.
         accumulated_bytes: fewest bytes of a matrix product that is added to others as soon as it is computed, where it
             would wait for them otherwise: smaller ones take little memory, and adding them one by one takes time.
         accumulated_products: fewest products in such a sum. Set: of two only one waits.
         accumulated_share: what is gained is one part of the peak in so many, at least. Set.
         accumulated_near_peak: share of the peak of memory from which on a moment of the program counts as one of its
-            peaks. Set: blocks of a model that are alike have peaks that are alike, and a sum that lowers one of them
-            lowers none.
+            peaks. Set: blocks of a model have peaks that are alike, and a sum that lowers one of them lowers none.
         product_in_place_bytes: fewest bytes of a matrix that a product is added to in its own place. Set: a copy of
             less takes a few microseconds, which the host takes longer to call the library in this way.
         sort_scatters: sort rows by destination before they are combined there, where that pays.
@@ -359,6 +360,7 @@ class Policy:
     access_operations: int = 2
     column_block: int = 64
     narrow_column_block: int = 16
+    column_flight: int = 64 << 10
     merged_states: int = 4096
     scan_part: int = 1024
     scan_column_part: int = 128
@@ -451,6 +453,7 @@ class Policy:
     segment_batch: int = 16
     segment_prefetch: int = 4096
     segment_prefetch_target: int = 8 << 20
+    segment_copied_share: int = 4
     accumulated_bytes: int = 1 << 20
     accumulated_products: int = 3
     accumulated_share: int = 64

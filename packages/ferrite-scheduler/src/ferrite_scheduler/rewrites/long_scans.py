@@ -5,28 +5,34 @@ prefix does, so theirs are the last elements of the scanned parts: scan, then pr
 
 That is the reduce-then-scan scheme of Merrill and Grimshaw, "Parallel scan for stream architectures" (2009). It reads
 the operands twice and writes the results once. A line that does not divide into equal parts is continued with neutral
-operands; its scanned parts then take a detour through memory.
+operands; of its last part only the points on the line are stored, in place.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 from ferrite_ir.language.combine_functions import AnyCombine, CombineFunction
 from ferrite_ir.language.dtypes import I64
-from ferrite_ir.language.graph import Definition, Loop, Reduction, Scan, TensorType, Value
+from ferrite_ir.language.graph import Definition, Loop, Reduction, Scan, TensorType, Update, Value
 from ferrite_ir.language.index import Dim, Index, constant, floordiv, mod
+from ferrite_ir.language.ops import OPS
 from ferrite_ir.language.powers_of_two import previous_power_of_two
-from ferrite_ir.language.scalar import Scalar, apply, const, index_value, load, substitute_dims
+from ferrite_ir.language.scalar import Scalar, apply, const, index_value, load, postorder, substitute_dims
 from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.analysis.neutral_elements import neutral_state
 from ferrite_scheduler.analysis.nodes import Node, make_node
-from ferrite_scheduler.model.intermediates import fresh_dim, partial_value
+from ferrite_scheduler.model.intermediates import empty_for, fresh_dim, partial_value
 from ferrite_scheduler.model.scan_positions import positions_rise
 from ferrite_scheduler.model.target import Policy, Target
+
+State: TypeAlias = tuple[Scalar, ...]
+Place: TypeAlias = tuple[Sequence[Index], Index, Index, Sequence[Index]]
+"""A point of a scan in parts: where outside, which part, where in it, where inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +60,40 @@ def parts_of(scan: Scan, types: dict[str, TensorType], target: Target, policy: P
         return None
     result_bytes = sum(result.type.dtype.bytes for result in scan.results) * node.points
     read = sum(touch.bytes for touch in node.loads)
-    together = (2 * read + result_bytes) / target.bandwidth
-    if target.seconds(read + result_bytes, programs) < policy.stages_gain * (together + 2 * target.launch_seconds):
+    operations, joining = _operations(scan, node, policy)
+    together = target.seconds(2 * read + result_bytes, target.processors, operations + joining)
+    alone = target.seconds(read + result_bytes, programs, operations)
+    if alone < policy.stages_gain * (together + 2 * target.launch_seconds):
         return None
     least = policy.scan_column_part if is_column else policy.scan_part
+    if (
+        not is_column
+        and scan.combine in IN_ORDER
+        and operations * target.bandwidth > ((read + result_bytes) * target.processors * target.lane_operations)
+    ):
+        # Combining takes longer than moving: parts that one tile holds, however many. They are stored in any case.
+        points = min(2 * least, length)
+        count = -(-length // points)
+        return Parts(count, points, exact=count * points == length) if count <= policy.scan_parts else None
     most = min(policy.scan_parts, wanted // programs, length // least)
     parts = _even_parts(previous_power_of_two(most), length, policy) if most > 1 else None
     return None if parts is not None and _begins_with_nothing(scan, parts) else parts
+
+
+def _operations(scan: Scan, node: Node, policy: Policy) -> tuple[float, float]:
+    """Returns the instructions of single lanes that a scan takes, and those that join each point to the part before.
+
+    A point is combined twice: with those of its thread, and with what comes before the thread.
+    """
+    states = tuple(load(result.name, [], result.type.dtype) for result in scan.results)
+    merged = _merged(scan.combine, states, states) if len(states) == len(scan.bodies) else ()
+    step = _cost(merged)
+    read = _cost(scan.bodies) + policy.access_operations * len(node.loads)
+    return node.points * (read + 2.0 * step), node.points * float(step)
+
+
+def _cost(expressions: Sequence[Scalar]) -> int:
+    return sum(OPS[each.op].cost for each in postorder(expressions) if each.op in OPS)
 
 
 def _has_positions(scan: Scan) -> bool:
@@ -89,8 +122,8 @@ def _even_parts(wanted: int, length: int, policy: Policy) -> Parts:
     return Parts(wanted, -(-length // wanted), exact=False)
 
 
-def split_scan(scan: Scan, parts: Parts, types: dict[str, TensorType]) -> tuple[Definition, ...]:
-    """Returns the definitions of a scan in parts."""
+def split_scan(scan: Scan, parts: Parts, types: dict[str, TensorType], device: str = "") -> tuple[Definition, ...]:
+    """Returns the definitions of a scan in parts; ``device`` is the graph's, for results that do not name theirs."""
     position = scan.dims.index(scan.along)
     part, point = fresh_dim("s", parts.count, scan.dims), fresh_dim("r", parts.points, scan.dims)
     bodies = _operands(scan, part.index * parts.points + point.index, exact=parts.exact)
@@ -100,8 +133,8 @@ def split_scan(scan: Scan, parts: Parts, types: dict[str, TensorType]) -> tuple[
     inner = (*scan.dims[:position], part, point, *scan.dims[position + 1 :])
     own = _values(scan, "own", inner, types)
     local = Scan(own, scan.combine, inner, point, bodies, scan.reverse, scan.origins)
-    continued = _continued(scan, parts, position, before, own)
     if isinstance(scan.combine, CombineFunction) or scan.combine in IN_ORDER:
+        continued = _continued(scan, parts, position, before, own)
         end = 0 if scan.reverse else parts.points - 1
         ends = [*(dim.index for dim in outer[: position + 1]), constant(end)]
         ends += [dim.index for dim in outer[position + 1 :]]
@@ -112,7 +145,9 @@ def split_scan(scan: Scan, parts: Parts, types: dict[str, TensorType]) -> tuple[
     )
     turned = _reduced(_at(totals, outer))
     running = Scan(before, scan.combine, outer, part, turned, scan.reverse, scan.origins)
-    return reduction, running, local, continued
+    if parts.exact:
+        return reduction, running, local, _continued(scan, parts, position, before, own)
+    return reduction, running, local, *_continued_in_place(local, scan, parts, part, before, types, device)
 
 
 def _values(scan: Scan, kind: str, dims: tuple[Dim, ...], types: dict[str, TensorType]) -> tuple[Value, ...]:
@@ -158,22 +193,49 @@ def _continued(scan: Scan, parts: Parts, position: int, before: tuple[Value, ...
     """Returns the scanned parts, each continued from the end of the one before it."""
     along = scan.along.index
     number, within = floordiv(along, parts.points), mod(along, parts.points)
-    earlier = number + 1 if scan.reverse else number - 1
     rest = [dim.index for dim in scan.dims]
-    here = tuple(
-        load(value.name, [*rest[:position], number, within, *rest[position + 1 :]], value.type.dtype) for value in own
-    )
-    ended = tuple(
-        load(value.name, [*rest[:position], earlier, *rest[position + 1 :]], value.type.dtype) for value in before
-    )
+    bodies = _joined(scan, parts, (rest[:position], number, within, rest[position + 1 :]), before, own)
+    return Loop(scan.results, scan.dims, bodies, scan.origins)
+
+
+def _continued_in_place(
+    local: Scan,
+    scan: Scan,
+    parts: Parts,
+    part: Dim,
+    before: tuple[Value, ...],
+    types: dict[str, TensorType],
+    device: str,
+) -> Iterator[Definition]:
+    """Yields the scanned parts continued at the points of ``local``, so that they stay in registers.
+
+    Those of the last part that lie past the end of the line are stored nowhere.
+    """
+    position, point = local.dims.index(part), local.along
+    outside, inside = [dim.index for dim in local.dims[:position]], [dim.index for dim in local.dims[position + 2 :]]
+    flat = part.index * parts.points + point.index
+    bodies = _joined(scan, parts, (outside, part.index, point.index, inside), before, local.results)
+    exists = apply("lt", index_value(flat, I64), const(scan.along.size, I64))
+    for result, body in zip(scan.results, bodies, strict=True):
+        home, empty = empty_for(result, types, device)
+        indices = (*outside, flat, *inside)
+        yield empty
+        yield Update(result, home.name, "set", local.dims, indices, body, exists, scan.origins)
+
+
+def _joined(scan: Scan, parts: Parts, where: Place, before: tuple[Value, ...], own: tuple[Value, ...]) -> State:
+    """Returns the scanned parts at a place, each joined to the end of the one before it."""
+    outside, number, within, inside = where
+    earlier = number + 1 if scan.reverse else number - 1
+    here = tuple(load(value.name, [*outside, number, within, *inside], value.type.dtype) for value in own)
+    ended = tuple(load(value.name, [*outside, earlier, *inside], value.type.dtype) for value in before)
     follows = apply("ge", index_value(number, I64), const(1, I64))
     if scan.reverse:
         follows = apply("lt", index_value(number, I64), const(parts.count - 1, I64))
-    bodies = tuple(
+    return tuple(
         apply("masked", follows, joined, alone)
         for joined, alone in zip(_merged(scan.combine, ended, here), here, strict=True)
     )
-    return Loop(scan.results, scan.dims, bodies, scan.origins)
 
 
 def _merged(combine: AnyCombine, first: State, second: State) -> State:
@@ -184,8 +246,6 @@ def _merged(combine: AnyCombine, first: State, second: State) -> State:
 
 IN_ORDER = frozenset(("prod", "logaddexp"))
 """Combines of which a prefix may be in the range of its type where the same operands in another order are not."""
-
-State = tuple[Scalar, ...]
 
 
 def _simple(operation: str, first: State, second: State) -> State:

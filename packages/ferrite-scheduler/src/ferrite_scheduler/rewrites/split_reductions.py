@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ferrite_ir.language.dtypes import I64, DType
+from ferrite_ir.language.dtypes import F32, I64, DType
 from ferrite_ir.language.graph import (
     Definition,
     Graph,
@@ -36,57 +36,26 @@ from ferrite_ir.language.scalar import (
     postorder,
     substitute_dims,
 )
-from ferrite_ir.language.sizes import Size, ceildiv, hint, is_static, product
+from ferrite_ir.language.sizes import Size, ceildiv, is_static, product
 from ferrite_scheduler.analysis.generic_sizes import hinted, is_symbolic, reckoned
+from ferrite_scheduler.analysis.memory_orders import is_in_one_piece
 from ferrite_scheduler.analysis.neutral_elements import neutral_state
 from ferrite_scheduler.analysis.nodes import Node, Touch, is_opaque, make_node
 from ferrite_scheduler.model.annotations import as_column_reduction
 from ferrite_scheduler.model.intermediates import fresh_dim, partial_value
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.target import SECTOR_BYTES, Policy, Target
+from ferrite_scheduler.model.work import Work
 
 from .fused_columns import Chunks, cuts_evenly, find_column_sums
 from .long_scans import parts_of, split_scan
 from .look_back import look_back_scan, looks_back
 from .merged_partials import combines_parts_of, merge_parts, readers_of_states
 from .row_partials import Rows, find_row_partials
+from .scan_followers import store_followers
 
+NOTHING = Work(0.0)
 VECTOR = 8
 """Elements that parts of memory that lies in one piece are multiples of: 16 bytes of the narrowest floats."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a kernel has to do for all its points.
-
-    Attributes:
-        read: bytes.
-        written: bytes.
-        operations: instructions of single lanes.
-        loops: loops over the same points that wait for a reduction and that its kernel does besides, a row at a time.
-    """
-
-    read: float
-    written: float = 0.0
-    operations: float = 0.0
-    loops: int = 0
-
-    def __add__(self, other: Work) -> Work:
-        return Work(
-            self.read + other.read,
-            self.written + other.written,
-            self.operations + other.operations,
-            self.loops + other.loops,
-        )
-
-    def seconds(self, programs: int, target: Target) -> float:
-        """Returns how long so many programs take that read a row of theirs after the other."""
-        return target.seconds(self.read + self.written, programs, self.operations)
-
-    def waiting(self, programs: int, target: Target) -> float:
-        """Returns how long each of so many programs waits for memory, while its multiprocessor has no other one."""
-        if programs > target.processors:
-            return 0.0
-        return math.ceil(self.read / programs / target.program_bytes) * target.latency_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +101,8 @@ def prepare_reductions(graph: Graph, target: Target, policy: Policy, settled: Co
         if not is_settled and isinstance(definition, Reduction) and definition.results[0].name in rows:
             rewritten = _split_by_rows(definition, rows[definition.results[0].name], types, target, policy)
         else:
-            rewritten = _prepared(definition, {} if is_settled else plans, columns, types, lasting, target, policy)
+            open_plans = {} if is_settled else plans
+            rewritten = _prepared(definition, open_plans, columns, types, lasting, target, policy, graph.device)
         changed = changed or rewritten != (definition,)
         match rewritten:
             case (Reduction(), Reduction() as second):
@@ -141,7 +111,8 @@ def prepare_reductions(graph: Graph, target: Target, policy: Policy, settled: Co
                     merging[second.results[0].name] = second
                     rewritten = rewritten[:1]
         definitions.extend(rewritten)
-    return replace(graph, definitions=tuple(definitions)) if changed else graph
+    scanned = {value.name for old in graph.definitions if isinstance(old, Scan) for value in old.results}
+    return store_followers(replace(graph, definitions=tuple(definitions)), scanned) if changed else graph
 
 
 def _prepared(
@@ -152,6 +123,7 @@ def _prepared(
     lasting: Collection[str],
     target: Target,
     policy: Policy,
+    device: str,
 ) -> tuple[Definition, ...]:
     match definition:
         case Reduction() if all(dim.size == 1 for dim in definition.reduction_dims):
@@ -163,7 +135,7 @@ def _prepared(
             if parts is not None and looks_back(definition, types, policy):
                 return look_back_scan(definition, types, policy)
             if parts is not None:
-                return split_scan(definition, parts, types)
+                return split_scan(definition, parts, types, device)
         case Reduction() if definition.results[0].name in columns:
             chunks = columns[definition.results[0].name]
             chunk = ceildiv(product(dim.size for dim in definition.reduction_dims), chunks.count)
@@ -220,8 +192,9 @@ def _plans(
 ) -> dict[tuple[tuple[int, ...], ...], Plan]:
     """Returns the plan for each domain that is to be split; the reduction over it that moves most bytes decides."""
     loops = [definition for definition in graph.definitions if isinstance(definition, Loop)]
-    heaviest: dict[tuple[tuple[int, ...], ...], tuple[Work, Node]] = {}
+    heaviest: dict[tuple[tuple[int, ...], ...], tuple[Work, Work, Node]] = {}
     joined: set[tuple[tuple[int, ...], ...]] = set()
+    apart: set[tuple[tuple[int, ...], ...]] = set()  # where not all that is reduced lies in order, without gaps
     for position, definition in enumerate(graph.definitions):
         if not isinstance(definition, Reduction):
             continue
@@ -231,24 +204,28 @@ def _plans(
         length = _length(node, policy)
         if length < policy.split_minimum:
             continue
-        work = _work(node, policy, length / max(1, hinted(node.reduction)))
-        if not is_outer(node) and hinted(node.grid) < target.processors * policy.programs_per_processor:
+        work, after = _work(node, policy, length / max(1, hinted(node.reduction))), NOTHING
+        if _has_few_programs(node, target, policy):
             later = graph.definitions[position + 1 : position + 1 + policy.chunk_search]
             for loop in _following(definition, later):
-                work += replace(_work(make_node(0, loop, types, {}), policy), loops=1)
+                after += replace(_work(make_node(0, loop, types, {}), policy), loops=1)
         domain = _domain(definition)
+        if not is_in_one_piece(definition, types, types):
+            apart.add(domain)
         if domain not in heaviest or work.read > heaviest[domain][0].read:
-            heaviest[domain] = (work, node)
+            heaviest[domain] = (work, after, node)
         if is_outer(node) and domain not in joined and _is_joined(definition, loops, graph):
             joined.add(domain)
     looped = {load.source for loop in loops for body in loop.bodies for load in body.loads}
     plans: dict[tuple[tuple[int, ...], ...], Plan] = {}
-    for domain, (work, node) in heaviest.items():
+    for domain, (work, after, node) in heaviest.items():
         again = _read_again(node, looped, target, policy)
         has_images = any(_has_images(touch, node) for touch in again)
-        parts = _parts(work, node, target, policy, is_image=has_images, is_joined=domain in joined)
+        parts = _parts(work, node, target, policy, after, is_image=has_images, is_joined=domain in joined)
         if parts >= 2:
             plan = _even_plan(parts, domain[1], policy)
+            if plan.parts < min(target.processors, parts) and domain not in apart:
+                plan = _even_plan(parts, (product(domain[1]),), policy)  # rows lie in one piece: any part of it will do
             is_large = any(touch.bytes > target.l2_bytes for touch in again)
             plans[domain] = replace(plan, takes_turns=is_large and not has_images and plan.exact)
     return plans
@@ -329,12 +306,20 @@ def _joins(loop: Loop, reduction: Reduction) -> bool:
 
 
 def _parts(
-    work: Work, node: Node, target: Target, policy: Policy, *, is_image: bool = False, is_joined: bool = False
+    work: Work,
+    node: Node,
+    target: Target,
+    policy: Policy,
+    after: Work = NOTHING,
+    *,
+    is_image: bool = False,
+    is_joined: bool = False,
 ) -> int:
     """Returns in how many parts a reduction that has so much to do goes best, about; 0 or 1 where it stays whole.
 
     Where loops are joined to a reduction of columns its kernel stores as many bytes as it reads: narrow pieces of
-    columns, with a program for each multiprocessor, are too few.
+    columns, with a program for each multiprocessor, are too few. Loops ``after`` it read again what it has read, with
+    as few programs as reduce it.
     """
     if node.grid == 0 or node.reduction == 0:
         return 0
@@ -343,11 +328,14 @@ def _parts(
     wanted = target.processors * (policy.programs_for_images if is_image else policy.programs_per_processor)
     if programs >= wanted:
         return 0
-    there = _programs_alone(grid, node, target, policy)
-    alone, together = work.seconds(there, target), work.seconds(target.processors, target)
+    there, together = _programs_alone(grid, node, target, policy), work.seconds(target.processors, target)
     if not is_outer(node):
-        alone += work.waiting(there, target)
-    is_slower = alone < policy.stages_gain * (together + (1 + work.loops) * target.launch_seconds)
+        is_slower = _stages_lose(work + after, there, target.program_bytes, target, policy)
+    else:
+        is_slower = _stages_lose(work, there, 0, target, policy)
+        if after.loops and is_slower:
+            again = _programs_reading_again(node)
+            is_slower = _stages_lose(work + after, again, policy.column_flight, target, policy)
     if is_slower and not (is_joined and together > target.launch_seconds):
         return 0
     # The nearest power of two in proportion, so that as many programs as wanted are missed or exceeded by few.
@@ -355,6 +343,26 @@ def _parts(
     shortest = policy.split_symbolic_chunk if is_symbolic(node.reduction) else policy.split_chunk
     most = min(policy.split_parts, points // shortest)
     return min(near, previous_power_of_two(most)) if most > 0 else 0
+
+
+def _stages_lose(work: Work, programs: int, flight: int, target: Target, policy: Policy) -> bool:
+    """Returns whether so many programs that do all of some work take less time than its stages; see `Work.waiting`."""
+    alone = work.seconds(programs, target) + (work.waiting(programs, target, flight) if flight else 0.0)
+    together = work.seconds(target.processors, target)
+    return alone < policy.stages_gain * (together + (1 + work.loops) * target.launch_seconds)
+
+
+def _has_few_programs(node: Node, target: Target, policy: Policy) -> bool:
+    """Returns whether loops that read again what a reduction has read would have too few programs in its kernel."""
+    if is_outer(node):
+        return _programs_reading_again(node) < target.processors
+    return hinted(node.grid) < target.processors * policy.programs_per_processor
+
+
+def _programs_reading_again(node: Node) -> int:
+    """Returns how many programs read columns twice, if few do: each takes as many as memory is read in at once."""
+    width = min((load.dtype.bytes for load in loads_of(node.definition)), default=F32.bytes)
+    return math.ceil(hinted(node.grid) * width / SECTOR_BYTES)
 
 
 def _programs_alone(grid: int, node: Node, target: Target, policy: Policy) -> int:
@@ -418,31 +426,13 @@ def _in_vectors(reduction: Reduction, plan: Plan, types: dict[str, TensorType], 
     Parts of an odd number of elements, and a mask that ends at one, have each element read by itself. What the parts
     leave over is read by the second stage, so it has to be in memory anyway: ``lasting`` are inputs and outputs.
     """
-    dims, points = reduction.reduction_dims, product(dim.size for dim in reduction.reduction_dims)
-    if reduction.dims or plan.takes_turns or not is_static(points) or len(reduction.bodies) != len(reduction.results):
+    points = product(dim.size for dim in reduction.reduction_dims)
+    if plan.takes_turns or not is_static(points) or len(reduction.bodies) != len(reduction.results):
         return plan
-    if plan.chunk % VECTOR == 0 and plan.exact:
-        return plan
-    in_order = tuple(dim.index for dim in dims)
-    loads = [load for body in reduction.bodies for load in body.loads]
-    if not loads or not all(_lies_in_order(load, in_order, types, lasting) for load in loads):
+    if (plan.chunk % VECTOR == 0 and plan.exact) or not is_in_one_piece(reduction, types, lasting):
         return plan
     chunk = int(points) // plan.parts // VECTOR * VECTOR
     return Plan(plan.parts, chunk, exact=True, left_over=int(points) - plan.parts * chunk) if chunk else plan
-
-
-def _lies_in_order(
-    load: Scalar, in_order: tuple[Index, ...], types: dict[str, TensorType], lasting: Collection[str]
-) -> bool:
-    """Returns whether a load reads each element of a tensor without gaps that stays in memory, in the order of both."""
-    tensor, expected = types[load.source], 1
-    if load.source not in lasting or load.indices != in_order:
-        return False
-    for size, stride in zip(reversed(tensor.shape), reversed(tensor.strides), strict=True):
-        if size != 1 and stride != expected:
-            return False
-        expected *= int(hint(size))
-    return True
 
 
 def split(reduction: Reduction, plan: Plan, types: dict[str, TensorType]) -> tuple[Reduction, Reduction]:
