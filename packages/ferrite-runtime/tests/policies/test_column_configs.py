@@ -108,6 +108,24 @@ def test_short_columns_are_held_by_one_warp(points: int, row: int, dtype: str, l
     assert first(mapping) == Config.of({"XBLOCK": columns}, warps)
 
 
+@pytest.mark.parametrize(
+    ("points", "rows", "live", "expected"),
+    [
+        (49920, 150, 1, (128, 32, 2)),
+        (62592, 77, 2, (64, 32, 4)),
+        (62592, 20, 2, (64, 32, 4)),  # no more than there are
+        (62592, 7, 2, (64, 8, 1)),
+        (1 << 18, 150, 1, (128, 16, 1)),  # enough is on its way
+    ],
+)
+def test_programs_of_short_columns_ask_for_enough_together(
+    points: int, rows: int, live: int, expected: tuple[int, int, int]
+) -> None:
+    mapping = outer_of("bf16", points, rows, "looped", element_bytes=4, live_values=live)
+    columns, block, warps = expected
+    assert first(mapping) == Config.of({"XBLOCK": columns, "RBLOCK": block}, warps)
+
+
 def test_columns_that_are_read_again_are_few_at_a_time() -> None:
     def again(rows: int) -> KernelSpec:
         mapping = outer(16384, rows)
@@ -117,6 +135,25 @@ def test_columns_that_are_read_again_are_few_at_a_time() -> None:
     assert first(again(4096)) == Config.of({"XBLOCK": 16, "RBLOCK": 1024}, 16), "one program to a multiprocessor"
     assert first(again(1000)) == Config.of({"XBLOCK": 32, "RBLOCK": 512}, 8), "whole lines of all programs stay cached"
     assert first(again(500)) == Config.of({"XBLOCK": 16, "RBLOCK": 512}, 8), "one turn reads all of a column"
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "expected"),
+    [
+        (4224, 1000, (32, 512, 8)),  # a program of half a line to a multiprocessor
+        (2000, 700, (8, 1024, 8)),
+        (978, 1000, (8, 1024, 8)),  # no fewer than memory is read in
+        (300, 5000, (8, 2048, 16)),
+    ],
+)
+def test_few_columns_that_are_read_again_are_shared_out(
+    columns: int, rows: int, expected: tuple[int, int, int]
+) -> None:
+    mapping = outer(columns, rows)
+    facts = {**mapping["facts"], "passes": 2, "element_bytes": 4}
+    again = spec("again", "", mapping["params"], mapping["axes"], form="looped", facts=facts)
+    x, r, warps = expected
+    assert first(again) == Config.of({"XBLOCK": x, "RBLOCK": r}, warps)
 
 
 def test_columns_that_are_read_again_try_two_programs_to_a_multiprocessor() -> None:

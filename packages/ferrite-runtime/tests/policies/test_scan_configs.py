@@ -54,6 +54,23 @@ def test_columns_that_fit_a_tile_are_scanned_whole(dtype: str, rows: int, expect
     assert first(mapping) == Config.of({"XBLOCK": columns, "RBLOCK": block}, warps)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "points", "rows", "expected"),
+    [
+        ("bf16", 1 << 17, 200, (32, 256, 8)),  # half as many elements to a thread as of a scan alone
+        ("f32", 1 << 17, 200, (32, 256, 8)),
+        ("bf16", 6400, 186, (16, 256, 8)),  # few programs: a quarter, and fewer columns
+        ("f32", 6400, 186, (8, 256, 4)),
+    ],
+)
+def test_parts_of_columns_that_go_on_from_others_have_few_elements_to_a_thread(
+    dtype: str, points: int, rows: int, expected: tuple[int, int, int]
+) -> None:
+    mapping = outer_of(dtype, points, rows, "scan", element_bytes=4, live_values=3)
+    columns, block, warps = expected
+    assert first(mapping) == Config.of({"XBLOCK": columns, "RBLOCK": block}, warps)
+
+
 @pytest.mark.parametrize(("dtype", "points", "block", "warps"), [("bf16", 33553, 64, 4), ("f32", 16777, 32, 1)])
 def test_columns_whose_rows_begin_at_odd_places_are_scanned_by_few_threads(
     dtype: str, points: int, block: int, warps: int

@@ -67,11 +67,14 @@ def looped_columns(shape: Shape) -> tuple[Config, ...]:
     threads = shape.device.target.warp_size
     line = 128 // max(1, shape.element_bytes)
     if shape.reduction_facts.passes > 1:
-        # Columns that are read again: as few at a time as fill half a line, so that they are still in the cache.
-        columns = line // 2 or 1
-        if shape.device.multiprocessors * _again_bytes(shape, line) <= shape.device.l2_bytes * COLUMNS.cache_share:
+        # Columns that are read again: as few at a time as fill half a line, so that they are still in the cache; or as
+        # what memory is read in, where that leaves multiprocessors idle.
+        columns = keep_busy(shape, line // 2 or 1, SECTOR // shape.narrowest_read or 1, programs=1)
+        is_filled = shape.points >= (line // 2) * shape.device.multiprocessors
+        cached = shape.device.l2_bytes * COLUMNS.cache_share
+        if is_filled and shape.device.multiprocessors * _again_bytes(shape, line) <= cached:
             return _again_short(shape, line)
-        warps = _again_warps(shape, columns)
+        warps = _again_warps(shape, columns) if is_filled else min(COLUMNS.again_warps, shape.device.max_warps)
         fewer = max(1, warps // 2)  # two programs to a multiprocessor: one reads while the other computes
         again = ((columns, warps), (columns // 2 or 1, fewer), (columns, fewer), (line, warps), (line, fewer))
         return tuple(_again(shape, *tile) for tile in again)
@@ -140,12 +143,26 @@ def _many_columns(shape: Shape) -> tuple[Config, ...]:
         (line // 2, COLUMNS.many_tile // line, warps),
         (2 * line, 16, 4),
     )
-    tiles = ((line, COLUMNS.many_tile // line, warps), *more)
+    tiles: tuple[tuple[int, int, int], ...] = ((line, COLUMNS.many_tile // line, warps), *more)
     if shape.reads_16_bit and shape.reduction <= COLUMNS.short_column:
         columns, rows = COLUMNS.short_columns if shape.live == 1 else (size // 2 for size in COLUMNS.short_columns)
         tiles = ((columns, rows, 1), *tiles[:3])
+    tiles = (_in_flight(shape, *tiles[0]), *tiles)
     shape = replace(shape, live=1) if shape.reads_16_bit else shape
     return tuple(loop_config(shape, *tile) for tile in tiles)
+
+
+def _in_flight(shape: Shape, columns: int, rows: int, warps: int) -> tuple[int, int, int]:
+    """Returns a tile with so many times the rows, and warps for them, that all programs ask for enough bytes at once.
+
+    Threads have as many elements as before; those of other warps are combined once, at the end.
+    """
+    asked = shape.points * rows * shape.narrowest_read  # of all programs, by the columns that each has
+    wanted = COLUMNS.flight * shape.device.multiprocessors
+    times = 1
+    while asked * times < wanted and 2 * times * warps <= COLUMNS.tall_warps and times * rows < shape.reduction:
+        times *= 2
+    return columns, rows * times, warps * times
 
 
 def _many_tall(shape: Shape) -> tuple[Config, ...]:
@@ -241,11 +258,14 @@ def scanned_columns(shape: Shape) -> tuple[Config, ...]:
     Threads beyond those of a line take rows further down; each holds `ROWS_PER_THREAD` rows of its columns. Of short
     columns as many as one warp holds whole, and of longer ones, up to `whole_scan`, as many as one tile holds.
     """
+    continues = shape.live > 1
     shape = replace(shape, live=1)  # most of what is alive at once is a thread's share of totals, not a tile
     row = next_power_of_two(shape.reduction)
     if row <= COLUMNS.short_scan and shape.reduction_is_known:
         return tuple(loop_config(shape, count, row, w) for count, w in _whole_columns(shape, row))
     line = 128 // max(1, shape.element_bytes)
+    if row <= COLUMNS.whole_scan and shape.reduction_is_known and continues:
+        return _continued_columns(shape, row, line)
     if row <= COLUMNS.whole_scan and shape.reduction_is_known:
         whole = min(2 * line, COLUMNS.scan_tile // row)
         columns = keep_busy(shape, whole, least=min(whole, line))
@@ -271,6 +291,20 @@ def scanned_columns(shape: Shape) -> tuple[Config, ...]:
         (columns, depth * 2, COLUMNS.scan_warps * 2),
     )
     return tuple(loop_config(shape, x, r, w) for x, r, w in tiles)
+
+
+def _continued_columns(shape: Shape, row: int, line: int) -> tuple[Config, ...]:
+    """Returns the candidates of a scan of parts of columns, each in one tile, that goes on from what comes before.
+
+    What it adds to each element takes registers: a thread has half as many elements as of other scans, so that a
+    multiprocessor holds several programs; and a quarter, of fewer columns, where all of them are few.
+    """
+    columns = keep_busy(shape, min(line, COLUMNS.scan_tile // row), SECTOR // shape.narrowest_read, TILES.fill)
+    held, threads = TILES.part_per_thread // 2, shape.device.target.warp_size
+    if 2 * shape.points * row < threads * held * OCCUPANCY.programs * shape.device.multiprocessors:
+        held //= 2
+    warps = max(1, columns * row // (threads * held))
+    return tuple(loop_config(shape, columns, row, w) for w in (warps, warps * 2, max(1, warps // 2)))
 
 
 def _vector_of_columns(shape: Shape) -> int:
