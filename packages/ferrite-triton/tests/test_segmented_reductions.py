@@ -11,7 +11,8 @@ from ferrite_ir import parse_graph
 from ferrite_ir.language.dtypes import F32
 from ferrite_ir.language.sizes import evaluate, symbol
 from ferrite_scheduler import Policy, schedule
-from ferrite_scheduler.model.target import DEFAULT_POLICY
+from ferrite_scheduler.model.target import DEFAULT_POLICY, DEFAULT_TARGET
+from ferrite_scheduler.rewrites.segmented_reductions import MOST_RESIDENT
 from ferrite_triton import emit_program
 from ferrite_triton.host.segment_shapes import SEGMENTS, RowsShape, most_rows, scratch_of, shapes_for, sorts_all
 
@@ -118,9 +119,30 @@ def test_lists_have_room_for_rows_that_are_spread_evenly(rows: int, capacity: in
     assert shapes["y_lists"] == [rows * capacity]
 
 
-@pytest.mark.parametrize(("rows", "side_by_side"), [(1200, "8, 2"), (300, "8, 2"), (75, "2, 8"), (2, "1, 16")])
-def test_places_of_few_rows_are_combined_side_by_side(rows: int, side_by_side: str) -> None:
-    assert f", {side_by_side}, 64, " in program(rows=rows)["kernels"][-1]["source"]
+@pytest.mark.parametrize(
+    ("rows", "count", "side_by_side"),
+    [(60_000, 100_000, "8, 2"), (20_000, 30_000, "4, 2"), (1200, 600, "1, 2"), (75, 600, "1, 8"), (2, 600, "1, 16")],
+)
+def test_places_of_few_rows_are_combined_side_by_side_where_there_are_many(
+    rows: int, count: int, side_by_side: str
+) -> None:
+    assert f", {side_by_side}, 16, 64, " in program(rows=rows, count=count)["kernels"][-1]["source"]
+
+
+def test_where_most_places_have_no_rows_they_are_copied_by_programs_behind_those_that_bin() -> None:
+    found = program(rows=2400)
+    listed = ["y_counts", "y_lists", "y_segments", "y_ordered", "y_queue", "y_tasks"]
+    assert launches(found) == [
+        ("zero_counts", ["y_counts", "y_tasks", "y_found"]),
+        ("bin_rows", ["i", *listed, "t", "y", "y_touched", "y_found"]),
+        ("reduce_segments", [*listed, "y_parts", "x", "y", "y_touched", "y_found"]),
+    ]
+    assert freed(found) >= {"y_touched", "y_found"}
+    shapes = {step["name"]: step["shape"] for step in steps(found, "alloc")}
+    assert (shapes["y_touched"], shapes["y_found"]) == ([600], [1])
+    _, binning, combining = (kernel["grid"] for kernel in found["kernels"])
+    copies = 2400 * 64 * 2 // (16 << 10) + 1
+    assert (binning, combining) == (3 + 3 + copies, 600), "places without rows have no program"
 
 
 @pytest.mark.parametrize("rows", [600, 4000000])
@@ -139,7 +161,7 @@ def test_chunks_look_at_some_shares_at_once(count: int, spread: int) -> None:
 @pytest.mark.parametrize(("rows", "halves"), [(4, False), (60, True), (300, True), (2, False)])
 def test_half_lists_have_code_where_most_are_half_empty(rows: int, halves: bool) -> None:  # noqa: FBT001
     assert RowsShape(600, rows, 64, 16, 64).halves == halves
-    assert f", 64, {halves})" in program(rows=rows)["kernels"][-1]["source"]
+    assert f", 64, {halves}, None, None)" in program(rows=rows)["kernels"][-1]["source"]
 
 
 def test_shares_are_larger_where_the_segments_of_many_destinations_would_take_much_memory() -> None:
@@ -262,15 +284,15 @@ def test_all_launches_of_a_call_take_one_shape(rows: int) -> None:
     assert allocated["dtype"] == "i32"
     sources = {kernel["id"]: kernel["source"] for kernel in found["kernels"]}
     _, listing, sorting, combining = steps(found, "launch")
-    batch = DEFAULT_POLICY.segment_batch
+    batch, programs = DEFAULT_POLICY.segment_batch, DEFAULT_TARGET.processors * MOST_RESIDENT
     for n in COUNTS:
-        shape = chosen(shapes_for(symbol("s0", low=0), rows, 64, batch, 64), n)
+        shape = chosen(shapes_for(symbol("s0", low=0), rows, 64, batch, 64, programs), n)
         slots = str(shape.slots(symbol("n0", low=0))).replace("//", " // ").replace("(", "").replace(")", "")
         slots = slots.replace("+", " + ")
-        lists = f"n0, {rows}, False, {shape.capacity}, {shape.chunk}, {slots}, {shape.share}, 256, 0, 65536)"
+        lists = f"n0, {rows}, False, {shape.capacity}, {shape.chunk}, {slots}, {shape.share}, 256, 0, 65536, "
         shares = f"n0, {rows}, False, {shape.share})"
         sums = f"n0, {rows}, 64, 64, {shape.capacity}, {shape.chunk}, {shape.share}, {shape.spread}, {slots}, "
-        sums += f"{shape.group}, {shape.depth}, 64, {shape.halves})"
+        sums += f"{shape.group}, {shape.depth}, {shape.batch}, 64, {shape.halves}, None, None)"
         for step, numbers in ((listing, lists), (sorting, shares), (combining, sums)):
             conditions = [(other["when"][0][1], other["kernel"]) for other in step["alternatives"]]
             taken = next((kernel for limit, kernel in conditions if n <= limit), step["kernel"])

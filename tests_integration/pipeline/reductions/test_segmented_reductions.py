@@ -94,6 +94,36 @@ def test_few_rows_may_be_computed() -> None:
     assert_all_close([mine], [scaled(target, index, x)], [scaled(widened(target), index, widened(x))])
 
 
+MANY = 4200
+"""Places of which most have no rows, however many rows a program expects where their number is symbolic."""
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize(
+    ("call", "kind", "dynamic"),
+    [(added, "any", False), (added, "one", False), (smallest, "any", False), (added, "any", True)],
+)
+def test_places_without_rows_are_copied_where_most_have_none(call, kind: str, dynamic: bool, device: str) -> None:  # noqa: FBT001
+    torch.manual_seed(0)
+    rows = {"any": torch.randint(MANY, (60,)), "one": torch.full((60,), MANY - 1)}
+    index = rows[kind].to(device)
+    for dtype, width in ((torch.float32, 8), (torch.bfloat16, 11)):  # whole vectors, and rows that begin anywhere
+        x, target = (torch.randn(count, width, device=device).to(dtype) for count in (len(index), MANY))
+        torch._dynamo.reset()
+        torch._dynamo.mark_static(target)
+        torch._dynamo.mark_static(x, 1)
+        before = target.clone()
+        mine = compiled(call, fullgraph=True, dynamic=dynamic, options={**OPTIONS, "use_cache": False})(
+            target, index, x
+        )
+        kernels = ferrite_torch.compiled_programs()[-1]["kernels"]
+        sources = [kernel["source"] for kernel in kernels if kernel["name"].startswith("bin_rows")]
+        assert sources
+        assert all("touched" in source and ("n0" in source) == dynamic for source in sources)
+        assert_all_close([mine], [call(target, index, x)], [call(widened(target), index, widened(x))])
+        assert torch.equal(target, before)
+
+
 def test_a_place_that_is_none_is_named() -> None:
     index, x, target = torch.tensor([0, PLACES] * 8), torch.ones(16, 8), torch.ones(PLACES, 8)
     with pytest.raises(IndexOutOfBounds, match="index_add"):

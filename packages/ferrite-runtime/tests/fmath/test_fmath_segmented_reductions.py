@@ -96,7 +96,8 @@ def listed(
     names = ["None" if sorts_all and name == "is_sorted" else name for name in passed]
     numbers = f"{capacity}, {chunk}, {slots}, {TILE}, {PART}, 0, 0"
     known = f"{found.number}, {destinations}, {wraps}"
-    run(f"bin_rows({', '.join(names)}, None, {known}, {numbers})", shares + parts, count, **passed)
+    rest = "None, None, None, 0"  # nothing is copied
+    run(f"bin_rows({', '.join(names)}, None, {known}, {numbers}, {rest})", shares + parts, count, **passed)
     if not sorts_all:
         call = f"sort_rows(destinations, runs, ordered, is_sorted, tasks, {known}, {TILE})"
         run(call, shares, count, **{name: passed[name] for name in passed if name in call})
@@ -124,11 +125,12 @@ def combined(
     sizes = (
         f"{found.number}, {found.destinations}, {WIDTH}, {source.stride(0)}, {found.capacity}, {found.chunk}, {TILE}"
     )
-    shape = f"{spread}, {found.slots}, {group}, {depth}, {BLOCK}, {halves}"
+    shape = f"{spread}, {found.slots}, {group}, {depth}, {group * depth}, {BLOCK}, {halves}"
     before = "base" if initial is None else "None"
     tensors = {name: (found.tensors[name].clone(), "atomic" if name == "tasks" else "read") for name in known}
     run(
-        f'reduce_segments({", ".join(known)}, parts, source, {before}, out, "{mode}", {initial}, {sizes}, {shape})',
+        f'reduce_segments({", ".join(known)}, parts, source, {before}, out, "{mode}", {initial}, {sizes}, {shape}, '
+        "None, None)",
         -(-found.destinations // group) * blocks,
         found.count,
         **tensors,

@@ -65,6 +65,23 @@ def test_the_copy_of_the_target_and_the_rounding_are_part_of_the_call(mode: str)
     assert not found.kernels
 
 
+@pytest.mark.parametrize(("places", "start", "is_copied"), [
+    ("76", "cast.f32(t[r, c])", True),
+    ("75", "cast.f32(t[r, c])", False),
+    ("76", "f32(0.5)", False),
+    ("76", "mul(cast.f32(t[r, c]), f32(2.0))", False),
+])  # fmt: skip
+def test_places_are_copied_where_few_get_rows_and_they_have_the_type_of_the_result(
+    places: str,
+    start: str,
+    is_copied: bool,  # noqa: FBT001
+) -> None:
+    text = GRAPH.format(**ROWS | {"places": places, "place": f"at(i[p], {places}), c", "start": start})
+    (call,) = calls(schedule(parse_graph(text), policy=POLICY))
+    assert dict(call.kwargs)["copied"] == is_copied
+    assert not (is_copied and dict(call.kwargs)["prefetched"])
+
+
 def test_places_may_all_start_with_one_number() -> None:
     (call,) = calls(scheduled(start="f32(-2.5)", mode="max"))
     assert call.args[2] == -2.5

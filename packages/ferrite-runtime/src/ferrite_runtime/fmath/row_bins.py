@@ -162,8 +162,10 @@ def _list_part(
     chunk: tl.constexpr,
     slots,
     part: tl.constexpr,
+    touched,
+    found,
 ):
-    """Counts and lists so many rows from the first one on, and asks for chunks."""
+    """Counts and lists so many rows from the first one on, and asks for chunks; notes destinations unless None."""
     number = first + tl.arange(0, part)
     destination = _find_destinations(destinations, number, number < count, rows, wraps)
     known = destination < rows
@@ -171,6 +173,23 @@ def _list_part(
     at = before + rank
     tl.store(lists + destination.to(tl.int64) * capacity + at, number, known & (at < capacity))
     _ask_for_chunks(queue, tasks, destination, before, length, known & (rank == 0), capacity, chunk, slots)
+    if touched is not None:
+        own = (known & (rank == 0) & (before == 0)).to(tl.int32)
+        place = tl.cumsum(own, 0) - own + tl.atomic_add(found, tl.sum(own, 0), sem="relaxed")
+        tl.store(touched + place, destination, own != 0)
+
+
+@triton.jit
+def _copy_part(base, out, number, size: tl.constexpr, elements: tl.constexpr):
+    """Copies the part of a tensor of this number, ``size`` bytes of its ``elements``, as it is."""
+    block: tl.constexpr = size * 8 // base.dtype.element_ty.primitive_bitwidth
+    first = number.to(tl.int64) * block
+    lane = tl.arange(0, block)
+    if first + block <= elements:  # without a mask, which would have each element copied by itself
+        tl.store(out + first + lane, tl.load(base + first + lane, eviction_policy="evict_first"))
+    else:
+        inside = first + lane < elements
+        tl.store(out + first + lane, tl.load(base + first + lane, inside, eviction_policy="evict_first"), inside)
 
 
 @triton.jit
@@ -194,11 +213,16 @@ def bin_rows(
     part: tl.constexpr,
     asking: tl.constexpr,
     prefetched: tl.constexpr,
+    out,
+    touched,
+    found,
+    elements: tl.constexpr,
 ):
     """Counts the rows of each destination, lists them, and asks for the chunks of long destinations; sorts shares.
 
-    The first programs look at a share each, the others list a part of the rows each. As memory has little to do then,
-    some ask for what destinations are before, which is read next.
+    The first programs look at a share each, others list a part of the rows each. As memory has little to do then,
+    some ask for what destinations are before, which is read next. Or, where most destinations get no row, programs
+    behind these copy what all are before, and those that have rows are noted: nobody else has anything left to do.
 
     Args:
         destinations: where rows go.
@@ -221,19 +245,44 @@ def bin_rows(
         tile: rows of a share, a power of two; times ``rows + 1`` it is less than 31 bits. No fewer than threads.
         part: rows that a program lists, or looks at in a share, a power of two, no fewer than threads, at most a share.
         asking: how many programs ask for what destinations are before.
-        prefetched: bytes that each of them prefetches, a multiple of 16, from ``base`` on; all of them exist.
+        prefetched: bytes that each of them prefetches, a multiple of 16, from ``base`` on; all of them exist. Of those
+            that copy, how many each copies, a power of two.
+        out: the first element of what destinations are after, None if nobody copies what they are before.
+        touched: the destinations that have rows, in any order, with room for all of them; None if nobody copies.
+        found: how many these are; zero before.
+        elements: how many elements are copied.
     """
     program = tl.program_id(0)
     shares = (count + tile - 1) // tile
-    if base is not None:
+    binning = shares + (count + part - 1) // part
+    if out is not None:
+        if program >= binning:
+            _copy_part(base, out, program - binning, prefetched, elements)
+    elif base is not None:
         own = base + program * (prefetched * 8 // base.dtype.element_ty.primitive_bitwidth)
         if program < asking:
             prefetch_bytes(own, prefetched)
     if program < shares:
         _look_at_share(destinations, segments, ordered, is_sorted, program, count, rows, wraps, tile, part)
-    else:
+    elif program < binning:
         first = (program - shares) * part
-        _list_part(destinations, counts, lists, queue, tasks, first, count, rows, wraps, capacity, chunk, slots, part)
+        _list_part(
+            destinations,
+            counts,
+            lists,
+            queue,
+            tasks,
+            first,
+            count,
+            rows,
+            wraps,
+            capacity,
+            chunk,
+            slots,
+            part,
+            touched,
+            found,
+        )
 
 
 @triton.jit

@@ -317,8 +317,11 @@ def reduce_segments(
     slots,
     group: tl.constexpr,
     depth: tl.constexpr,
+    batch: tl.constexpr,
     block: tl.constexpr,
     halves: tl.constexpr,
+    touched,
+    found,
 ):
     """Combines the rows of a few destinations with what these are before, and takes its part of long destinations.
 
@@ -348,8 +351,11 @@ def reduce_segments(
         group: destinations of a program.
         depth: rows of each that are asked for at once, a power of two, at most half a list; twice as many are on their
             way where a destination has more.
+        batch: rows of a chunk that are asked for at once, likewise.
         block: columns of a program.
         halves: whether there is code of its own for programs whose lists are all half empty.
+        touched: the destinations that have rows, where the others are what they are after already; None for all.
+        found: how many these are.
     """
     blocks: tl.constexpr = (width + block - 1) // block
     compute: tl.constexpr = parts.dtype.element_ty
@@ -358,7 +364,13 @@ def reduce_segments(
     requested = tl.load(tasks)
     destination = program // blocks * group + tl.arange(0, group)
     column = program % blocks * block + tl.arange(0, block)
-    known = destination < rows
+    if touched is None:
+        known = destination < rows
+    else:
+        # Read before it is known how much of it counts; behind what is known there may be anything.
+        listed = tl.load(touched + destination, (destination < rows) & (destination < count), other=0)
+        known = destination < tl.load(found)
+        destination = tl.where(known, listed, 0)
     # Read before it is known how much of it counts.
     lines = lists + destination.to(tl.int64)[:, None] * capacity
     row = tl.load(lines + tl.arange(0, expected)[None, :], known[:, None], other=0)
@@ -388,7 +400,7 @@ def reduce_segments(
             tile,
             spread,
             slots,
-            group * depth,
+            batch,
             block,
         )
     is_short = size <= capacity

@@ -161,12 +161,14 @@ def _as_call(
         source = View(written.name, kind.dtype, (rows.count, rows.width), (rows.width, 1))
         before = (*before, Loop((written,), (*rows.dims, *rows.columns), (update.body,), update.origins))
     base = _base(start, types)
+    is_copied = _is_copied(base, rows, result.type.dtype, policy)
     kwargs = (
         ("rows", int(rows.destination.size)),
         ("mode", update.mode),
         ("wraps", rows.destination.wraps),
         *_shares(rows, source.dtype, target, policy),
-        ("prefetched", _prefetched_bytes(base, policy)),
+        ("prefetched", 0 if is_copied else _prefetched_bytes(base, policy)),
+        ("copied", is_copied),
     )
     arguments = (destinations, source, base)
     return (*before, Extern((result,), REDUCE_SEGMENTS, arguments, kwargs, origins=update.origins))
@@ -258,6 +260,13 @@ def _base(start: Loop, types: Types) -> View | Number:
     if body.op == "load" and body.indices == home and types[body.source] == replace(result.type, dtype=body.dtype):
         return whole(Value(body.source, types[body.source]))
     return whole(result)
+
+
+def _is_copied(base: View | Number, rows: Rows, dtype: DType, policy: Policy) -> bool:
+    """Returns whether all destinations are copied first, as so few get rows that combining goes by these alone."""
+    if not isinstance(base, View) or base.dtype is not dtype:
+        return False
+    return rows.typical(policy) * policy.segment_copied_share <= int(rows.destination.size)
 
 
 def _prefetched_bytes(base: View | Number, policy: Policy) -> int:

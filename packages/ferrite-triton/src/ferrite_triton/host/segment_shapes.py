@@ -84,6 +84,8 @@ class RowsShape:
         width: elements of a row.
         batch: rows that a program has on their way at once.
         block: columns of a program.
+        programs: programs that the device runs at once; 1 where a program may have all destinations.
+        combined: destinations that get rows, at most.
     """
 
     count: int
@@ -91,6 +93,8 @@ class RowsShape:
     width: int
     batch: int
     block: int
+    programs: int = 1
+    combined: int = 0
 
     @property
     def blocks(self) -> int:
@@ -104,8 +108,11 @@ class RowsShape:
 
     @property
     def group(self) -> int:
-        """Returns how many destinations a program combines side by side."""
-        return self.batch // self.depth
+        """Returns how many destinations a program combines side by side: fewer, where the device has room for more."""
+        group, combined = self.batch // self.depth, self.combined or self.rows
+        while group > 1 and -(-combined // group) * self.blocks < self.programs:
+            group //= 2
+        return group
 
     @property
     def capacity(self) -> int:
@@ -159,22 +166,30 @@ class RowsShape:
 
     def is_like(self, other: RowsShape) -> bool:
         """Returns whether kernels of the two have the same numbers."""
-        numbers = [(s.depth, s.capacity, s.halves, s.chunk, s.share, s.spread) for s in (self, other)]
+        numbers = [(s.depth, s.group, s.capacity, s.halves, s.chunk, s.share, s.spread) for s in (self, other)]
         return numbers[0] == numbers[1]
 
 
-def shapes_for(count: Size, rows: int, width: int, batch: int, block: int) -> tuple[RowsShape, ...]:
+def shapes_for(
+    count: Size, rows: int, width: int, batch: int, block: int, programs: int = 1, *, copied: bool = False
+) -> tuple[RowsShape, ...]:
     """Returns the shapes for a number of rows, each for more of them than the one before; one if it is static.
 
-    All are right for any number; the last one is for all that are more.
+    All are right for any number; the last one is for all that are more. Where destinations are ``copied``, only those
+    with rows are combined.
     """
+
+    def shape_for(count: int) -> RowsShape:
+        combined = min(count, rows) if copied else rows
+        return RowsShape(count, rows, width, batch, block, programs, combined)
+
     if is_static(count):
-        return (RowsShape(count, rows, width, batch, block),)
+        return (shape_for(count),)
     _, most = bounds(count)
     found: list[RowsShape] = []
     limit = SEGMENTS.least_class
     while limit <= SEGMENTS.most_rows:
-        shape = RowsShape(limit, rows, width, batch, block)
+        shape = shape_for(limit)
         if found and found[-1].is_like(shape):
             found.pop()
         found.append(shape)

@@ -50,6 +50,8 @@ LISTED, LISTING_WARPS = 256, 8
 """Rows that a program lists, and its warps: a row for each thread, and no share has fewer."""
 PREFETCHED = 1 << 16
 """Bytes that a program prefetches while it bins rows."""
+COPIED = 1 << 14
+"""Bytes of destinations that a program copies beside those that bin rows: 64 for each thread."""
 REGISTERS, REGISTERS_OF_WIDE_HALVES = 80, 96
 """Registers of a thread that combines rows: enough for all rows that are on their way, and for 25 warps at once; for 21
 where each thread has eight elements of two bytes of every row, of which it keeps as many sums."""
@@ -71,6 +73,7 @@ class _Call:
         compute: the type that is computed in.
         base: name of the tensor that destinations are before, "" where that is one number, ``initial``.
         prefetches: how many programs prefetch it while they bin rows.
+        copied: whether all destinations are copied first, so that those without rows are done with.
         shapes: what is chosen for how many rows; see `shapes_for`.
         scratch: the tensors that only these kernels know.
     """
@@ -86,6 +89,7 @@ class _Call:
     compute: DType
     base: str
     prefetches: int
+    copied: bool
     shapes: tuple[RowsShape, ...]
 
     @property
@@ -111,7 +115,13 @@ class _Call:
     @property
     def scratch(self) -> Scratch:
         """Returns the tensors that only these kernels know."""
-        return scratch_of(self.count, self.shapes, self.compute)
+        touched = {"touched": (I32, self.most_touched), "found": (I32, 1)} if self.copied else {}
+        return {**scratch_of(self.count, self.shapes, self.compute), **touched}
+
+    @property
+    def most_touched(self) -> Size:
+        """Returns how many destinations may have rows, at most; one is room for none."""
+        return minimum(self.rows, maximum(self.count, 1)) if self.is_static else self.rows
 
 
 def write_segmented_reduction(step: CallExtern, taken: Collection[str]) -> Expansion:
@@ -132,7 +142,7 @@ def write_segmented_reduction(step: CallExtern, taken: Collection[str]) -> Expan
         compute=compute,
         base="base" if isinstance(base, View) else "",
         prefetches=prefetched // PREFETCHED,
-        shapes=shapes_for(count, given["rows"], int(width), batch, block),
+        shapes=shapes_for(count, given["rows"], int(width), batch, block, given["programs"], copied=given["copied"]),
         **given,
     )
     operands = {
@@ -160,6 +170,8 @@ def _write_zeros(template: Template, call: _Call, shape: RowsShape) -> KernelSpe
     """Writes what makes all counters zero."""
     tasks = 1 + 2 * most_slots(call.number, call.shapes) * shape.blocks
     zeroed: dict[str, Size] = {"counts": counters(call.rows), "tasks": tasks}
+    if call.copied:
+        zeroed["found"] = 1
     if not call.sorts_all:
         zeroed["is_sorted"] = most_shares(call.number, call.shapes)
     block = Literal(ZEROED, I32)
@@ -182,8 +194,13 @@ def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpe
     numbers = (call.number, call.rows, call.wraps, shape.capacity, shape.chunk, slots, shape.share)
     flags = None if call.sorts_all else "is_sorted"
     tensors = ("destinations", "counts", "lists", "segments", "ordered", flags, "queue", "tasks")
-    prefetched = call.base if call.prefetches else None
-    body = _call("bin_rows", (*tensors, prefetched), (*numbers, LISTED, call.prefetches, PREFETCHED))
+    reads_base = bool(call.prefetches or call.copied)
+    elements = call.rows * call.width if call.copied else 0
+    moved_each = COPIED if call.copied else PREFETCHED
+    copies = -(-elements * template.operands["out"].dtype.bytes // COPIED)
+    noted = ("out", "touched", "found") if call.copied else (None, None, None)
+    first = (*tensors, call.base if reads_base else None)
+    body = _call("bin_rows", first, (*numbers, LISTED, call.prefetches, moved_each), (*noted, elements))
     accesses = {
         "destinations": "read",
         "counts": "atomic",
@@ -192,10 +209,13 @@ def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpe
         "ordered": "readwrite",
     }
     accesses |= {**({flags: "write"} if flags else {}), "queue": "write", "tasks": "atomic"}
-    accesses |= {call.base: "read"} if call.prefetches else {}
-    programs = host_expression(shape.shares_of(call.number) + (call.number + (LISTED - 1)) // LISTED)
+    accesses |= {call.base: "read"} if reads_base else {}
+    accesses |= {"out": "write", "touched": "write", "found": "atomic"} if call.copied else {}
+    binning = shape.shares_of(call.number) + (call.number + (LISTED - 1)) // LISTED
+    programs = host_expression(binning + copies)
     # Of a row its destination; and alone the counter of its destination, and its number in a list.
     moved = min(hint(call.count), shape.count) * (template.operands["destinations"].dtype.bytes + 2 * SECTOR)
+    moved += 2 * elements * template.operands["out"].dtype.bytes
     facts = TemplateFacts(num_warps=LISTING_WARPS, bytes=moved)
     return template.write("bin_rows", accesses, body, programs, facts, call.sizes)
 
@@ -220,20 +240,25 @@ def _write_shares(template: Template, call: _Call, shape: RowsShape) -> KernelSp
 
 def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
     """Writes what combines the rows."""
-    base, slots = call.base or None, shape.slots(call.number)
+    base, slots = "out" if call.copied else call.base or None, shape.slots(call.number)
     sizes = (call.number, call.rows, call.width, call.stride, shape.capacity, shape.chunk, shape.share)
-    tiles = (shape.spread, slots, shape.group, shape.depth, shape.block, shape.halves)
+    tiles = (shape.spread, slots, shape.group, shape.depth, shape.batch, shape.block, shape.halves)
     known = ("counts", "lists", "segments", "ordered", "queue")
     tensors = (*known, "tasks", "parts", "source", base, "out")
-    body = _call("reduce_segments", tensors, (Constant(call.mode), Constant(call.initial), *sizes, *tiles))
+    noted = ("touched", "found") if call.copied else (None, None)
+    body = _call("reduce_segments", tensors, (Constant(call.mode), Constant(call.initial), *sizes, *tiles), noted)
     accesses = {**dict.fromkeys(known, "read"), "tasks": "atomic", "parts": "readwrite", "source": "read"}
-    accesses |= {**({call.base: "read"} if call.base else {}), "out": "write"}
+    if call.copied:
+        accesses |= {"out": "readwrite", "touched": "read", "found": "read"}
+    else:
+        accesses |= {**({call.base: "read"} if call.base else {}), "out": "write"}
     bytes_of = {name: template.operands[name].dtype.bytes for name in ("source", "out")}
     expected = min(hint(call.count), shape.count)
-    moved = (expected * bytes_of["source"] + call.rows * bytes_of["out"]) * call.width
+    combined: Size = minimum(call.rows, call.number) if call.copied else call.rows
+    moved = (expected * bytes_of["source"] + min(call.rows, hint(combined)) * bytes_of["out"]) * call.width
     # Long destinations are shared by as many programs as run at once.
     shared = minimum(slots * shape.blocks, call.programs)
-    programs = host_expression(maximum(-(-call.rows // shape.group) * shape.blocks, shared))
+    programs = host_expression(maximum((combined + (shape.group - 1)) // shape.group * shape.blocks, shared))
     is_wide = bytes_of["source"] == HALF_BYTES and shape.block >= WIDE
     registers = REGISTERS_OF_WIDE_HALVES if is_wide else REGISTERS
     facts = TemplateFacts(num_warps=1, bytes=moved, registers=registers)
@@ -241,16 +266,20 @@ def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec
 
 
 def _call(
-    function: str, tensors: Sequence[str | None], numbers: Sequence[Size | bool | Expression]
+    function: str, tensors: Sequence[str | None], *more: Sequence[Size | bool | Expression | str | None]
 ) -> tuple[Statement, ...]:
     """Returns a body that is one call: with tensors by name, None for one that there is not, and numbers."""
-    operands: list[Expression] = [Constant(None) if name is None else Name(name) for name in tensors]
-    for number in numbers:
-        match number:
+    operands: list[Expression] = []
+    for operand in (*tensors, *(each for given in more for each in given)):
+        match operand:
+            case None:
+                operands.append(Constant(None))
+            case str():
+                operands.append(Name(operand))
             case Expression():
-                operands.append(number)
+                operands.append(operand)
             case bool() | int():
-                operands.append(Constant(number))
+                operands.append(Constant(operand))
             case _:
-                operands.append(size_value(number, I32))
+                operands.append(size_value(operand, I32))
     return (Do(Call(function, tuple(operands))),)
