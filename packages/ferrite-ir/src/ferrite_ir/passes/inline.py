@@ -167,7 +167,7 @@ class _Inliner:
         self._moved: set[str] = set()
 
     def _makes_many(self, definition: Definition) -> bool:
-        """Returns whether a reduction has about as many results as what it reads has elements, as one of windows has."""
+        """Returns whether a reduction has about as many results as it reads elements, as one of windows has."""
         if not isinstance(definition, Reduction):
             return False
         types = (self._graph.values[load.source].type for load in loads_of(definition))
@@ -350,8 +350,8 @@ class _Inliner:
         wide = [load.source for load in body.loads if load.dtype.bytes > value.type.dtype.bytes]
         if is_factor and any(name in self._tiled for name in wide):
             return True
-        sums = [self._graph.values[name].type.numel for name in wide if name in self._windows]
-        return any(not _is_small(numel, value.type.numel) for numel in sums)
+        counts = [self._graph.values[name].type.numel for name in wide if name in self._windows]
+        return any(not _is_small(count, value.type.numel) for count in counts)
 
     def _lies_better(self, loop: Loop, uses: _Uses) -> bool:
         """Returns whether a contraction loads a value in vectors, and could not so load all that it is made of."""
