@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from against_eager import assert_worked, compiled, compiled_or_eager, observed_work
-from ferrite_torch.rewrites.captured.places import meet, place_of
+from ferrite_torch.sizes.overlaps import overlap, place_of
 
 Write = Callable[[Tensor], Any]
 PLACES = torch.tensor([1, 2, 3])
@@ -106,7 +106,7 @@ def test_what_is_read_elsewhere_is_compiled(name: str, *, dynamic: bool) -> None
     assert_worked(work)
 
 
-def test_places_meet_where_bytes_do() -> None:
+def test_places_overlap_where_bytes_do() -> None:
     """Drawn pairs of strided tensors, against the sets of their bytes."""
     rng = random.Random(37)
     for _ in range(2000):
@@ -119,7 +119,7 @@ def test_places_meet_where_bytes_do() -> None:
         if None in places:
             assert not one or not other
         else:
-            assert meet(*places) == bool(one & other), pair
+            assert overlap(*places) == bool(one & other), pair
 
 
 def bytes_of(shape: tuple[int, ...], strides: tuple[int, ...], offset: int, itemsize: int) -> set[int]:

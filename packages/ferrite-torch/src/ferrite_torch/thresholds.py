@@ -36,6 +36,8 @@ class ProductThresholds:
             (``benchmarks/kernels/odd_products.py``): 16 rows by 50257 columns take 104 us, 27 with the columns
             extended, which takes 42.
         extended_extent: smallest extent of such a product. Set.
+        aligned_extent: elements of a half type that the library is fast with multiples of: 16 bytes.
+        line_extent: the same of whole cache lines, 128 bytes.
         widening: an extent becomes a multiple of whole cache lines where that adds this share of it at most. Set.
         stripped_rows: rows from which on a result that must not exist twice is computed in strips. Set.
         last_rows: rows of the last strip, and what those of the others are multiples of. Set.
@@ -52,6 +54,8 @@ class ProductThresholds:
     flops_per_byte: int = 100
     odd_flops_per_byte: int = 8
     extended_extent: int = 16
+    aligned_extent: int = 8
+    line_extent: int = 64
     widening: float = 1 / 32
     stripped_rows: int = 1024
     last_rows: int = 64
@@ -68,6 +72,8 @@ class ConvolutionThresholds:
         few_points: most points of the sums of a filter's gradient that reads images as they lie. Set: two blocks of a
             tile's sums, loaded by elements, take less than a kernel that copies an image channels-last before, and one
             that lays the gradient out as filters lie after it.
+        short_vector: bytes of vectors of channels that are still loaded well. Set: for shorter ones a kernel copies the
+            image first, so that they are longer.
         reread_bytes: most bytes of an image and a result whose depthwise filters have their gradient from a kernel of
             ours, which reads both for each place in a window. Set: what the cache of a data-centre GPU holds with room
             to spare.
@@ -75,6 +81,7 @@ class ConvolutionThresholds:
 
     small_flops: int = 2_000_000_000
     few_points: int = 128
+    short_vector: int = 8
     reread_bytes: int = 32 << 20
 
 
@@ -87,12 +94,17 @@ class AttentionThresholds:
             that of products, in the same models.
         longest_head: most elements of a head of which there is a kernel. Set: a program holds all of them, for a block
             of queries and one of keys.
+        library_head: most elements of a head that torch's fast kernels take.
+        library_head_bytes: bytes that heads are multiples of which they take as they are: others are padded, or left to
+            a slow kernel.
         mask_bytes: most bytes of all tensors that are computed, while compiling, to see what a mask hides. Set: some
             tenths of a second on a few cores.
     """
 
     small_flops: int = 2_000_000_000
     longest_head: int = 256
+    library_head: int = 256
+    library_head_bytes: int = 16
     mask_bytes: int = 1 << 30
 
 
@@ -117,6 +129,17 @@ class OrderThresholds:
     longest_wide_row: int = 512
     preloaded_halvings: int = 3
     preloaded_size: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class JoiningThresholds:
+    """Tensors that become one (``cat``, ``stack``).
+
+    Attributes:
+        tensors: most tensors that are joined by a kernel: more would make it as many nested conditions. Set.
+    """
+
+    tensors: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +209,34 @@ class TracingThresholds:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchThresholds:
+    """Bounds of what is looked at while compiling; what lies beyond is taken for the worse of what it may be. All set.
+
+    Attributes:
+        factors: numbers of steps that are tried to see whether two strided tensors have a byte in common: beyond these
+            they count as having one. Tensors without gaps take one or two.
+        layout_nodes: nodes that are run again to see how the results of one graph lie in eager mode; what they are made
+            from before that keeps the strides of its fake.
+        number_nodes: parts of a number that are looked at to see where it comes from.
+        position_loops: loops, one reading the other, that are looked through to see what a position is made from.
+        position_loads: elements that such a position may be made from.
+        range_depth: operations and loops, one inside the other, that are looked through for the range of an integer.
+        specialised_sizes: symbolic sizes of one graph that are fixed one after the other; a graph that wants more runs
+            eagerly.
+        python_values: values of a program's state that `explain` walks over to put them back.
+    """
+
+    factors: int = 20_000
+    layout_nodes: int = 256
+    number_nodes: int = 256
+    position_loops: int = 8
+    position_loads: int = 64
+    range_depth: int = 32
+    specialised_sizes: int = 64
+    python_values: int = 200_000
+
+
+@dataclass(frozen=True, slots=True)
 class InterpreterThresholds:
     """Python's own clockwork while a graph is compiled.
 
@@ -208,4 +259,5 @@ PRODUCTS, CONVOLUTIONS = ProductThresholds(), ConvolutionThresholds()
 ATTENTION, ORDER = AttentionThresholds(), OrderThresholds()
 REPEATED_BLOCKS, INTERPRETER = RepeatedBlockThresholds(), InterpreterThresholds()
 TRACING, LOSSES = TracingThresholds(), LossThresholds()
+SEARCHES, JOINING = SearchThresholds(), JoiningThresholds()
 """What graphs are captured and lowered by."""

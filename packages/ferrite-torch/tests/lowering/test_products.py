@@ -86,11 +86,11 @@ def test_returned_results_are_made_in_strips_with_the_layout_of_eager(words: int
     for result, wanted in zip(results, expected, strict=True):
         assert result.stride() == wanted.stride()
         torch.testing.assert_close(result, wanted)
-    in_strips = words >= 2 * matrix_products.WIDE_ALIGNMENT
+    in_strips = words >= 2 * PRODUCTS.line_extent
     for name in ("mm", "addmm"):
         assert len(calls(f"aten.{name}.default")) == 1, "all columns, or those behind the last aligned one"
         for (strides,) in calls(f"aten.{name}.default"):
-            assert strides[0] % matrix_products.ALIGNMENT == 0
+            assert strides[0] % PRODUCTS.aligned_extent == 0
         assert len(calls(f"aten.{name}.out")) == (3 if in_strips else 0)
 
 

@@ -17,12 +17,11 @@ from typing import Any
 import torch
 
 from ferrite_torch.rewrites.eager_layouts import is_packed_somehow, iterated_strides
+from ferrite_torch.thresholds import SEARCHES
 from ferrite_torch.torch_private.fake_tensors import without_modes
 from ferrite_torch.torch_private.nodes import map_leaves, whole_op
 from ferrite_torch.torch_private.operators import Overload, schema_of
 
-MOST_CALLS = 256
-"""Nodes that are looked at for the results of one graph; what lies further back keeps the strides of its fake."""
 _LIKE_NAMES = "clone _to_copy nan_to_num empty_like zeros_like ones_like full_like rand_like randn_like"
 _LIKE_OPERANDS = frozenset(f"aten.{name}.default" for name in _LIKE_NAMES.split())
 """Ops that lay out their results as their operands are, if nothing else is asked for and these fill their memory."""
@@ -55,7 +54,7 @@ class EagerStrides:
         pending = [last]
         while pending:
             node = pending[-1]
-            needed = [] if not _is_made_again(node) or len(self._made) > MOST_CALLS else node.all_input_nodes
+            needed = [] if not _is_made_again(node) or len(self._made) > SEARCHES.layout_nodes else node.all_input_nodes
             missing = [each for each in needed if each not in self._made]
             if missing:
                 pending += missing

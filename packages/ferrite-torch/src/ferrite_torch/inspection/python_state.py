@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-MOST_VALUES = 200_000
-"""Values that are walked over; what lies behind them is not kept."""
+from ferrite_torch.thresholds import SEARCHES
+
 _OPAQUE = frozenset({*sys.stdlib_module_names, "torch", "numpy", "triton", "sympy"})
 """Packages whose objects are not looked into."""
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), ModuleType, CodeType, range, torch.dtype, torch.device)
@@ -60,7 +60,8 @@ class PythonState:
             if _left(iterator) != left:
                 yield f"the call advanced an iterator ({type(iterator).__name__}), which nothing puts back"
         if not self.is_whole:
-            yield f"the model holds more than {MOST_VALUES} values; changes of those behind were not put back"
+            most = SEARCHES.python_values
+            yield f"the model holds more than {most} values; changes of those behind were not put back"
 
 
 def state_of(*roots: Any) -> PythonState:
@@ -72,7 +73,7 @@ def state_of(*roots: Any) -> PythonState:
         value = pending.popleft()
         if isinstance(value, _PLAIN) or id(value) in seen:
             continue
-        if len(seen) >= MOST_VALUES:
+        if len(seen) >= SEARCHES.python_values:
             found.is_whole = False
             break
         seen[id(value)] = value

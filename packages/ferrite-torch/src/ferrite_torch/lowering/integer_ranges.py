@@ -14,11 +14,10 @@ from ferrite_ir.language.graph import Loop, Sort
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, is_provably_at_most
 from ferrite_torch.lowering.builder import Builder
+from ferrite_torch.thresholds import SEARCHES
 
 Extent: TypeAlias = tuple[Size, Size]
 """The least and the greatest value."""
-DEEPEST = 32
-"""Operations and loops, one inside the other, that are looked through."""
 
 
 def loop_body(b: Builder, load: Scalar) -> Scalar | None:
@@ -29,7 +28,7 @@ def loop_body(b: Builder, load: Scalar) -> Scalar | None:
     return sc.substitute_dims(made.bodies[0], dict(zip(made.dims, load.indices, strict=True)))
 
 
-def extent_of(b: Builder, value: Scalar, depth: int = DEEPEST) -> Extent | None:
+def extent_of(b: Builder, value: Scalar, depth: int = SEARCHES.range_depth) -> Extent | None:
     """Returns bounds of a number, None where nothing is known."""
     rule = _RULES.get(value.op)
     if rule is None or depth == 0:

@@ -22,15 +22,10 @@ from ferrite_ir.reference.scalar_semantics import constant_result
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.expressions import both, ge, lifted, lt
 from ferrite_torch.lowering.integer_ranges import extent_of, loop_body
+from ferrite_torch.thresholds import SEARCHES
 
-MOST_NODES = 256
-"""Parts of a number that are looked at to see where it comes from."""
 _ARITHMETIC = frozenset(["cast", "add", "sub", "mul", "neg", "floordiv", "truncdiv", "mod", "minimum", "maximum"])
 _CHOICES = frozenset(["where", "masked", *REQUIREMENTS])
-DEEPEST = 8
-"""Loops, one reading the other, that are looked through: behind more a position counts as kept."""
-MOST_LOADS = 64
-"""Elements that a value may be of, for loops to be looked through that they come from."""
 
 
 def required(what: str, condition: Scalar, value: Scalar) -> Scalar:
@@ -96,7 +91,7 @@ def is_position(b: Builder, value: Scalar, size: Size, *, wraps: bool) -> bool:
 
 def _comes_from_memory(b: Builder, value: Scalar) -> bool:
     pending, seen = [value], set[Scalar]()
-    while pending and len(seen) < MOST_NODES:
+    while pending and len(seen) < SEARCHES.number_nodes:
         node = pending.pop()
         if node in seen:
             continue
@@ -129,12 +124,12 @@ def _depends(b: Builder, value: Scalar, position: Indirect) -> bool:
 def _written_out(b: Builder, value: Scalar) -> Scalar | None:
     """Returns a value in simplest form with the loops that it reads written into it; None if these are too many."""
     simplify = simplifier("fast")
-    for _ in range(DEEPEST):
+    for _ in range(SEARCHES.position_loops):
         value = simplify(value)
         loops = {load: loop_body(b, load) for load in value.loads}
         if not any(loops.values()):
             return value
-        if len(loops) > MOST_LOADS:
+        if len(loops) > SEARCHES.position_loads:
             return None
         value = sc.replace_loads(value, loops.get)
     return None

@@ -22,6 +22,7 @@ import torch
 from ferrite_torch.diagnostics.origins import unsupported, unsupported_graph
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.rewrites.overlapping_targets import is_repeated
+from ferrite_torch.sizes.overlaps import DataDependent, Place, overlap, present_place
 from ferrite_torch.torch_private.dynamo import is_static_input
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
 from ferrite_torch.torch_private.nodes import example_of, is_in_place_name, nodes_of, target_name
@@ -131,27 +132,40 @@ def destinations(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
             stack.extend(value)
 
 
+class _Location(NamedTuple):
+    """A tensor's storage, and its place there; None where that depends on data."""
+
+    storage: Any
+    place: Place | None
+
+    def may_overlap(self, other: _Location) -> bool:
+        """Returns whether tensors may have an element in common."""
+        if self.storage != other.storage:
+            return False
+        return self.place is None or other.place is None or overlap(self.place, other.place)
+
+
 def _writes_what_is_used_later(node: torch.fx.Node) -> bool:
-    """Returns whether an op on lists provably writes elements that it reads, or writes, at a later position.
+    """Returns whether an op on lists writes elements that it reads, or writes, at a later position.
 
     Eager mode goes from tensor to tensor: ``_foreach_mul_([x, x], 2)`` is a product with 4. A graph computes each from
-    what there was before.
+    what there was before. Symbolic sizes are looked at as they are now.
     """
     lists = [value for value in (*node.args, *node.kwargs.values()) if _is_list_of_nodes(value)]
     targets = set(destinations(node)) if lists else set()
     if not targets:
         return False
-    places = {each: _place(each) for value in lists for each in value}
+    locations = {each: _location(each) for value in lists for each in value}
     named = [value for value in (*node.args[:1], node.kwargs.get("out")) if _is_list_of_nodes(value)]
-    written: defaultdict[Any, list[_Place]] = defaultdict(list)
+    written: defaultdict[Any, list[_Location]] = defaultdict(list)
     for position in range(max(map(len, lists))):
-        used = [places[value[position]] for value in lists if position < len(value)]
-        if any(_meet(place, other) for place in used if place is not None for other in written[place[0]]):
+        used = [locations[value[position]] for value in lists if position < len(value)]
+        if any(mine.may_overlap(other) for mine in used if mine is not None for other in written[mine.storage]):
             return True
         for value in named:
-            place = places[value[position]] if position < len(value) and value[position] in targets else None
-            if place is not None:
-                written[place[0]].append(place)
+            mine = locations[value[position]] if position < len(value) and value[position] in targets else None
+            if mine is not None:
+                written[mine.storage].append(mine)
     return False
 
 
@@ -159,28 +173,16 @@ def _is_list_of_nodes(value: Any) -> TypeGuard[Sequence[torch.fx.Node]]:
     return isinstance(value, (tuple, list)) and all(isinstance(each, torch.fx.Node) for each in value)
 
 
-_Place = tuple[Any, Any, Any, tuple[Any, ...] | None]
-"""A tensor's storage, where its elements begin and end there in bytes, and its sizes and strides if it has gaps."""
-
-
-def _place(node: torch.fx.Node) -> _Place | None:
+def _location(node: torch.fx.Node) -> _Location | None:
+    """Returns where the tensor of a node lies in the present call; None for one without elements or strides."""
     fake = _fake(node)
-    if fake is None or is_known(fake.numel() == 0):
+    if fake is None:
         return None
-    begin = fake.storage_offset() * fake.element_size()
-    reach = sum((size - 1) * stride for size, stride in zip(fake.shape, fake.stride(), strict=True)) + 1
-    gaps = None if is_known(reach == fake.numel()) else (*fake.shape, *fake.stride())
-    return storage_key(fake), begin, begin + reach * fake.element_size(), gaps
-
-
-def _meet(one: _Place, other: _Place) -> bool:
-    """Returns whether tensors of one storage provably have an element in common."""
-    (_, begin, end, gaps), (_, start, stop, others) = one, other
-    if gaps is None and others is None:
-        return is_known(begin < stop) and is_known(start < end)
-    if gaps is None or others is None or len(gaps) != len(others) or not is_known(begin == start):
-        return False
-    return all(is_known(mine == theirs) for mine, theirs in zip(gaps, others, strict=True))
+    try:
+        place = present_place(fake)
+    except DataDependent:
+        return _Location(storage_key(fake), None)
+    return None if place is None else _Location(storage_key(fake), place)
 
 
 def _fake(node: torch.fx.Node) -> torch.Tensor | None:

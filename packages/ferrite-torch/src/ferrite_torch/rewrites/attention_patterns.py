@@ -36,6 +36,7 @@ from torch.fx import GraphModule, Node
 from ferrite_torch.rewrites.attention_masks import changing_storages, storage_of
 from ferrite_torch.rewrites.einsum_products import take_einsums_apart
 from ferrite_torch.rewrites.pattern_masks import Mask, MaskPlan, mask_plan, masked_by
+from ferrite_torch.thresholds import ATTENTION
 from ferrite_torch.torch_private.nodes import (
     add_method_call,
     argument_of,
@@ -47,10 +48,6 @@ from ferrite_torch.torch_private.nodes import (
 
 log = logging.getLogger(__name__)
 
-WIDEST_HEAD = 256
-"""Longest query that the fast kernels take."""
-HEAD_BYTES = 16
-"""Queries of other multiples are padded, or computed by no fast kernel."""
 
 _PRODUCTS = frozenset((operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm", "__matmul__"))
 _SOFTMAXES = frozenset((torch.softmax, F.softmax, "softmax"))
@@ -292,8 +289,8 @@ def _is_fit(attention: Attention, node: Node, changing: frozenset[int]) -> bool:
     query, key, value, result = (fake for fake in fakes if fake is not None)
     if len({fake.dtype for fake in (query, key, value, result)}) > 1 or not query.is_floating_point():
         return False
-    width = query.shape[-1]
-    if width > WIDEST_HEAD or width * query.dtype.itemsize % HEAD_BYTES or query.dtype is torch.float64:
+    width, row_bytes = query.shape[-1], query.shape[-1] * query.dtype.itemsize
+    if width > ATTENTION.library_head or row_bytes % ATTENTION.library_head_bytes or query.dtype is torch.float64:
         return False
     same = query.shape[:-2] == key.shape[:-2] == value.shape[:-2] and key.shape == value.shape
     return same and key.shape[-1] == width and not any(storage_of(each) in changing for each in operands)

@@ -27,6 +27,7 @@ from ferrite_ir.language.sizes import Size, Symbolic, Undecided
 from ferrite_torch.diagnostics.statistics import record_specialisation
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.sizes.size_names import input_name, named, written
+from ferrite_torch.thresholds import SEARCHES
 from ferrite_torch.torch_private.symbolic_shapes import (
     count_guards,
     current_symbol,
@@ -47,8 +48,6 @@ log = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
 
-MOST_SPECIALISED = 64
-"""Sizes of one graph that are fixed one after the other, at most."""
 
 _symbols: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 """The torch symbols by name, for each of torch's environments of symbols."""
@@ -426,14 +425,14 @@ def settled(make: Callable[[], Made], fakes: Callable[[], Iterable[Any]]) -> Mad
     Raises:
         Unsupported: a number is needed that depends on data.
     """
-    for _ in range(MOST_SPECIALISED):
+    for _ in range(SEARCHES.specialised_sizes):
         try:
             return make()
         except NeedsNumber as need:
             _specialise(need, fakes())
         except Undecided as need:
             _specialise(NeedsNumber("code generation", need.question, need.sizes), fakes())
-    raise Unsupported(f"more than {MOST_SPECIALISED} sizes of one graph would have to be fixed")
+    raise Unsupported(f"more than {SEARCHES.specialised_sizes} sizes of one graph would have to be fixed")
 
 
 def _specialise(need: NeedsNumber, fakes: Iterable[Any]) -> None:

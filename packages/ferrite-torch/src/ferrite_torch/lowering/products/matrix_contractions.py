@@ -8,8 +8,6 @@ from ferrite_torch.lowering.tensors import Point, Tensor
 
 DEVICES = ("cuda",)
 """Device types whose library is slower than kernels of ours at some products: small ones, few rows, odd extents."""
-ALIGNMENT = 8
-"""Elements of a half type in 16 bytes: the library is fast with extents that are multiples of it."""
 
 
 def contract_matrices(b: Builder, left: Tensor, right: Tensor, *, fast: bool = False) -> Tensor:

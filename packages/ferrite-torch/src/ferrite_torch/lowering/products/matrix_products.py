@@ -29,16 +29,13 @@ from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, hint
 from ferrite_torch.lowering.builder import Builder, Unlowered
-from ferrite_torch.lowering.products.matrix_contractions import ALIGNMENT, DEVICES
+from ferrite_torch.lowering.products.matrix_contractions import DEVICES
 from ferrite_torch.lowering.products.narrow_products import sums_of_few_rows
 from ferrite_torch.lowering.products.tiled_products import tiled_sums
 from ferrite_torch.lowering.products.vector_products import shifted
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.tensors import Point, Tensor, grid_dims
 from ferrite_torch.thresholds import PRODUCTS
-
-WIDE_ALIGNMENT = 64
-"""As `ALIGNMENT`, of whole cache lines."""
 
 
 @lowers("aten.mm.default")
@@ -109,7 +106,7 @@ def product(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Ten
         and isinstance(m, int)
         and isinstance(n, int)
         and m >= PRODUCTS.stripped_rows
-        and n >= 2 * WIDE_ALIGNMENT
+        and n >= 2 * PRODUCTS.line_extent
     ):
         return _in_strips(b, bias, left, right)
     row = None if bias is None else extend(b, bias, extended[2:])
@@ -141,16 +138,16 @@ def _lies_along(matrix: Tensor, axis: int) -> bool:
 
 
 def extended_extent(size: Size) -> Size:
-    """Returns the extent that a matrix gets: the next multiple of `WIDE_ALIGNMENT` if near, else of `ALIGNMENT`.
+    """Returns the extent that a matrix gets: whole cache lines if these are near, else whole 16 bytes.
 
     A symbolic one stays as it is.
     """
     if not isinstance(size, int):
         return size
-    wide = -(-size // WIDE_ALIGNMENT) * WIDE_ALIGNMENT
-    if size % ALIGNMENT == 0:
+    if size % PRODUCTS.aligned_extent == 0:
         return size
-    return wide if wide <= size * (1 + PRODUCTS.widening) else -(-size // ALIGNMENT) * ALIGNMENT
+    aligned, lines = (-(-size // unit) * unit for unit in (PRODUCTS.aligned_extent, PRODUCTS.line_extent))
+    return lines if lines <= size * (1 + PRODUCTS.widening) else aligned
 
 
 def _is_repaid(sizes: tuple[Size, Size, Size], extended: tuple[Size, Size, Size]) -> bool:
@@ -210,7 +207,7 @@ def _in_strips(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> 
     factor is extended, and which are computed at once.
     """
     (m, k), n = left.shape, right.shape[1]
-    main = n // WIDE_ALIGNMENT * WIDE_ALIGNMENT
+    main = n // PRODUCTS.line_extent * PRODUCTS.line_extent
     rest = extended_extent(n - main)
     row = tail_row = None
     if bias is not None:

@@ -13,7 +13,7 @@ from ferrite_ir.language.sizes import hint
 from ferrite_scheduler.model.contractions import MULTIPLIED_ROWS
 from ferrite_torch.devices.facts import product_precision
 from ferrite_torch.lowering.builder import Builder
-from ferrite_torch.lowering.products.matrix_contractions import ALIGNMENT, DEVICES, contract_matrices
+from ferrite_torch.lowering.products.matrix_contractions import DEVICES, contract_matrices
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.thresholds import PRODUCTS
 
@@ -74,7 +74,7 @@ def _lies_in_rows(b: Builder, left: Tensor) -> bool:
     if view is None or view.strides[1] != 1 or not (definer is None or isinstance(definer, Extern)):
         return False
     step = view.strides[0]
-    return isinstance(step, int) and step % ALIGNMENT == 0 == view.offset % ALIGNMENT
+    return isinstance(step, int) and step % PRODUCTS.aligned_extent == 0 == view.offset % PRODUCTS.aligned_extent
 
 
 def _has_columns(right: Tensor) -> bool:
@@ -83,4 +83,8 @@ def _has_columns(right: Tensor) -> bool:
     if view is None or view.strides[0] != 1:
         return False
     step = view.strides[1]
-    return isinstance(step, int) and step >= hint(right.shape[0]) and step % ALIGNMENT == 0 == view.offset % ALIGNMENT
+    return (
+        isinstance(step, int)
+        and step >= hint(right.shape[0])
+        and step % PRODUCTS.aligned_extent == 0 == view.offset % PRODUCTS.aligned_extent
+    )

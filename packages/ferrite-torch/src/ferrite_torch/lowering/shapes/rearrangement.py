@@ -27,9 +27,7 @@ from ferrite_torch.lowering.shapes.creation import made
 from ferrite_torch.lowering.shapes.views import axis_of, from_front, replaced, slice_start, without
 from ferrite_torch.lowering.tensors import Point, Tensor
 from ferrite_torch.sizes.symbolic_sizes import size_of
-
-_MOST_JOINED = 64
-"""Tensors in one ``cat``; more would make a kernel of as many nested conditions."""
+from ferrite_torch.thresholds import JOINING
 
 
 def moved(b: Builder, x: Tensor, to_old: Callable[[Point], Sequence[Index]]) -> Tensor:
@@ -93,8 +91,8 @@ def cat(b: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     fake = b.fake
     ndim, result = fake.dim(), dtype_of(fake.dtype)
     parts = [x for x in tensors if x.ndim == ndim and x.numel != 0]  # a 1-d tensor without elements joins anything
-    if len(parts) > _MOST_JOINED:
-        raise Unlowered(f"cat of more than {_MOST_JOINED} tensors")
+    if len(parts) > JOINING.tensors:
+        raise Unlowered(f"cat of more than {JOINING.tensors} tensors")
     refuse_opaque(result, *(x.dtype for x in parts))
     axis = axis_of(dim, ndim)
     ends: list[int] = []
@@ -117,8 +115,8 @@ def cat(b: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 def stack(b: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     fake = b.fake
     result = dtype_of(fake.dtype)
-    if len(tensors) > _MOST_JOINED:
-        raise Unlowered(f"stack of more than {_MOST_JOINED} tensors")
+    if len(tensors) > JOINING.tensors:
+        raise Unlowered(f"stack of more than {JOINING.tensors} tensors")
     refuse_opaque(*(x.dtype for x in tensors))
     axis = axis_of(dim, fake.dim())
 

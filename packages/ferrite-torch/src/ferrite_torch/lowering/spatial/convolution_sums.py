@@ -245,10 +245,6 @@ class Phases:
         return self.stride // self._shared
 
 
-SHORT_VECTOR = 8
-"""Bytes of vectors that are still loaded well: for less than a kernel that copies an image so that they are longer."""
-
-
 def channels_last(b: Builder, x: Tensor) -> Tensor:
     """Returns a tensor itself, or a copy whose channels lie side by side where they are whole vectors."""
     count, channels, *size = x.shape

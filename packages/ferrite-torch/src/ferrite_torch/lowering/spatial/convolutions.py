@@ -24,7 +24,7 @@ from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import packed_strides
 from ferrite_torch.lowering.products.tiled_products import is_small
 from ferrite_torch.lowering.registry import lowers
-from ferrite_torch.lowering.spatial.convolution_sums import SHORT_VECTOR, Convolution, channels_last
+from ferrite_torch.lowering.spatial.convolution_sums import Convolution, channels_last
 from ferrite_torch.lowering.spatial.pooling import Windows
 from ferrite_torch.lowering.tensors import Point, Shape, Tensor
 from ferrite_torch.sizes.symbolic_sizes import sizes_of
@@ -103,7 +103,7 @@ def convolution_backward(
     if wants_input:
         made[0] = _moved(c, grad, weight, None, b.fake[0], to_image=not transposed)
     if wants_weight:
-        x = x if has_few else c.readable(x, SHORT_VECTOR)
+        x = x if has_few else c.readable(x, CONVOLUTIONS.short_vector)
         made[1] = _weight(c, c.weight(grad, x) if transposed else c.weight(x, grad), weight, b.fake[1])
     return tuple(made)
 

@@ -20,7 +20,7 @@ import torch
 from ferrite_torch.diagnostics.origins import origins_of
 from ferrite_torch.errors import Refused, located
 from ferrite_torch.rewrites.aliased_writes import AUGMENTED, destinations
-from ferrite_torch.rewrites.captured.places import Place, meet, place_of
+from ferrite_torch.sizes.overlaps import DataDependent, overlap, present_place
 from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.nodes import example_of, map_leaves, nodes_of, target_name
 from ferrite_torch.torch_private.operators import computes_by_element
@@ -86,20 +86,23 @@ def _is_read_while_written(node: torch.fx.Node, target: Any, operand: Any, may_b
         len(mine) == len(theirs) and all(is_known(a == b) for a, b in zip(mine, theirs, strict=True))
         for mine, theirs in zip(_geometry(written), _geometry(read), strict=True)
     )
-    return not (is_same and (may_be_own or _goes_by_element(node))) and _may_meet(written, read)
+    return not (is_same and (may_be_own or _goes_by_element(node))) and _overlap(written, read)
 
 
 def _geometry(x: torch.Tensor) -> tuple[Sequence[Any], ...]:
     return x.shape, x.stride(), (x.storage_offset(),)
 
 
-def _may_meet(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Returns whether tensors of one storage share memory as they are now.
 
     Of those whose places depend on data it is not known: rows ``x[i]`` and ``x[j]`` are one or apart.
     """
-    first, second = _place(one), _place(other)
-    return first is not None and second is not None and meet(first, second)
+    try:
+        first, second = present_place(one), present_place(other)
+    except DataDependent:
+        return False
+    return first is not None and second is not None and overlap(first, second)
 
 
 def _is_strided(value: Any) -> bool:
@@ -134,16 +137,6 @@ def _settled(leaf: Any, numbers: list[torch.SymInt]) -> Any:
         return leaf
     numbers.append(leaf)
     return present_value(leaf)
-
-
-def _place(x: torch.Tensor) -> Place | None:
-    """Returns where a tensor lies now; None where that depends on data, or nothing lies there."""
-    values = [present_value(value) for value in (*x.shape, *x.stride(), x.storage_offset())]
-    numbers = [value for value in values if value is not None]
-    if len(numbers) < len(values):
-        return None
-    shape, strides = numbers[: x.dim()], numbers[x.dim() : -1]
-    return place_of(tuple(shape), tuple(strides), numbers[-1], x.element_size())
 
 
 def _goes_by_element(node: torch.fx.Node) -> bool:

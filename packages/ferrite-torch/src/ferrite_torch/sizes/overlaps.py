@@ -1,6 +1,6 @@
 """Where in memory the elements of strided tensors lie, and whether two tensors have a byte in common.
 
-Two tensors meet where sums of steps are equal: ``begin + i0 * s0 + i1 * s1 + … = other + j0 * t0 + …``, each factor
+Two tensors overlap where sums of steps are equal: ``begin + i0 * s0 + i1 * s1 + … = other + j0 * t0 + …``, each factor
 below its extent. That is a linear equation in bounded integers. It is solved from the largest step on: what all smaller
 ones reach together leaves a factor few values, one or two for tensors without gaps.
 """
@@ -10,8 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
-MOST_STEPS = 20_000
-"""Values of factors that are tried; behind more tensors count as those that meet."""
+import torch
+
+from ferrite_torch.thresholds import SEARCHES
+from ferrite_torch.torch_private.symbolic_shapes import present_value
+
+
+class DataDependent(Exception):
+    """Sizes, strides or the offset of a tensor depend on the contents of another one."""
 
 
 class Place(NamedTuple):
@@ -32,8 +38,23 @@ def place_of(shape: tuple[int, ...], strides: tuple[int, ...], offset: int, item
     return Place(offset * itemsize, (*dims, (itemsize, 1)) if itemsize > 1 else tuple(dims))
 
 
-def meet(one: Place, other: Place) -> bool:
-    """Returns whether tensors of one storage have a byte in common, or may have one after `MOST_STEPS`."""
+def present_place(x: torch.Tensor) -> Place | None:
+    """Returns where a strided tensor lies in the present call, its symbolic sizes as they are now.
+
+    None for one without elements.
+
+    Raises:
+        DataDependent: that is not known before the graph has run.
+    """
+    values = [present_value(value) for value in (*x.shape, *x.stride(), x.storage_offset())]
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < len(values):
+        raise DataDependent
+    return place_of(tuple(numbers[: x.dim()]), tuple(numbers[x.dim() : -1]), numbers[-1], x.element_size())
+
+
+def overlap(one: Place, other: Place) -> bool:
+    """Returns whether tensors of one storage have a byte in common, or may have one (`SearchThresholds.factors`)."""
     reach: defaultdict[int, list[int]] = defaultdict(
         lambda: [0, 0]
     )  # by step: least and greatest difference of factors
@@ -47,7 +68,7 @@ def meet(one: Place, other: Place) -> bool:
         low, high = reach[step]
         ends.append((ends[-1][0] + low * step, ends[-1][1] + high * step))
     pending = [(0, other.begin - one.begin)]
-    for _ in range(MOST_STEPS):
+    for _ in range(SEARCHES.factors):
         if not pending:
             return False
         position, rest = pending.pop()
@@ -60,6 +81,6 @@ def meet(one: Place, other: Place) -> bool:
         below, above = ends[len(steps) - position - 1]
         first, last = max(least, -((above - rest) // step)), min(greatest, (rest - below) // step)
         pending.extend(
-            (position + 1, rest - factor * step) for factor in range(first, min(last, first + MOST_STEPS) + 1)
+            (position + 1, rest - factor * step) for factor in range(first, min(last, first + SEARCHES.factors) + 1)
         )
     return True
