@@ -9,7 +9,7 @@ import pytest
 from checks import check, refusal
 from ferrite_ir.language.graph import Contract, Loop, Reduction
 from ferrite_scheduler import Policy
-from ferrite_scheduler.model.contractions import uses_tensor_cores
+from ferrite_scheduler.model.forms import Contraction
 from ferrite_scheduler.model.schedule import Kernel
 
 
@@ -69,7 +69,12 @@ graph @f(x: bf16[3, 18], w: {dtype}[20, 18], s: f32[{scales}]) -> (p) {{
     ("rows", "dtype", "count"), [(4, "f32", 0), (5, "f32", 1), (2, "bf16", 1)], ids=["few", "more", "halves"]
 )
 def test_tensor_cores_take_what_would_wait_for_multiplications(rows: int, dtype: str, count: int) -> None:
-    assert uses_tensor_cores(sole(product(rows=rows, dtype=dtype)).body) == bool(count)
+    assert sole(product(rows=rows, dtype=dtype)).form == Contraction(tensor_cores=bool(count))
+
+
+def test_how_many_rows_are_multiplied_one_by_one_is_a_matter_of_policy() -> None:
+    assert sole(product(rows=5, dtype="f32"), multiplied_rows=5).form == Contraction(tensor_cores=False)
+    assert sole(product(rows=4, dtype="f32"), multiplied_rows=3).form == Contraction()
 
 
 def test_operands_that_both_have_columns_make_a_reduction() -> None:

@@ -7,7 +7,7 @@ import pytest
 from checks import check, kernel_of
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, schedule
-from ferrite_scheduler.model.target import DEFAULT_POLICY
+from ferrite_scheduler.model.policy import DEFAULT_POLICY
 
 
 def axes(kernel):

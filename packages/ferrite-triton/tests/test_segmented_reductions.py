@@ -11,7 +11,8 @@ from ferrite_ir import parse_graph
 from ferrite_ir.language.dtypes import F32
 from ferrite_ir.language.sizes import evaluate, symbol
 from ferrite_scheduler import Policy, schedule
-from ferrite_scheduler.model.target import DEFAULT_POLICY, DEFAULT_TARGET
+from ferrite_scheduler.model.policy import DEFAULT_POLICY
+from ferrite_scheduler.model.target import DEFAULT_TARGET
 from ferrite_scheduler.rewrites.segmented_reductions import MOST_RESIDENT
 from ferrite_triton import emit_program
 from ferrite_triton.host.segment_shapes import SEGMENTS, RowsShape, most_rows, scratch_of, shapes_for, sorts_all

@@ -7,8 +7,9 @@ from .fusion.boundaries import Boundary, Side, boundaries
 from .fusion.explanation import explain
 from .memory.footprint import Footprint, footprint
 from .model.choices import Choice, Cost
+from .model.policy import Policy
 from .model.schedule import Decision, Kernel, Schedule
-from .model.target import Policy, Target
+from .model.target import Target
 from .pipeline import schedule, schedule_module
 from .text.parser import parse_schedule
 

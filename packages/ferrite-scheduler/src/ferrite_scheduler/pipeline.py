@@ -22,8 +22,9 @@ from ferrite_scheduler.memory.host_steps import Work, plan_memory
 from ferrite_scheduler.model.annotations import ColumnReduction, PartialContract, as_reduction, unannotated
 from ferrite_scheduler.model.changes import Change, changes_between
 from ferrite_scheduler.model.contractions import HALVES
+from ferrite_scheduler.model.policy import DEFAULT_POLICY, Policy
 from ferrite_scheduler.model.schedule import Conditions, Decision, Kernel, Schedule
-from ferrite_scheduler.model.target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
+from ferrite_scheduler.model.target import DEFAULT_TARGET, Target
 from ferrite_scheduler.model.tiled_contractions import is_tiled
 from ferrite_scheduler.refinements.grid_reductions import as_grid_reduction
 from ferrite_scheduler.refinements.multi_versioning import (

@@ -6,7 +6,7 @@ import pytest
 
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, Target, schedule
-from ferrite_scheduler.model.target import DEFAULT_POLICY
+from ferrite_scheduler.model.policy import DEFAULT_POLICY
 
 SCAN = """graph @f(x: {dtype}[{lines}, {n}]) -> (s) {{
   s: f32[{lines}, {n}] = scan sum [i < {lines}, r < {n}] along r {body}

@@ -9,7 +9,8 @@ import pytest
 from checks import check
 from ferrite_ir.language.graph import Contract, Loop
 from ferrite_scheduler import Policy
-from ferrite_scheduler.model.contractions import part_loads, uses_tensor_cores
+from ferrite_scheduler.model.contractions import part_loads
+from ferrite_scheduler.model.forms import Contraction
 
 TEXT = """
 graph @f(x: f32[{rows}, 18], w: {dtype}[20, 18], v: {dtype}[20, 18], s: f32[20]) -> (y{more}) {{
@@ -36,7 +37,7 @@ def test_parts_are_made_once_and_multiplied_together(left: str, dtype: str) -> N
     contract, *others = multiplied.body
     assert isinstance(contract, Contract)
     assert [str(part) for part in part_loads(contract)] == [f"p_unscaled_parts[{part}, y0, r0]" for part in range(3)]
-    assert uses_tensor_cores(multiplied.body)
+    assert multiplied.form == Contraction()
     assert all(isinstance(other, Loop) for other in others)
 
 

@@ -207,6 +207,7 @@ def _choices_of(options: Options, policy: Policy) -> LoweringChoices:
         extends_products=options.align_matmuls,
         product_rows=policy.product_rows,
         wide_product_rows=policy.wide_product_rows,
+        multiplied_rows=policy.multiplied_rows,
         products=options.products,
         tunes_kernels=options.tune_user_kernels,
         draws_numbers=not options.fallback_random,

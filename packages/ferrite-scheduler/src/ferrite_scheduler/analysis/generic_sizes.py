@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from ferrite_ir.language import sizes
 from ferrite_ir.language.sizes import Size, Symbolic
-from ferrite_scheduler.model.target import Policy
+from ferrite_scheduler.model.policy import Policy
 
 SYMBOLIC = 1 << 62
 """Numbers from here on have a symbolic factor: no static tensor is that large."""

@@ -7,7 +7,7 @@ from functools import partial
 
 from ferrite_ir.language.powers_of_two import next_power_of_two, previous_power_of_two
 from ferrite_scheduler.model.forms import FORMS, ClusterFacts, Form
-from ferrite_scheduler.model.target import Policy
+from ferrite_scheduler.model.policy import Policy
 
 from .clusters import Cluster
 from .dependences import Dependences

@@ -19,8 +19,9 @@ from ferrite_ir.passes.renaming import Renaming
 from ferrite_ir.text.fingerprint import fingerprint
 from ferrite_scheduler.model.choices import Choice, Cost
 from ferrite_scheduler.model.forms import TiledContraction
+from ferrite_scheduler.model.policy import DEFAULT_POLICY, Policy
 from ferrite_scheduler.model.schedule import Kernel
-from ferrite_scheduler.model.target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
+from ferrite_scheduler.model.target import DEFAULT_TARGET, Target
 from ferrite_scheduler.pipeline import schedule
 
 from .grouped_calls import with_even_groups

@@ -22,8 +22,8 @@ from ferrite_scheduler.model.forms import (
     MixedCombo,
     Pointwise,
 )
+from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import Kernel
-from ferrite_scheduler.model.target import Policy
 
 
 def costs_no_memory(a: Cluster, b: Cluster, dependences: Dependences) -> bool:

@@ -17,7 +17,8 @@ from ferrite_ir.language.graph import Graph, Reduction
 from ferrite_scheduler.analysis.clusters import Cluster
 from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.analysis.nodes import Node, count_elements
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.policy import Policy
+from ferrite_scheduler.model.target import Target
 
 from .greedy import Fusion
 from .joining import clusters_of

@@ -17,8 +17,9 @@ from ferrite_scheduler.analysis.clusters import Cluster, absorb, cluster_of
 from ferrite_scheduler.analysis.dependences import Dependences, Stage
 from ferrite_scheduler.analysis.generic_sizes import hinted
 from ferrite_scheduler.analysis.nodes import Access, Node, Touch
+from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import Decision
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.target import Target
 
 from .proposal import Proposal, propose
 from .rules import Refusal, judge

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from ferrite_scheduler.analysis.clusters import Cluster, absorb, cluster_of
 from ferrite_scheduler.analysis.dependences import Dependences
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.policy import Policy
+from ferrite_scheduler.model.target import Target
 
 from .proposal import propose
 from .rules import judge

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush, nsmallest
 from itertools import islice
 
-from ferrite_scheduler.model.target import Policy
+from ferrite_scheduler.model.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from ferrite_scheduler.analysis.mixed_radix import (
     separates,
 )
 from ferrite_scheduler.analysis.nodes import Access, is_opaque
-from ferrite_scheduler.model.target import Policy
+from ferrite_scheduler.model.policy import Policy
 
 from .row_blocks import agree_on_blocks, are_nested, block_of
 

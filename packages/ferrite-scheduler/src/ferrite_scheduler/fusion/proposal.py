@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from ferrite_scheduler.analysis.clusters import Cluster, Placement
 from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.analysis.nodes import Access
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.policy import Policy
+from ferrite_scheduler.model.target import Target
 
 from .placement import levels, placements, space_owner
 

@@ -34,8 +34,8 @@ from ferrite_scheduler.model.annotations import ColumnReduction
 from ferrite_scheduler.model.axes import Axis
 from ferrite_scheduler.model.contractions import fits_axes, row_dims
 from ferrite_scheduler.model.forms import Form, RowColumnReduction
+from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import Kernel
-from ferrite_scheduler.model.target import Policy
 from ferrite_scheduler.model.tiled_contractions import roles_of
 
 from .iteration_space import Base, coefficients, cut, own_digits

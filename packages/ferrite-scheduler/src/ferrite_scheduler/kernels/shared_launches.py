@@ -12,8 +12,8 @@ from ferrite_scheduler.model.forms import (
     PersistentReduction,
     RowColumnReduction,
 )
+from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import Kernel, Param
-from ferrite_scheduler.model.target import Policy
 
 
 def combined(kernels: Sequence[Kernel], policy: Policy) -> Kernel:

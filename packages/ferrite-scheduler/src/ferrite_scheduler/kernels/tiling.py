@@ -11,7 +11,7 @@ from itertools import groupby
 from math import prod
 
 from ferrite_scheduler.analysis.generic_sizes import hinted, typical
-from ferrite_scheduler.model.target import DEFAULT_POLICY, Policy
+from ferrite_scheduler.model.policy import DEFAULT_POLICY, Policy
 
 from .iteration_space import Base
 

@@ -21,6 +21,7 @@ from ferrite_ir.language.sizes import Size
 from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.analysis.nodes import Node
 from ferrite_scheduler.model.intermediates import KEPT
+from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import (
     Allocate,
     CallExtern,
@@ -36,7 +37,6 @@ from ferrite_scheduler.model.schedule import (
     ScheduledOutput,
     Step,
 )
-from ferrite_scheduler.model.target import Policy
 
 from .sub_buffers import SubBuffer, empty_name, find_sub_buffers
 

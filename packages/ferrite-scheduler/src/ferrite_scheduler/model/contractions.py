@@ -17,7 +17,7 @@ from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, 
 from ferrite_ir.language.sizes import is_static, product
 
 from .axes import Axis
-from .target import Policy
+from .policy import Policy
 
 LEAST_EXTENT = 16
 """Fewest rows, columns and reduction points of a tile that tensor cores multiply."""
@@ -33,10 +33,6 @@ PARTS = 3
 """Parts of bfloat16 that a number of float32 has; see `split_precision`."""
 CUT_ROWS = 4
 """Most rows whose parts are multiplied together: each part has a quarter of the sixteen rows that tensor cores take."""
-MULTIPLIED_ROWS = 4
-"""Most rows of float32 that are multiplied one by one. On an H200 (4096 x 14336) two rows take 57 us so and four 64,
-the library 82 and 88; eight take 80 us so and 62 on tensor cores, in parts, the library 120. Four rows by weights of
-eight bits (4096 x 16384) take 47 us so, 23 in parts (`split_precision`), and with the library 200."""
 
 
 def is_narrow(contract: Contract, policy: Policy) -> bool:
@@ -57,15 +53,15 @@ def is_narrow(contract: Contract, policy: Policy) -> bool:
     )
 
 
-def uses_tensor_cores(body: Iterable[Definition]) -> bool:
+def uses_tensor_cores(body: Iterable[Definition], policy: Policy) -> bool:
     """Returns whether some of the definitions are contractions that are for tensor cores: then all of them are."""
-    return any(_is_for_tensor_cores(definition) for definition in body if isinstance(definition, Contract))
+    return any(_is_for_tensor_cores(definition, policy) for definition in body if isinstance(definition, Contract))
 
 
-def _is_for_tensor_cores(contract: Contract) -> bool:
+def _is_for_tensor_cores(contract: Contract, policy: Policy) -> bool:
     """Returns whether multiplications of its rows one by one would take longer than its weights take to come."""
     is_half = contract.left.dtype in HALVES or bool(part_loads(contract))
-    return is_half or product(_sizes(row_dims(contract))) > MULTIPLIED_ROWS
+    return is_half or product(_sizes(row_dims(contract))) > policy.multiplied_rows
 
 
 def part_loads(contract: Contract) -> tuple[Scalar, ...]:

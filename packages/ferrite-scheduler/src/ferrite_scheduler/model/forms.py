@@ -18,7 +18,8 @@ from ferrite_ir.language.sizes import Size, ceildiv
 
 from .annotations import LookBackScan as LookBackDefinition
 from .axes import Axis
-from .target import Policy
+from .contractions import uses_tensor_cores
+from .policy import Policy
 from .tiled_contractions import is_tiled
 
 WRITTEN_APART = {"text": "apart"}
@@ -217,16 +218,21 @@ class LoopedReduction(Form):
 
 @dataclass(frozen=True, slots=True)
 class Contraction(Form):
-    """Few rows, all of them in one tile on ``y``, by a matrix, whose columns lie on ``x``; see `model.contractions`."""
+    """Few rows, all of them in one tile on ``y``, by a matrix, whose columns lie on ``x``; see `model.contractions`.
+
+    Attributes:
+        tensor_cores: whether these multiply the rows, all at once; else they are multiplied one by one.
+    """
 
     name: ClassVar[str] = "contraction"
     overwrites: ClassVar[str] = "stored last"
     has_passes: ClassVar[bool] = True
+    tensor_cores: bool = True
 
     @classmethod
     def of(cls, cluster: ClusterFacts) -> Contraction | None:
         """Returns the form of a cluster's kernel, None if it has another."""
-        return cls() if "contract" in cluster.kinds else None
+        return cls(uses_tensor_cores(cluster.definitions, cluster.policy)) if "contract" in cluster.kinds else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from ferrite_ir.language.index import Dim
 from ferrite_ir.language.sizes import is_static
 
 from .contractions import EIGHT_BIT_FLOATS, HALVES, as_reduction, is_narrow
-from .target import Policy
+from .policy import Policy
 
 FACTORS = (*HALVES, *EIGHT_BIT_FLOATS)
 """Types that tiles are multiplied in; f32 is one where it may be rounded (`Contract.fast`)."""

@@ -29,7 +29,7 @@ _LEAST = dict.fromkeys(
         "grid_reduction_share", "norm_points", "norm_least_points", "accumulated_products", "accumulated_share",
         "affine_operands", "last_use_share", "product_parts", "product_part_step", "product_parts_gain",
         "tensor_operations", "cache_rate", "recomputed_points", "combo_least_parts",
-        "combo_launches", "combo_refusals", "attention_keys", "attention_rows",
+        "combo_launches", "combo_refusals", "attention_keys", "attention_rows", "resident_programs",
     ),
     1,
 )  # fmt: skip
@@ -45,6 +45,7 @@ _POWERS_OF_TWO = frozenset(
         "row_minimum",
         "norm_points",
         "norm_least_points",
+        "attention_key_block",
     )
 )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ferrite_ir.language.dtypes import F32
 from ferrite_ir.language.scalar import Scalar, apply, postorder, rewrite
-from ferrite_scheduler.model.target import DEFAULT_POLICY, Policy
+from ferrite_scheduler.model.policy import DEFAULT_POLICY, Policy
 
 
 @dataclass(frozen=True, slots=True)

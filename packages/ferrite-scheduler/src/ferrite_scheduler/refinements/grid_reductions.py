@@ -29,8 +29,9 @@ from ferrite_scheduler.kernels.kernel_names import kernel_name
 from ferrite_scheduler.memory.host_steps import Work
 from ferrite_scheduler.model.forms import GridReduction, LoopedReduction, RegisterNorm
 from ferrite_scheduler.model.intermediates import workspace_of
+from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import Kernel, Param
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.target import Target
 
 from .register_norms import words_of_images
 

@@ -22,8 +22,9 @@ from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.memory.footprint import storage_bytes
 from ferrite_scheduler.memory.host_steps import Work
 from ferrite_scheduler.model.forms import Combo, LookBackScan, Pointwise
+from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import Kernel, Param
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.target import Target
 
 
 def mark_last_uses(

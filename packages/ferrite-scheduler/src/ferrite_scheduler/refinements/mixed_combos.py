@@ -29,8 +29,8 @@ from ferrite_scheduler.memory.positions import Positions
 from ferrite_scheduler.model.forms import Combo, Pointwise
 from ferrite_scheduler.model.launch_rules import CACHE, FEW, PATH, PEAK
 from ferrite_scheduler.model.lists import as_written, single_members
+from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import Decision, Kernel, Param
-from ferrite_scheduler.model.target import Policy
 
 
 class Written(dict[int, frozenset[int]]):

@@ -34,8 +34,9 @@ from ferrite_scheduler.analysis.clusters import Cluster, stored_names
 from ferrite_scheduler.analysis.dependences import Dependences, Stage
 from ferrite_scheduler.analysis.generic_sizes import hinted, typical
 from ferrite_scheduler.analysis.nodes import Node, make_node
+from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import Conditions
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.target import Target
 from ferrite_scheduler.rewrites.split_reductions import (
     Plan,
     is_outer,

@@ -10,8 +10,9 @@ from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.memory.host_steps import Work
 from ferrite_scheduler.model.changes import Change
 from ferrite_scheduler.model.forms import form_text
+from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import Decision, Kernel
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.target import Target
 
 from .grid_reductions import with_workspaces
 from .last_uses import mark_last_uses

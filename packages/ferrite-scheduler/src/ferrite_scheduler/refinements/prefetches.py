@@ -18,8 +18,9 @@ from ferrite_scheduler.memory.host_steps import Work
 from ferrite_scheduler.model.annotations import LookBackScan
 from ferrite_scheduler.model.forms import LookBackScan as LookBackForm
 from ferrite_scheduler.model.forms import RegisterNorm
+from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import Kernel
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.target import Target
 
 
 def prefetch(work: Sequence[Work], target: Target, policy: Policy) -> list[Work]:

@@ -37,8 +37,9 @@ from ferrite_scheduler.model.axes import Axis
 from ferrite_scheduler.model.forms import Form, LoopedReduction, PersistentReduction, Pointwise, RegisterNorm
 from ferrite_scheduler.model.group_blocks import COLUMNS, slots_of, spans_of
 from ferrite_scheduler.model.intermediates import fresh_dim
+from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import Decision, Kernel, Param
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.target import Target
 
 from .affine_factors import join_factors
 

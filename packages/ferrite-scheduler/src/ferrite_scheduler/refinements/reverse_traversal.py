@@ -16,8 +16,9 @@ from dataclasses import replace
 from ferrite_ir.language.graph import Graph
 from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.memory.host_steps import Work
+from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import Kernel
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.target import Target
 
 from .last_uses import storages_of
 

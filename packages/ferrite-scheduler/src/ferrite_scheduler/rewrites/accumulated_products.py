@@ -25,7 +25,7 @@ from ferrite_ir.language.graph import Definition, Extern, Graph, Loop, TensorTyp
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar, apply, rewrite
 from ferrite_ir.language.sizes import hint
-from ferrite_scheduler.model.target import Policy
+from ferrite_scheduler.model.policy import Policy
 
 PRODUCT, ADDED_PRODUCT = "aten.mm.default", "aten.addmm.default"
 

@@ -17,7 +17,7 @@ from ferrite_ir.language.graph import Contract, Definition, Graph, Loop, TensorT
 from ferrite_ir.language.scalar import Scalar, apply, cast, load
 from ferrite_scheduler.model.contractions import CODES, FACTORS
 from ferrite_scheduler.model.intermediates import new_value
-from ferrite_scheduler.model.target import Policy
+from ferrite_scheduler.model.policy import Policy
 
 
 def scale_sums(graph: Graph, policy: Policy) -> Graph:

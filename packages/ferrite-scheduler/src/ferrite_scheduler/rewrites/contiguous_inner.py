@@ -15,7 +15,7 @@ from ferrite_ir.language.scalar import load
 from ferrite_ir.language.sizes import is_static, product
 from ferrite_scheduler.analysis.nodes import Node, make_node
 from ferrite_scheduler.model.intermediates import partial_value
-from ferrite_scheduler.model.target import Policy
+from ferrite_scheduler.model.policy import Policy
 
 SHORT_RUN_BYTES = 128
 """Bytes of a line of memory on all supported GPUs: runs at least this long fill them by themselves."""

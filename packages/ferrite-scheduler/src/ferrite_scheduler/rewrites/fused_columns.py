@@ -24,7 +24,8 @@ from ferrite_ir.language.graph import Definition, Graph, Loop, Reduction, Tensor
 from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import hint, is_static, product
 from ferrite_scheduler.analysis.nodes import Node, Touch, make_node
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.policy import Policy
+from ferrite_scheduler.model.target import Target
 
 
 @dataclass(frozen=True, slots=True)

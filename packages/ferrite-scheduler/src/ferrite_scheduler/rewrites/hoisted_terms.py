@@ -22,7 +22,7 @@ from ferrite_ir.language.ops import OPS, RANDOM, REQUIREMENTS
 from ferrite_ir.language.scalar import Scalar, load, postorder, rewrite, substitute_dims
 from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.analysis.memory_orders import in_memory_order, operand_orders
-from ferrite_scheduler.model.target import Policy
+from ferrite_scheduler.model.policy import Policy
 
 OPAQUE = ("masked", *RANDOM, *REQUIREMENTS)
 """Operations of bodies that stay as they are: some loads must not happen everywhere, random numbers are drawn once."""

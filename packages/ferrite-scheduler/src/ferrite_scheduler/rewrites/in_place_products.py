@@ -14,7 +14,7 @@ from dataclasses import replace
 from ferrite_ir.language.bindings import AFTER
 from ferrite_ir.language.graph import Definition, Extern, Graph, TensorType, View, names_read, whole
 from ferrite_ir.language.sizes import hint
-from ferrite_scheduler.model.target import Policy
+from ferrite_scheduler.model.policy import Policy
 
 from .accumulated_products import ADDED_PRODUCT
 

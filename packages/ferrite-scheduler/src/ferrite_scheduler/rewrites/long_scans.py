@@ -27,8 +27,9 @@ from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.analysis.neutral_elements import neutral_state
 from ferrite_scheduler.analysis.nodes import Node, make_node
 from ferrite_scheduler.model.intermediates import empty_for, fresh_dim, partial_value
+from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.scan_positions import positions_rise
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.target import Target
 
 State: TypeAlias = tuple[Scalar, ...]
 Place: TypeAlias = tuple[Sequence[Index], Index, Index, Sequence[Index]]

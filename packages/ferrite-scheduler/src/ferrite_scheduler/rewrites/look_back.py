@@ -13,7 +13,7 @@ from ferrite_ir.language.graph import Definition, Scan, TensorType
 from ferrite_scheduler.analysis.nodes import make_node
 from ferrite_scheduler.model.annotations import LookBackScan, sums_16_bit
 from ferrite_scheduler.model.intermediates import workspace_of
-from ferrite_scheduler.model.target import Policy
+from ferrite_scheduler.model.policy import Policy
 
 from .long_scans import is_strided
 

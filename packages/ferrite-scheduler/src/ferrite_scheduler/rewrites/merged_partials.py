@@ -11,7 +11,7 @@ from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.scalar import substitute_dims
 from ferrite_ir.language.sizes import is_static, product
 from ferrite_scheduler.model.intermediates import fresh_dim
-from ferrite_scheduler.model.target import Policy
+from ferrite_scheduler.model.policy import Policy
 
 COMBINES = ("sum", "prod", "max", "min", "any", "all", "welford")
 """Those whose states come in any order."""

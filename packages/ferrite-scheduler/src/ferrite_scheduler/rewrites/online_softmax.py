@@ -19,7 +19,7 @@ from ferrite_ir.language.scalar import Scalar, apply, const, load, substitute_di
 from ferrite_ir.language.sizes import is_static, product
 from ferrite_scheduler.analysis.nodes import make_node
 from ferrite_scheduler.model.intermediates import new_value
-from ferrite_scheduler.model.target import Policy
+from ferrite_scheduler.model.policy import Policy
 
 from .split_reductions import is_outer
 

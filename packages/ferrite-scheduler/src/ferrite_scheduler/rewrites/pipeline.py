@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from ferrite_ir.language.graph import Graph
 from ferrite_ir.passes import Dce
 from ferrite_scheduler.model.changes import Change, changes_between
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.policy import Policy
+from ferrite_scheduler.model.target import Target
 from ferrite_scheduler.model.tiled_contractions import keep_contractions
 
 from .accumulated_products import accumulate_products

@@ -20,7 +20,8 @@ from ferrite_ir.language.scalar import Scalar, indirects, load, postorder, rewri
 from ferrite_ir.language.sizes import is_static, product
 from ferrite_scheduler.analysis.nodes import make_node
 from ferrite_scheduler.model.intermediates import partial_value
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.policy import Policy
+from ferrite_scheduler.model.target import Target
 
 COMBINES = frozenset(("sum", "max", "min"))
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from ferrite_ir.language.graph import Graph, Reduction
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.sizes import Size, hint, is_static, product
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.policy import Policy
+from ferrite_scheduler.model.target import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from ferrite_ir.language.scalar import Scalar, load, postorder, substitute_dims
 from ferrite_ir.language.sizes import hint, product
 from ferrite_scheduler.model.annotations import RowResult
 from ferrite_scheduler.model.intermediates import new_value
-from ferrite_scheduler.model.target import Policy
+from ferrite_scheduler.model.policy import Policy
 
 
 def separate_row_results(graph: Graph, policy: Policy) -> Graph:

@@ -39,18 +39,16 @@ from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.scalar import Number, Scalar, apply, cast, const, load
 from ferrite_ir.language.sizes import Size, is_static, product
 from ferrite_ir.passes import Dce
+from ferrite_ir.passes.vectors import VECTOR_BYTES
 from ferrite_scheduler.analysis.generic_sizes import generic, typical
 from ferrite_scheduler.model.intermediates import new_value
+from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.segments import MOST_ROWS, MOST_SHARE, REDUCE_SEGMENTS
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.target import Target
 
 MODES = ("add", "max", "min")
 MOST_DESTINATIONS = 1 << 18
 """Most destinations: one and the number of a row in its share, of at most `MOST_SHARE`, are sorted as 32 bits."""
-MOST_RESIDENT = 32
-"""Most programs that a multiprocessor runs at once: a fact of NVIDIA's GPUs from sm_80 to sm_100."""
-WIDEST = 512
-"""Bytes of a row that a warp reads at once: 16 for each thread."""
 
 Types: TypeAlias = dict[str, TensorType]
 
@@ -296,7 +294,8 @@ def _rounding(graph: Graph, result: Value, readers: dict[str, list[Definition]])
 
 def _shares(rows: Rows, dtype: DType, target: Target, policy: Policy) -> tuple[tuple[str, int], ...]:
     """Returns how many rows and columns a program has on their way, and how many programs do so at once."""
-    block = min(next_power_of_two(rows.width), WIDEST // dtype.bytes)
+    block = min(next_power_of_two(rows.width), VECTOR_BYTES * target.warp_size // dtype.bytes)
     batch = min(policy.segment_batch, max(1, policy.segment_prefetch // (block * dtype.bytes)))
     resident = policy.combined_flight // (batch * block * dtype.bytes)
-    return ("batch", batch), ("block", block), ("programs", target.processors * max(1, min(resident, MOST_RESIDENT)))
+    programs = target.processors * max(1, min(resident, target.resident_programs))
+    return ("batch", batch), ("block", block), ("programs", programs)

@@ -22,7 +22,7 @@ from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.kernels.tiling import fills_tiles
 from ferrite_scheduler.model.annotations import SortedScatter
 from ferrite_scheduler.model.intermediates import fresh_dim, new_value
-from ferrite_scheduler.model.target import Policy
+from ferrite_scheduler.model.policy import Policy
 
 from .segmented_reductions import plain_atom
 

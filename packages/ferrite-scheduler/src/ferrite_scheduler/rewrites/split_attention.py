@@ -28,10 +28,8 @@ from ferrite_ir.language.sizes import ceildiv, hint, is_static, product
 from ferrite_ir.language.values import Origins
 from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_scheduler.model.intermediates import fresh_dim, new_value, partial_value
-from ferrite_scheduler.model.target import Policy, Target
-
-COLUMNS = 128
-"""Points of a block of keys, where there is no list of blocks."""
+from ferrite_scheduler.model.policy import Policy
+from ferrite_scheduler.model.target import Target
 
 
 def split_attention(graph: Graph, target: Target, policy: Policy) -> Graph:
@@ -55,7 +53,7 @@ def _rewritten(attend: Attend, types: dict[str, TensorType], target: Target, pol
         return
     part = fresh_dim("s", parts, _names(packed))
     if parts > 1:
-        blocks = _blocks_of_part(packed, part)
+        blocks = _blocks_of_part(packed, part, policy)
         packed, points = replace(packed, dims=(part, *packed.dims), blocks=blocks), (part.index, *points)
     result, *of_rows = attend.results
     shape = [dim.size for dim in packed.dims]
@@ -142,16 +140,17 @@ def _parts(attend: Attend, target: Target, policy: Policy) -> int:
     return previous_power_of_two(most) if most > 1 else 1
 
 
-def _blocks_of_part(attend: Attend, part: Dim) -> BlockSparsity:
+def _blocks_of_part(attend: Attend, part: Dim, policy: Policy) -> BlockSparsity:
     """Returns the blocks of one part: of each list those whose places leave its number when divided by the parts."""
     parts, blocks = part.size, attend.blocks
     if blocks is None:
-        number = ceildiv(attend.along.size, COLUMNS)
+        columns = policy.attention_key_block
+        number = ceildiv(attend.along.size, columns)
         slot = fresh_dim("k", ceildiv(number, parts), (*_names(attend), part))
         count = ix.floordiv(ix.constant(number) - part.index + (parts - 1), parts)
         position = slot.index * parts + part.index
         rows = max(LEAST_EXTENT, next_power_of_two(int(attend.row.size)))
-        return BlockSparsity(rows, COLUMNS, BlockList(slot, index_value(count, I32), index_value(position, I32)))
+        return BlockSparsity(rows, columns, BlockList(slot, index_value(count, I32), index_value(position, I32)))
     masked, *whole = (_every_so_many(attend, each, part, name) for each, name in zip(blocks.lists, "kw", strict=False))
     return replace(blocks, masked=masked, whole=whole[0] if whole else None)
 

@@ -20,7 +20,7 @@ from ferrite_ir.language.scalar import Scalar, apply, bitcast, cast, const, inde
 from ferrite_ir.language.sizes import product
 from ferrite_scheduler.model.contractions import CODES, CUT_ROWS, PARTS, row_dims
 from ferrite_scheduler.model.intermediates import fresh_dim, new_value
-from ferrite_scheduler.model.target import Policy
+from ferrite_scheduler.model.policy import Policy
 
 UPPER_HALF = -(1 << 16)
 """The bits of a float32 number that are those of a bfloat16 one."""

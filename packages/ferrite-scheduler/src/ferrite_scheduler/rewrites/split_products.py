@@ -24,7 +24,8 @@ from ferrite_ir.language.scalar import Scalar, apply, const, index_value, load, 
 from ferrite_ir.language.sizes import is_static, product
 from ferrite_scheduler.model.annotations import PartialContract
 from ferrite_scheduler.model.intermediates import fresh_dim, partial_value
-from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.model.policy import Policy
+from ferrite_scheduler.model.target import Target
 from ferrite_scheduler.model.tiled_contractions import is_tiled, roles_of
 
 from .fused_columns import cuts_evenly

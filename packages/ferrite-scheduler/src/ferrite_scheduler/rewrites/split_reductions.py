@@ -43,7 +43,8 @@ from ferrite_scheduler.analysis.neutral_elements import neutral_state
 from ferrite_scheduler.analysis.nodes import Node, Touch, is_opaque, make_node
 from ferrite_scheduler.model.annotations import as_column_reduction
 from ferrite_scheduler.model.intermediates import fresh_dim, partial_value
-from ferrite_scheduler.model.target import SECTOR_BYTES, Policy, Target
+from ferrite_scheduler.model.policy import Policy
+from ferrite_scheduler.model.target import SECTOR_BYTES, Target
 from ferrite_scheduler.model.work import Work
 
 from .fused_columns import Chunks, cuts_evenly, find_column_sums

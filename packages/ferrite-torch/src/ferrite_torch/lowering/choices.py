@@ -13,6 +13,7 @@ class LoweringChoices:
         extends_products: large products with odd extents are computed on operands extended with zeros.
         product_rows: most rows of products of half types that are no extern calls.
         wide_product_rows: the same of float32.
+        multiplied_rows: of these, those that need no tensor cores.
         products: who computes those with more rows: ``library``, ``own`` kernels, these for ``small`` ones alone, or
             ``measured`` for what is faster, of which the scheduler will know.
         tunes_kernels: of users' Triton kernels more configs are tried than they state.
@@ -22,6 +23,7 @@ class LoweringChoices:
     extends_products: bool = True
     product_rows: int = 0
     wide_product_rows: int = 0
+    multiplied_rows: int = 0
     products: str = "library"
     tunes_kernels: bool = False
     draws_numbers: bool = True

@@ -11,7 +11,7 @@ from ferrite_ir.language.ops import REQUIREMENTS
 from ferrite_ir.language.scalar import Number, Scalar, cast, postorder
 from ferrite_ir.language.sizes import hint, is_provably_at_most, is_static
 from ferrite_ir.passes.vectors import VECTOR_BYTES
-from ferrite_scheduler.model.contractions import uses_tensor_cores
+from ferrite_scheduler.model.forms import Contraction, TiledContraction
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_reduction
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.rows import behind, is_aligned_row, varies_along_reduction
@@ -172,7 +172,9 @@ def bytes_beside(flat: FlatKernel) -> dict[Scalar, int]:
     A thread that reads 16 bytes at once has 16 elements of all tensors, and accesses to wide ones, which take several,
     are not next to those of its neighbours: a multiprocessor needs that many turns for each.
     """
-    if flat.space.order[-1:] != ("r",) or flat.space.misalignment is not None or uses_tensor_cores(flat.kernel.body):
+    form = flat.kernel.form
+    on_tensor_cores = form.tensor_cores if isinstance(form, Contraction) else isinstance(form, TiledContraction)
+    if flat.space.order[-1:] != ("r",) or flat.space.misalignment is not None or on_tensor_cores:
         return {}
     if not is_static(flat.space.reduction_size) or flat.space.reduction_size < VECTOR_BYTES:
         return {}  # what is said of neighbours would not be true of rows that are shorter

@@ -15,7 +15,6 @@ from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import Size, is_provably_at_most, is_static
 from ferrite_scheduler.model.axes import Axis
-from ferrite_scheduler.model.contractions import uses_tensor_cores
 from ferrite_scheduler.model.forms import (
     Combo,
     Contraction,
@@ -338,7 +337,7 @@ def _reduction_axis(kernel: Kernel, axis: Axis, *, is_across: bool) -> KernelAxi
     generous = FREE_BLOCK["reduction"]
     if isinstance(kernel.form, Scan) and is_across:
         generous = LOWERING.longest_column
-    elif uses_tensor_cores(kernel.body):
+    elif isinstance(kernel.form, Contraction) and kernel.form.tensor_cores:
         generous = LOWERING.product_points
     return free_axis("r", size, generous, LOWERING.largest_reduction_block)
 
@@ -354,8 +353,8 @@ def _grid_axis(kernel: Kernel, axis: Axis, *, is_across: bool) -> KernelAxis:
         is_flat = sum(axis.size != 1 for axis in kernel.grid) == 1
         return free_axis(name, size, FREE_BLOCK["pointwise" if is_flat else "tiled"])
     match kernel.form:
-        case Contraction() if name == "y":
-            return _whole_axis("y", int(size), PRODUCT_ROWS if uses_tensor_cores(kernel.body) else 1)
+        case Contraction(tensor_cores=on_tensor_cores) if name == "y":
+            return _whole_axis("y", int(size), PRODUCT_ROWS if on_tensor_cores else 1)
         case RegisterNorm(channels=channels) if name == "x" and is_across:
             return KernelAxis(
                 name, size, tiled=True, masked=int(size) % channels != 0, block=channels, max_block=channels

@@ -21,7 +21,8 @@ from ferrite_ir.language.graph import Contract
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import Scalar, cast
 from ferrite_ir.language.sizes import Size
-from ferrite_scheduler.model.contractions import CUT_ROWS, PARTS, part_loads, uses_tensor_cores
+from ferrite_scheduler.model.contractions import CUT_ROWS, PARTS, part_loads
+from ferrite_scheduler.model.forms import Contraction
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.space import NO_AXES, Axes
 from ferrite_triton.bodies.builder import Builder, Tile
@@ -73,7 +74,9 @@ def open_product(
     its
     end hold zeros, on either side: one of the two may be no number.
     """
-    if not uses_tensor_cores(flat.kernel.body):
+    form = flat.kernel.form
+    assert isinstance(form, Contraction), "other forms have no such products"
+    if not form.tensor_cores:
         return _open_wide_product(definition, reductions, builder, evaluator)
     in_parts = _open_product_of_parts(definition, flat, builder, evaluator, reductions)
     if in_parts is not None:

@@ -9,7 +9,6 @@ from ferrite_ir.language.ops import OPS, RANDOM
 from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_ir.language.sizes import hint
 from ferrite_scheduler.model.annotations import SortedScatter
-from ferrite_scheduler.model.contractions import uses_tensor_cores
 from ferrite_scheduler.model.forms import (
     Attention,
     Contraction,
@@ -138,7 +137,7 @@ def form_facts(flat: FlatKernel, threads: int) -> FormFacts | None:
     match flat.kernel.form:
         case RowColumnReduction():
             return RowColumnFacts(chunk=hint(space.chunk_length))
-        case Contraction() if uses_tensor_cores(flat.kernel.body):
+        case Contraction(tensor_cores=True):
             return ContractionFacts(product=count_products(flat))
         case Contraction():
             return ContractionFacts(multiplied_rows=next(hint(axis.size) for axis in space.axes if axis.name == "y"))

@@ -10,7 +10,6 @@ from ferrite_ir.language.dtypes import BF16, F16, F32
 from ferrite_ir.language.graph import Extern, Loop
 from ferrite_ir.language.scalar import postorder
 from ferrite_ir.language.sizes import hint
-from ferrite_scheduler.model.contractions import MULTIPLIED_ROWS
 from ferrite_torch.devices.facts import product_precision
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.products.matrix_contractions import DEVICES, contract_matrices
@@ -33,7 +32,9 @@ def sums_of_few_rows(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
     if left.dtype is F32:
         # Where people let tensor cores round, the library is as fast.
         is_ours = product_precision() != "tf32" and 1 <= m <= b.choices.wide_product_rows
-        if not is_ours or not (m <= MULTIPLIED_ROWS or _is_made_of_fewer_bits(b, right) or _lies_in_rows(b, left)):
+        if not is_ours or not (
+            m <= b.choices.multiplied_rows or _is_made_of_fewer_bits(b, right) or _lies_in_rows(b, left)
+        ):
             return None
         return contract_matrices(b, left, right)
     if not 1 <= m <= b.choices.product_rows:
