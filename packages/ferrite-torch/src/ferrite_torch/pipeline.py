@@ -320,7 +320,7 @@ class _Task:
             self.watch.seconds,
             is_recalled=made.plan is None,
             names=made.names,
-            uncaptured=uncaptured_steps(artifact.program, made.plan, self.options),
+            uncaptured=uncaptured_steps(artifact.program, made.plan, self.options, artifact.locations),
         )
 
     def _report(self, made: _Made) -> None:

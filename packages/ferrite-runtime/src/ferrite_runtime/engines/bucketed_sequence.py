@@ -17,9 +17,7 @@ from ferrite_runtime.engines.sequence_items import Instruction, Source, Waiting,
 from ferrite_runtime.engines.size_buckets import BucketedKernel
 from ferrite_runtime.formats.expressions import Expr
 from ferrite_runtime.formats.kernel_spec import KernelSpec
-
-MAX_PLANS = 512
-"""Sequences that one place of a program keeps; beyond that it starts anew."""
+from ferrite_runtime.host.thresholds import SHAPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,7 @@ class Plans:
             ready = [self._launch(launch, stream, key, values, owners) for launch in self.launches]
             settled = [steps for steps in ready if steps is not None]
             if len(settled) == len(ready):
-                if len(self.prepared) >= MAX_PLANS:
+                if len(self.prepared) >= SHAPES.prepared:
                     self.prepared.clear()
                 steps = [step for steps in settled for step in steps]
                 self.prepared[key] = self._bind(steps) if steps else _start_nothing

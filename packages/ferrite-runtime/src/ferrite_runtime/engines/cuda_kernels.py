@@ -32,7 +32,8 @@ from ferrite_runtime.launching.dependent_launch import least_pdl_programs
 from ferrite_runtime.launching.prepared_launch import MAX_PROGRAMS, LoadedKernel
 from ferrite_runtime.policies.blocks import misfit
 from ferrite_runtime.policies.candidates import configs, launch_bytes, wider_configs
-from ferrite_runtime.policies.resources import SPILL_BYTES, check_usage, scratch_problem
+from ferrite_runtime.policies.resources import check_usage, scratch_problem
+from ferrite_runtime.policies.thresholds import REGISTERS
 from ferrite_runtime.tuning.choices import Choices
 from ferrite_runtime.tuning.kernel_tuning import (
     EFFORTS,
@@ -52,9 +53,6 @@ from ferrite_runtime.tuning.timing import Meter
 from ferrite_runtime.tuning.workbench import KernelBench
 
 _LOG = logging.getLogger("ferrite_runtime")
-
-SPILLED_TRIES = 3
-"""How many other configs of a kernel are compiled because the first one spills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +252,14 @@ class DeviceKernel:
 
         Nothing else would find that out where nothing is measured.
         """
-        if self._spilled(config) <= SPILL_BYTES or not self.machine.compiler.compiles():
+        if self._spilled(config) <= REGISTERS.spilled_bytes or not self.machine.compiler.compiles():
             return config
-        others = [c for c in configs(self.spec, self.machine.facts, "max", self.sizes) if c != config][:SPILLED_TRIES]
+        others = [c for c in configs(self.spec, self.machine.facts, "max", self.sizes) if c != config][
+            : REGISTERS.spilled_tries
+        ]
         self.submit(others)
         problems: list[str] = []
-        fitting = (c for c in others if self._is_usable(c, problems) and self._spilled(c) <= SPILL_BYTES)
+        fitting = (c for c in others if self._is_usable(c, problems) and self._spilled(c) <= REGISTERS.spilled_bytes)
         return next(fitting, config)
 
     def _spilled(self, config: Config) -> int:

@@ -29,11 +29,9 @@ from ferrite_runtime.host.host_function import LARGE_FALLBACK, write_host
 from ferrite_runtime.host.launch_text import Sequencing
 from ferrite_runtime.host.product_library import ProductLibrary
 from ferrite_runtime.host.product_steps import HostStep, with_products
+from ferrite_runtime.host.thresholds import SHAPES
 from ferrite_runtime.launching.native_launcher import NativeLauncher
 from ferrite_runtime.process.forking import renewed_in_children
-
-SIZED = 3
-"""Functions that are written for the sizes of a call; each serves several times these."""
 
 
 class Later:
@@ -109,7 +107,7 @@ class Sequences:
         weights = [Weight(arenas, lengths)]
         if lengths:
             weights += [Weight(Arenas(), lengths)] if arenas.slots else []
-            weights += [Weight(Arenas(), lengths, is_sized=True)] * SIZED
+            weights += [Weight(Arenas(), lengths, is_sized=True)] * SHAPES.sized
             weights += [Weight(Arenas(), frozenset())]
         return self._host(steps, weights, {})
 

@@ -35,12 +35,17 @@ class ShapeThresholds:
         calls_when_full: calls of the same sizes after which another function goes for theirs: so often is one written,
             at most.
         counted: different sizes whose calls are counted; beyond that counting starts anew.
+        sized: functions of a program that are written for the sizes of one call each, and serve several times these.
+        prepared: starts of a sequence of launches, each for other sizes, that one place of a program keeps; beyond that
+            it starts anew.
     """
 
     calls: int = 32
     functions: int = 16
     calls_when_full: int = 1024
     counted: int = 256
+    sized: int = 3
+    prepared: int = 512
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import Facts
 from ferrite_runtime.formats.kernel_spec import MIXED_COMBO, name_in_whole
 from ferrite_runtime.policies.kernel_form import KernelForm, kernel_form
-from ferrite_runtime.policies.shape import MAX_PER_THREAD, Shape
-from ferrite_runtime.policies.thresholds import MIXED_COMBOS
+from ferrite_runtime.policies.shape import Shape
+from ferrite_runtime.policies.thresholds import MIXED_COMBOS, REGISTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class _Part:
     def least_warps(self, config: Config) -> int:
         """Returns the warps that its tile needs, so that the values alive at once fit in registers."""
         threads, warps = self.shape.device.target.warp_size, 1
-        while self.tile(config) * self.shape.live > MAX_PER_THREAD * warps * threads:
+        while self.tile(config) * self.shape.live > REGISTERS.live_per_thread * warps * threads:
             warps *= 2
         return min(warps, self.shape.device.max_warps)
 

@@ -9,9 +9,7 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.kernel_form import kernel_form
 from ferrite_runtime.policies.resources import foresee_problem
-
-# Moves before it ends in any case: each is a round of compilations.
-MAX_MOVES = 6
+from ferrite_runtime.policies.thresholds import SEARCH
 
 
 def neighbours(spec: KernelSpec, device: DeviceFacts, config: Config, sizes: Mapping[str, int]) -> tuple[Config, ...]:
@@ -69,7 +67,7 @@ def descend(
             where none is better by more than noise, or the time is up.
     """
     tried, current = {start}, start
-    for _ in range(MAX_MOVES):
+    for _ in range(SEARCH.moves):
         near = tuple(config for config in beside(current) if config not in tried)
         if not near:
             break

@@ -14,13 +14,9 @@ from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.blocks import block_limit, parts_of, scratch_programs, scratch_used
 from ferrite_runtime.policies.kernel_form import kernel_form
 from ferrite_runtime.policies.shape import MAX_TILE, param_bytes
+from ferrite_runtime.policies.thresholds import REGISTERS
 
 MAX_THREADS = 1024
-# A thread has at most 255 registers. A tile that has more 4-byte elements for each cannot be held in them, and the
-# compiler takes long to find that out: 18 s for 32x2048 floats on four warps, against a fraction of one.
-MAX_PER_THREAD = 256
-# A config that keeps this many bytes per thread on the stack loses against one that does not; it is not timed.
-SPILL_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +55,7 @@ def foresee_problem(spec: KernelSpec, config: Config, device: DeviceFacts, sizes
     if tile > MAX_TILE:
         return f"a tile of {tile} elements, {MAX_TILE} are possible"
     width = max(4, spec.facts.element_bytes or 4)
-    if tile * width > 4 * MAX_PER_THREAD * threads:
+    if tile * width > 4 * REGISTERS.elements_per_thread * threads:
         return f"{tile // threads} elements of {width} bytes per thread do not fit in its registers"
     return None
 
@@ -106,4 +102,4 @@ def without_spills(usages: Mapping[Config, Usage], keep: Sequence[Config] = ()) 
     """Returns the configs that do not spill; those that spill least, if every one does; and those to ``keep``."""
     spilled = {config: usage.local_bytes or 0 for config, usage in usages.items()}
     least = min(spilled.values(), default=0)
-    return [config for config, size in spilled.items() if size <= max(SPILL_BYTES, least) or config in keep]
+    return [config for config, size in spilled.items() if size <= max(REGISTERS.spilled_bytes, least) or config in keep]

@@ -11,11 +11,10 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import ComboFacts, ReductionFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import Axis, KernelSpec
 from ferrite_runtime.policies.blocks import block_limit, next_power_of_two, previous_power_of_two
+from ferrite_runtime.policies.thresholds import REGISTERS
 
 # Triton refuses tiles of more elements.
 MAX_TILE = 1 << 20
-# More live values per thread than this spill on every architecture.
-MAX_PER_THREAD = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +154,7 @@ class Shape:
         warps = previous_power_of_two(max(1, num_warps * tile // max(1, wanted)))
         # Neither threads without an element, nor more elements per thread than there are registers for.
         warps = min(warps, next_power_of_two(max(1, tile // threads)))
-        while warps < self.device.max_warps and tile * self.live > MAX_PER_THREAD * warps * threads:
+        while warps < self.device.max_warps and tile * self.live > REGISTERS.live_per_thread * warps * threads:
             warps *= 2
         return min(warps, self.device.max_warps)
 

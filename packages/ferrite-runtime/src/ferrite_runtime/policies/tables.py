@@ -13,24 +13,13 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.kernel_spec import Axis
 from ferrite_runtime.policies.blocks import next_power_of_two, previous_power_of_two
 from ferrite_runtime.policies.shape import Shape
+from ferrite_runtime.policies.thresholds import TABLES
 
 MAX_BLOCKS = {"x": 4096, "y": 1024, "z": 1024}
-# Elements that a warp gets, in the two flat rows and in the table of reductions.
-WIDE_WARP, NARROW_WARP, REDUCTION_WARP = 256, 64, 128
-POINTWISE_WARPS, REDUCTION_WARPS, CROWDED_WARPS = 8, 16, 8
-# From here on a tile gets four warps at least.
-FOUR_WARPS = 128
 # Requested tiles: x, y(, z) of pointwise kernels; columns, depth, warps (None: by size) of reductions.
 TILES_2D = ((32, 32), (64, 64), (256, 16), (16, 256))
 TILES_3D = ((16, 16, 16), (64, 8, 8), (8, 64, 8), (8, 8, 64))
 REDUCTION_TILES: tuple[tuple[int, int, int | None], ...] = ((64, 8, None), (64, 64, None), (8, 512, None), (64, 4, 8))
-REDUCTION_DEPTH = 2048
-# A reduction that takes so much from memory at once, over so many rows, has few registers left: half the depth.
-CROWDED_LOADS, CROWDED_POINTS = 10, 1024
-PERSISTENT_ROWS = (1, 8, 32, 128)
-PERSISTENT_TILE = 4096
-# Where everything together is less than a requested tile, an eighth of it is enough.
-SMALLER = 8
 
 
 def _real_axes(shape: Shape) -> list[Axis]:
@@ -52,7 +41,7 @@ def fit_tile(requested: Sequence[int], hints: Sequence[int], most: Sequence[int]
     """Returns a tile of about as many elements as was requested, cut to the sizes and grown along the first axes."""
     target = math.prod(requested)
     if math.prod(hints) < target:
-        target //= SMALLER
+        target //= TABLES.small_share
     blocks = [min(block, hint) for block, hint in zip(requested, hints, strict=True)]
     for position, limit in enumerate(most):
         while blocks[position] < min(limit, hints[position]) and math.prod(blocks) < target:
@@ -67,16 +56,16 @@ def pointwise_table(shape: Shape) -> tuple[Config, ...]:
         return ()
     hints, flat = _hints(shape, axes), flat_block(shape.points)
     if len(axes) == 1:
-        requests = [((flat,), WIDE_WARP), ((flat // 2,), NARROW_WARP)]
+        requests = [((flat,), TABLES.wide_warp), ((flat // 2,), TABLES.narrow_warp)]
     else:
         lines = [tuple(flat if position == long else 1 for position in range(len(axes))) for long in range(len(axes))]
-        requests = [(tile, WIDE_WARP) for tile in (*(TILES_2D if len(axes) == 2 else TILES_3D), *lines)]
+        requests = [(tile, TABLES.wide_warp) for tile in (*(TILES_2D if len(axes) == 2 else TILES_3D), *lines)]
     found = []
     for requested, per_warp in requests:
         blocks = fit_tile(requested, hints, [MAX_BLOCKS[axis.name] for axis in axes])
         size = math.prod(blocks)
-        warps = min(POINTWISE_WARPS, max(1, size // per_warp))
-        found.append(_config(shape, axes, blocks, max(4, warps) if size >= FOUR_WARPS else warps))
+        warps = min(TABLES.pointwise_warps, max(1, size // per_warp))
+        found.append(_config(shape, axes, blocks, max(4, warps) if size >= TABLES.few_elements else warps))
     return tuple(found)
 
 
@@ -86,17 +75,16 @@ def looped_table(shape: Shape) -> tuple[Config, ...]:
     if len(axes) != 2:
         return ()
     hints = _hints(shape, axes)
-    crowded = shape.points >= CROWDED_POINTS and shape.spec.facts.loads >= CROWDED_LOADS
-    depth = REDUCTION_DEPTH // 2 if crowded else REDUCTION_DEPTH
+    crowded = shape.points >= TABLES.crowded_points and shape.spec.facts.loads >= TABLES.crowded_loads
+    depth = TABLES.depth // 2 if crowded else TABLES.depth
     reduction = hints[1]
     contiguous = (1, reduction if 256 <= reduction < depth else depth, None)
     tiny = (2 * (256 // reduction) if reduction <= 256 else 1, min(reduction, depth), None)
     found = []
     for columns, rows, warps in (contiguous, *REDUCTION_TILES, tiny):
         limited = crowded and (columns, rows) in ((1, depth), (64, 8))
-        found.append(
-            _reduction_config(shape, axes, (columns, rows), hints, warps, CROWDED_WARPS if limited else REDUCTION_WARPS)
-        )
+        most = TABLES.crowded_warps if limited else TABLES.reduction_warps
+        found.append(_reduction_config(shape, axes, (columns, rows), hints, warps, most))
     return tuple(found)
 
 
@@ -110,9 +98,9 @@ def _reduction_config(
 ) -> Config:
     target = math.prod(requested)
     if math.prod(hints) < target:
-        target //= SMALLER
+        target //= TABLES.small_share
     blocks = fit_tile(requested, hints, hints)
-    warps = warps or next_power_of_two(max(2, min(most_warps, math.prod(blocks) // REDUCTION_WARP)))
+    warps = warps or next_power_of_two(max(2, min(most_warps, math.prod(blocks) // TABLES.reduction_warp)))
     while blocks[1] > 1 and math.prod(blocks) > target:
         blocks[1] //= 2
     return _config(shape, axes, blocks, warps)
@@ -124,15 +112,15 @@ def persistent_table(shape: Shape) -> tuple[Config, ...]:
     if len(axes) != 1:
         return ()
     row, limit = next_power_of_two(shape.reduction), shape.limit(axes[0])
-    found = [rows for rows in PERSISTENT_ROWS if rows == 1 or (rows * row <= PERSISTENT_TILE and rows <= limit)]
-    chosen = [_rows_config(shape, axes, rows, row, CROWDED_WARPS) for rows in found]
+    found = [rows for rows in TABLES.rows if rows == 1 or (rows * row <= TABLES.rows_tile and rows <= limit)]
+    chosen = [_rows_config(shape, axes, rows, row, TABLES.crowded_warps) for rows in found]
     if row <= 256:
-        chosen.append(_rows_config(shape, axes, min(2 * (256 // row), limit), row, REDUCTION_WARPS))
+        chosen.append(_rows_config(shape, axes, min(2 * (256 // row), limit), row, TABLES.reduction_warps))
     return tuple(chosen)
 
 
 def _rows_config(shape: Shape, axes: Sequence[Axis], rows: int, row: int, most_warps: int) -> Config:
-    return _config(shape, axes, [rows], next_power_of_two(max(2, min(most_warps, rows * row // REDUCTION_WARP))))
+    return _config(shape, axes, [rows], next_power_of_two(max(2, min(most_warps, rows * row // TABLES.reduction_warp))))
 
 
 def _config(shape: Shape, axes: Sequence[Axis], blocks: Sequence[int], warps: int) -> Config:

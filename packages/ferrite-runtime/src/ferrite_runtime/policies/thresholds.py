@@ -228,6 +228,69 @@ class TileThresholds:
 
 
 @dataclass(frozen=True, slots=True)
+class RegisterThresholds:
+    """What threads can hold. Set: beyond it the compiler keeps values in memory.
+
+    Attributes:
+        live_per_thread: live values of a thread from which on its tile gets more warps: more spill everywhere.
+        elements_per_thread: most elements of 4 bytes that a tile has for each thread. One has 255 registers, and the
+            compiler takes long to find out that they are too few: 18 s for 32 x 2048 floats on four warps, against a
+            fraction of one.
+        spilled_bytes: bytes on the stack of each thread from which on a config is not timed where another has less:
+            it loses.
+        spilled_tries: other configs of a kernel that are compiled because the first one spills.
+    """
+
+    live_per_thread: int = 64
+    elements_per_thread: int = 256
+    spilled_bytes: int = 64
+    spilled_tries: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SearchThresholds:
+    """The search for better configs than the listed ones.
+
+    Attributes:
+        moves: moves from config to neighbouring config after which it ends in any case. Set: each is a round of
+            compilations.
+    """
+
+    moves: int = 6
+
+
+@dataclass(frozen=True, slots=True)
+class TableThresholds:
+    """The wider tables of configs (`tables`), which are those of PyTorch's compiler, and so these numbers.
+
+    Attributes:
+        wide_warp, narrow_warp, reduction_warp: elements that a warp gets, in the two flat rows of the table and in that
+            of reductions.
+        pointwise_warps, reduction_warps, crowded_warps: most warps; fewer where registers are few.
+        few_elements: elements of a tile from which on it has four warps at least.
+        depth: points of a reduction axis that a tile has at most.
+        crowded_loads, crowded_points: a reduction that takes so much from memory at once, over so many rows, has few
+            registers left: half the depth.
+        rows, rows_tile: rows that are held whole at once, and most elements of these.
+        small_share: where everything together is less than a requested tile, one part in so many of it is enough.
+    """
+
+    wide_warp: int = 256
+    narrow_warp: int = 64
+    reduction_warp: int = 128
+    pointwise_warps: int = 8
+    reduction_warps: int = 16
+    crowded_warps: int = 8
+    few_elements: int = 128
+    depth: int = 2048
+    crowded_loads: int = 10
+    crowded_points: int = 1024
+    rows: tuple[int, ...] = (1, 8, 32, 128)
+    rows_tile: int = 4096
+    small_share: int = 8
+
+
+@dataclass(frozen=True, slots=True)
 class OccupancyThresholds:
     """How many warps fill a device; see `occupancy`. From ``benchmarks/kernels/config_grid.py --set images``.
 
@@ -332,5 +395,6 @@ class RooflineCorrections:
 
 POINTWISE, ROWS, COLUMNS, TILES = PointwiseThresholds(), RowThresholds(), ColumnThresholds(), TileThresholds()
 OCCUPANCY, MIXED_COMBOS = OccupancyThresholds(), MixedComboThresholds()
+REGISTERS, SEARCH, TABLES = RegisterThresholds(), SearchThresholds(), TableThresholds()
 PRODUCTS, ROOFLINE = ProductThresholds(), RooflineCorrections()
 """What config policies go by."""

@@ -175,7 +175,7 @@ def load_stored(key: str, options: Options) -> CompiledGraph:
             watch.seconds,
             is_recalled=True,
             names=artifact.names,
-            uncaptured=uncaptured_steps(artifact.program, None, options),
+            uncaptured=uncaptured_steps(artifact.program, None, options, artifact.locations),
         )
     )
     return call

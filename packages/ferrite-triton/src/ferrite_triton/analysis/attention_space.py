@@ -21,14 +21,11 @@ from ferrite_ir.language.sizes import Size, is_static
 from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_triton.analysis.attention_weights import simplified
+from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.space import KernelAxis, Space, dim_mapping, flat_dim
 from ferrite_triton.analysis.traversal import InBlocks
 from ferrite_triton.errors import UnsupportedDefinition
 
-LARGEST = 256
-"""Largest block of rows, or of columns of scores."""
-SURE = 64
-"""Blocks up to which a config is content: where they divide an axis it has no mask, and no larger ones."""
 DEPTHS, SLOTS = "defghi", "jkl"
 """Names of axes inside: what products are summed over, and positions in lists."""
 FIRST_ROW = "yfirst"
@@ -154,14 +151,15 @@ def _rows(size: Size, multiple: int | None) -> KernelAxis:
 
 def _cut(name: str, size: Size, multiple: int | None) -> KernelAxis:
     """Returns an axis whose block the config chooses, without a mask where all that it may choose divide it."""
-    largest = LARGEST if multiple is None else min(LARGEST, multiple & -multiple)
+    largest = LOWERING.largest_scores
+    largest = largest if multiple is None else min(largest, multiple & -multiple)
     if largest < LEAST_EXTENT:
         raise UnsupportedDefinition(
             f"attention in sparse blocks of {multiple}; they have to be multiples of {LEAST_EXTENT}"
         )
     known = int(size) if is_static(size) else 0
     divisor = known & -known
-    if multiple is None and divisor >= SURE:
+    if multiple is None and divisor >= LOWERING.sure_scores:
         largest = min(largest, divisor)
     masked = known == 0 or known % largest != 0
     return KernelAxis(name, size, tiled=True, masked=masked, block=None, max_block=largest)

@@ -28,6 +28,12 @@ class LoweringPolicy:
         tile_rows, tile_points: blocks that a config may surely choose for an axis of the result of a tiled product, and
             for its reduction axis, without masks. Set: the tiles of most configs (decision 0045).
         largest_tile, largest_points: most of these that it may choose at all. Set.
+        largest_scores: most rows, and columns of scores, of a block of attention. Set.
+        sure_scores: blocks of these that a config is content with: where they divide an axis it has no mask, and no
+            larger ones. Set.
+        free_pointwise, free_tiled, free_reduction, free_grid, free_thread_rows: blocks that an axis may surely be cut
+            in, so that it needs no mask where they divide it: of a flat loop, of one of several axes, of a reduction
+            axis, of the rows beside one, and of rows that a thread has each. Set: a config loses its larger blocks.
         tile_group: rows of tiles of a product that programs take column by column, so that they share factors in the
             cache. Set (decision 0045).
         few_digits: most products of 8-bit floats that tensor cores make one sum of, with the 14 bits that those of
@@ -76,6 +82,13 @@ class LoweringPolicy:
     tile_points: int = 64
     largest_tile: int = 256
     largest_points: int = 256
+    largest_scores: int = 256
+    sure_scores: int = 64
+    free_pointwise: int = 1024
+    free_tiled: int = 128
+    free_reduction: int = 1024
+    free_grid: int = 64
+    free_thread_rows: int = 512
     tile_group: int = 8
     few_digits: int = 128
     most_rounds: int = 64

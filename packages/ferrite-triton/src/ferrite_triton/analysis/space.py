@@ -52,9 +52,6 @@ POSITION = "position"
 REDUCTION_AXES: Axes = frozenset(("r", "b"))
 ROUNDS_AXIS, DESCRIPTORS_AXIS = "t", "l"
 
-# A mask may be left out where every block divides the axis. That costs the config its larger blocks, so only generous
-# divisors are taken.
-FREE_BLOCK = {"pointwise": 1024, "tiled": 128, "reduction": 1024, "grid": 64, "row_per_thread": 512}
 PRODUCT_ROWS = 16
 """Rows that tensor cores multiply at once."""
 
@@ -334,7 +331,7 @@ def _reduction_axis(kernel: Kernel, axis: Axis, *, is_across: bool) -> KernelAxi
             return KernelAxis("r", size, tiled=True, masked=True, block=None, max_block=None)
         block = next_power_of_two(int(size))
         return KernelAxis("r", size, tiled=size != 1, masked=size != block, block=block, max_block=block)
-    generous = FREE_BLOCK["reduction"]
+    generous = LOWERING.free_reduction
     if isinstance(kernel.form, Scan) and is_across:
         generous = LOWERING.longest_column
     elif isinstance(kernel.form, Contraction) and kernel.form.tensor_cores:
@@ -351,7 +348,7 @@ def _grid_axis(kernel: Kernel, axis: Axis, *, is_across: bool) -> KernelAxis:
     name, size = axis.name, axis.size
     if kernel.reduction is None:
         is_flat = sum(axis.size != 1 for axis in kernel.grid) == 1
-        return free_axis(name, size, FREE_BLOCK["pointwise" if is_flat else "tiled"])
+        return free_axis(name, size, LOWERING.free_pointwise if is_flat else LOWERING.free_tiled)
     match kernel.form:
         case Contraction(tensor_cores=on_tensor_cores) if name == "y":
             return _whole_axis("y", int(size), PRODUCT_ROWS if on_tensor_cores else 1)
@@ -369,7 +366,7 @@ def _grid_axis(kernel: Kernel, axis: Axis, *, is_across: bool) -> KernelAxis:
             is_single = name != "x"
     if is_single:
         return KernelAxis(name, size, tiled=False, masked=False, block=1, max_block=1)
-    return free_axis(name, size, FREE_BLOCK["grid"])
+    return free_axis(name, size, LOWERING.free_grid)
 
 
 def cut_axes(kernel: Kernel) -> tuple[Axis, ...]:
@@ -409,9 +406,7 @@ def in_register_tiles(space: Space, count: int) -> Space:
 
 def row_per_thread_space(space: Space) -> Space:
     """Returns a space of rows of which each thread has one, so that a program has many; see `row_per_thread`."""
-    axes = [
-        free_axis("x", axis.size, FREE_BLOCK["row_per_thread"]) if axis.name == "x" else axis for axis in space.axes
-    ]
+    axes = [free_axis("x", axis.size, LOWERING.free_thread_rows) if axis.name == "x" else axis for axis in space.axes]
     return replace(space, axes=tuple(axes), traversal=RowPerThread())
 
 

@@ -32,9 +32,8 @@ def sums_of_few_rows(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
     if left.dtype is F32:
         # Where people let tensor cores round, the library is as fast.
         is_ours = product_precision() != "tf32" and 1 <= m <= b.choices.wide_product_rows
-        if not is_ours or not (
-            m <= b.choices.multiplied_rows or _is_made_of_fewer_bits(b, right) or _lies_in_rows(b, left)
-        ):
+        is_few = m <= b.choices.multiplied_rows
+        if not is_ours or not (is_few or _is_made_of_fewer_bits(b, right) or _lies_in_rows(b, left)):
             return None
         return contract_matrices(b, left, right)
     if not 1 <= m <= b.choices.product_rows:
