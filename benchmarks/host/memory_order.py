@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "ferri
 
 from crossed_items import crossed_items
 from ferrite_scheduler import Policy
-from ferrite_scheduler.fusion.memory_order import Items, low_peak_order, peak_of
+from ferrite_scheduler.fusion.low_peak_order import Items, low_peak_order, peak_of
 
 
 def shuffled(items: Items, rng: random.Random) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ferrite_scheduler.fusion.memory_order import Items, Trace
+from ferrite_scheduler.fusion.low_peak_order import Items, Trace
 
 _SIZES = (1, 2, 4, 8, 16, 64)
 _NEAR = 12

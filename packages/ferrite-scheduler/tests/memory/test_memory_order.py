@@ -14,7 +14,7 @@ from checks import check, generated_inputs
 from crossed_items import crossed_items
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, Target, schedule
-from ferrite_scheduler.fusion.memory_order import Items, Trace, low_peak_order, peak_of, profile
+from ferrite_scheduler.fusion.low_peak_order import Items, Trace, low_peak_order, peak_of, profile
 from ferrite_scheduler.memory.footprint import footprint
 from ferrite_scheduler.model.schedule import CallExtern, Launch
 from generated_graphs import generated_graph

@@ -10,7 +10,7 @@ import torch
 
 from ferrite_runtime.process.option_ranges import BOOL, FUNCTION, MAYBE_BOOL
 from ferrite_torch.backend import ferrite
-from ferrite_torch.capture.repeated_blocks import RepeatedBlocks, repeat_blocks
+from ferrite_torch.capture.chosen_models import RepeatedBlocks, repeat_blocks
 from ferrite_torch.diagnostics.call_checks import check_arguments
 from ferrite_torch.diagnostics.statistics import compiled_programs, reset_statistics, statistics
 from ferrite_torch.errors import (

@@ -18,9 +18,9 @@ from ferrite_torch.cache.stored_graphs import Plan, mark_storable, plan_storage
 from ferrite_torch.calls.compiled_graph import CompiledGraph
 from ferrite_torch.calls.lent_arguments import borrowing, lending
 from ferrite_torch.calls.transformed_calls import by_slices, keeping_tangents
+from ferrite_torch.capture.chosen_models import is_asked, is_wanted
 from ferrite_torch.capture.garbage import rare_collections
 from ferrite_torch.capture.joint_graphs import prepare_joint
-from ferrite_torch.capture.repeated_blocks import is_asked, is_wanted
 from ferrite_torch.capture.stand_ins import NotPutBack, Shortened, shorten
 from ferrite_torch.diagnostics.announcements import announce_eager
 from ferrite_torch.diagnostics.error_translation import translate
@@ -59,7 +59,7 @@ from ferrite_torch.torch_private.graph_positions import has_effects, written_pos
 from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.operators import has_no_memory
 from ferrite_torch.torch_private.partitioning import saving_at_most
-from ferrite_torch.torch_private.regions import knowing_results
+from ferrite_torch.torch_private.region_calls import knowing_results
 from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats, is_symbolic
 from ferrite_torch.torch_private.transforms import leaving_transforms
 from ferrite_torch.validation.functions import check_functions

@@ -1,8 +1,8 @@
 """The order in which kernels and host calls run: topological, near program order, with a low peak of memory.
 
 Orders near the program's are tried first. Where the best of them needs much memory, one with a lower peak is searched
-(`memory_order`), and kernels are cut whose parts could run one after the other: definitions that were fused to read an
-operand once while most of their results wait to be read (the inputs of several products), and reductions that were
+(`low_peak_order`), and kernels are cut whose parts could run one after the other: definitions that were fused to read
+an operand once while most of their results wait to be read (the inputs of several products), and reductions that were
 fused though most of what they read has waited for the last of it.
 """
 
@@ -22,7 +22,7 @@ from ferrite_scheduler.model.target import Target
 
 from .greedy import Fusion
 from .joining import clusters_of
-from .memory_order import Items, Trace, low_peak_order, peak_of, profile
+from .low_peak_order import Items, Trace, low_peak_order, peak_of, profile
 
 Group: TypeAlias = Cluster | Node
 

@@ -21,7 +21,7 @@ from ferrite_ir.language.index import Dim, FloorDiv, Index, Mod, constant
 from ferrite_ir.language.ops import OPS, RANDOM, REQUIREMENTS
 from ferrite_ir.language.scalar import Scalar, load, postorder, rewrite, substitute_dims
 from ferrite_ir.language.sizes import is_static
-from ferrite_scheduler.analysis.memory_orders import in_memory_order, operand_orders
+from ferrite_scheduler.analysis.dim_orders import in_memory_order, operand_orders
 from ferrite_scheduler.model.policy import Policy
 
 OPAQUE = ("masked", *RANDOM, *REQUIREMENTS)

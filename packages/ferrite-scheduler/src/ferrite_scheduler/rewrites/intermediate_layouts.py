@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ferrite_ir.language.graph import Computed, Definition, Graph, Loop, Reduction, TensorType, loads_of, names_read
 from ferrite_ir.language.sizes import is_static
-from ferrite_scheduler.analysis.memory_orders import in_memory_order, operand_orders, plain_dims
+from ferrite_scheduler.analysis.dim_orders import in_memory_order, operand_orders, plain_dims
 
 
 def lay_out_intermediates(graph: Graph) -> Graph:

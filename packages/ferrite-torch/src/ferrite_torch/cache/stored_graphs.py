@@ -32,7 +32,7 @@ from ferrite_torch.diagnostics.statistics import GraphRecord, Stopwatch, record_
 from ferrite_torch.errors import EnvironmentProblem
 from ferrite_torch.options import Options
 from ferrite_torch.torch_private.aot_cache import output_code, refuse_to_store, stores_graphs
-from ferrite_torch.torch_private.regions import region_names
+from ferrite_torch.torch_private.region_calls import region_names
 from ferrite_torch.torch_private.symbolic_shapes import GivenSizes, is_symbolic, size_text
 
 COMPLETED = "completed"

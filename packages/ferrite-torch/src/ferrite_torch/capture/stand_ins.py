@@ -21,7 +21,7 @@ import torch
 
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
 from ferrite_torch.torch_private.nodes import example_of, module_of, target_name
-from ferrite_torch.torch_private.regions import (
+from ferrite_torch.torch_private.region_calls import (
     are_plain,
     is_plain_whole,
     new_fakes,

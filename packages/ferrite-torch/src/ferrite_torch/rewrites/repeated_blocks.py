@@ -32,7 +32,7 @@ from ferrite_torch.rewrites.block_structure import AMBIENT, NoStructure, Run, ru
 from ferrite_torch.thresholds import REPEATED_BLOCKS
 from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.nodes import example_of, module_of, target_name
-from ferrite_torch.torch_private.regions import modules_around, region_call, written_operands
+from ferrite_torch.torch_private.region_calls import modules_around, region_call, written_operands
 from ferrite_torch.torch_private.symbolic_shapes import is_known
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import torch
 from ferrite_torch.torch_private.aot_cache import Keeper, keeping_graphs, output_code
 from ferrite_torch.torch_private.effects import keeping_checks
 from ferrite_torch.torch_private.partitioning import Preparation, min_cut
-from ferrite_torch.torch_private.regions import asking_regions_once
+from ferrite_torch.torch_private.region_calls import asking_regions_once
 from ferrite_torch.torch_private.symbolic_shapes import sizes_that_depend_on_data
 from ferrite_torch.torch_private.transforms import pass_wrapped_gradients
 from ferrite_torch.torch_private.whole_ops import keeping_ops_whole

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ferrite_torch.torch_private.operators import Overload, schema_of
-from ferrite_torch.torch_private.regions import region_call
+from ferrite_torch.torch_private.region_calls import region_call
 from ferrite_torch.torch_private.symbolic_shapes import is_known
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import torch
@@ -20,7 +22,8 @@ from ferrite_torch.torch_private.operators import HigherOrderOp, Overload
 NAMESPACE = "ferrite_stand_ins"
 
 _library: Any = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
-_results: dict[int, Sequence[torch.Tensor]] = {}
+_results: ContextVar[Mapping[int, Sequence[torch.Tensor]]] = ContextVar("results", default=MappingProxyType({}))
+"""What comes out of stand-ins, by their numbers, while AOTAutograd reads the graph that they stand in."""
 _numbers = itertools.count()
 
 
@@ -115,9 +118,8 @@ def _refuse(tensors: Sequence[torch.Tensor], integers: Sequence[int], call: int)
 
 
 def _fakes(tensors: Sequence[torch.Tensor], integers: Sequence[int], call: int) -> list[torch.Tensor]:
-    return [
-        torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device) for fake in _results[call]
-    ]
+    fakes = _results.get()[call]
+    return [torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=each.device) for each in fakes]
 
 
 _library.define("call(Tensor[] tensors, SymInt[] integers, int call) -> Tensor[]")
@@ -138,13 +140,12 @@ def new_number() -> int:
 
 @contextmanager
 def knowing_results(results: Mapping[int, Sequence[torch.Tensor]]) -> Iterator[None]:
-    """Has stand-ins with these numbers return tensors like these fakes until the end of the block."""
-    _results.update(results)
+    """Has stand-ins with these numbers return tensors like these fakes until the end of the block, in this thread."""
+    token = _results.set({**_results.get(), **results})
     try:
         yield
     finally:
-        for number in results:
-            del _results[number]
+        _results.reset(token)
 
 
 def new_fakes(fakes: Sequence[torch.Tensor], others: Sequence[Any]) -> list[torch.Tensor]:
