@@ -314,7 +314,7 @@ def test_benchmarks_that_pages_call_take_these_options():
 
 
 def test_thresholds_that_pages_set_are_fields_of_the_policy():
-    model = NOXFILE.PACKAGES["scheduler"].folder / "src" / "ferrite_scheduler" / "model" / "target.py"
+    model = NOXFILE.PACKAGES["scheduler"].folder / "src" / "ferrite_scheduler" / "model" / "policy.py"
     (policy,) = (node for node in ast.parse(text_of(model)).body if getattr(node, "name", "") == "Policy")
     fields = {node.target.id for node in policy.body if isinstance(node, ast.AnnAssign)}
     given = re.compile(r"""--policy '\{"(\w+)": (?!value)""")

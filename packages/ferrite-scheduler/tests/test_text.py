@@ -13,6 +13,8 @@ from ferrite_ir import ParseError, parse_graph
 from ferrite_ir.language.graph import Origin
 from ferrite_scheduler import Policy, Schedule, Target, parse_schedule, schedule
 from ferrite_scheduler.model.forms import FORMS, form_text, parse_form
+from ferrite_scheduler.model.schedule import CallExtern
+from ferrite_scheduler.model.segments import REDUCE_SEGMENTS
 from generated_graphs import generated_graph
 
 POLICIES = {
@@ -21,6 +23,8 @@ POLICIES = {
     "splitting": (EAGER_TO_SPLIT, Policy(split_minimum=4)),
     "reluctant": (Target(), Policy(small_kernel_bytes=0, horizontal=False, reuse=False, inplace=False)),
 }
+
+EVERY_FORM = Policy(chunk_minimum=1, tile_products=True)
 
 GRAPHS = {
     "two versions": """graph @f(x: f32[n, 3]) -> (y) where n: size >= 0 ~ 100000 {
@@ -57,6 +61,55 @@ GRAPHS = {
   z: f32[4, 4096] = contract [i < 4, j < 4096 | k < 1024] cast.f32(x[i, k]) * cast.f32(w[j, k])
   y: bf16[4, 4096] = loop [i < 4, j < 4096] cast.bf16(z[i, j])
 }""",
+    "few rows of float32": """graph @f(x: f32[4, 1024], w: f32[4096, 1024]) -> (z) {
+  z: f32[4, 4096] = contract [i < 4, j < 4096 | k < 1024] x[i, k] * w[j, k]
+}""",
+    "a product with what reads it": """graph @f(x: bf16[512, 64], w: bf16[96, 64], b: f32[96], s: bf16[512, 96])
+  -> (y) {
+  z: f32[512, 96] = contract [i < 512, j < 96 | k < 64] x[i, k] * w[j, k]
+  y: bf16[512, 96] = loop [i < 512, j < 96] cast.bf16(add(relu(add(z[i, j], b[j])), cast.f32(s[i, j])))
+}""",
+    "a product in parts": """graph @f(x: bf16[128, 65536], w: bf16[128, 65536]) -> (y) {
+  z: f32[128, 128] = contract [i < 128, j < 128 | k < 65536] x[i, k] * w[j, k]
+  y: bf16[128, 128] = loop [i < 128, j < 128] cast.bf16(z[i, j])
+}""",
+    "rows of scores": """graph @f(q: bf16[2, 4, 300, 64], k: bf16[2, 2, 300, 64], v: bf16[2, 2, 300, 64]) -> (o, l) {
+  o: f32[2, 4, 300, 64], l: f32[2, 4, 300] =
+    attend softmax (s) [b < 2, h < 4, i < 300, e < 64 | j < 300 | d < 64]
+    q[b, h, i, d] * k[b, h // 2, j, d] along d weigh mul(s[], f32(0.125)) times v[b, h // 2, j, e]
+    if le(index.i32(j), index.i32(i))
+}""",
+    "few rows of scores": """graph @f(q: bf16[1, 4, 1, 64], k: bf16[1, 2, 8192, 64], v: bf16[1, 2, 8192, 64]) -> (o) {
+  o: f32[1, 4, 1, 64] =
+    attend softmax (s) [b < 1, h < 4, i < 1, e < 64 | j < 8192 | d < 64]
+    q[b, h, i, d] * k[b, h // 2, j, d] along d weigh mul(s[], f32(0.125)) times v[b, h // 2, j, e]
+}""",
+    "images": """graph @f(x: f32[2, 64, 64, 64]{262144, 1, 4096, 64}) -> (y) {
+  mean: f32[2, 4], m2: f32[2, 4], count: f32[2, 4] = reduce welford
+      [n < 2, g < 4 | c < 16, h < 64, w < 64] x[n, g*16 + c, h, w]
+  y: f32[2, 64, 64, 64]{262144, 1, 4096, 64} = loop [n < 2, k < 64, h < 64, w < 64]
+      mul(sub(x[n, k, h, w], mean[n, k // 16]), rsqrt(add(m2[n, k // 16], f32(1e-05))))
+}""",
+    "kernels of any forms": """graph @f(a: f32[7, 100], b: f32[20, 33], c: f32[9]) -> (p, q, r) {
+  p: f32[7] = reduce sum [i < 7 | j < 100] a[i, j]
+  q: f32[20, 33] = scan sum [i < 20, j < 33] along j b[i, j]
+  r: f32[9] = loop [i < 9] exp(c[i])
+}""",
+    "sorted rows": """graph @f(x: f32[4000, 600]) -> (v, p) {
+  v: f32[4000, 600], p: i64[4000, 600] = sort descending [i < 4000, j < 600] along j neg(x[i, j])
+}""",
+    "scanned rows": """graph @f(x: f32[4000, 600]) -> (y) {
+  y: f32[4000, 600] = scan sum [i < 4000, j < 600] along j x[i, j]
+}""",
+    "held rows": """graph @f(x: f32[4000, 600]) -> (y) {
+  s: f32[4000] = reduce sum [i < 4000 | r < 600] x[i, r]
+  y: f32[4000, 600] = loop [i < 4000, r < 600] div(x[i, r], s[i])
+}""",
+    "scattered rows": """graph @f(t: bf16[1000, 128], k: i64[65536], x: bf16[65536, 128]) -> (y) {
+  s: f32[1000, 128] = loop [r < 1000, j < 128] cast.f32(t[r, j])
+  u: f32[1000, 128] = update add s [i < 65536, j < 128] at [at(k[i], 1000), j] cast.f32(x[i, j])
+  y: bf16[1000, 128] = loop [r < 1000, j < 128] cast.bf16(u[r, j])
+}""",
     "calls, views and names": """graph @f(x: f32[4, 6], $loop: f32[4], k: f32[] @cpu)
   -> ($loop, v as f32[2]{2} at 1, e, 3, true, none) {
   v: f32[4] = loop [i < 4] add(mul($loop[i], x[i, 0]), k[])
@@ -90,7 +143,7 @@ def test_schedules_of_drawn_graphs_parse_back(name: str, seed: int, length: int)
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_all_that_a_kernel_has_parses_back(name: str) -> None:
-    found = schedule(parse_graph(GRAPHS[name]), policy=Policy(chunk_minimum=1))
+    found = schedule(parse_graph(GRAPHS[name]), policy=EVERY_FORM)
     again = reparsed(found)
     assert again.steps == found.steps
     assert again.decisions == found.decisions
@@ -111,12 +164,13 @@ def test_all_that_a_kernel_has_parses_back(name: str) -> None:
         assert mine.body == theirs.body
 
 
-def test_the_graphs_above_have_the_forms_that_they_stand_for() -> None:
-    """Else the test before this one says nothing of them."""
-    policy = Policy(chunk_minimum=1)
-    forms = {k.form.name for text in GRAPHS.values() for k in schedule(parse_graph(text), policy=policy).kernels}
-    assert {"combo", "contraction", "grid_reduction", "look_back", "looped", "pointwise", "row_column"} <= forms
-    versions = schedule(parse_graph(GRAPHS["two versions"])).kernels
+def test_the_graphs_above_have_every_form() -> None:
+    """Else the test before this one says nothing of it."""
+    plans = {name: schedule(parse_graph(text), policy=EVERY_FORM) for name, text in GRAPHS.items()}
+    assert {kernel.form.name for found in plans.values() for kernel in found.kernels} == FORMS.keys()
+    called = [step for step in plans["scattered rows"].steps if isinstance(step, CallExtern)]
+    assert [step.definition.target for step in called] == [REDUCE_SEGMENTS]
+    versions = plans["two versions"].kernels
     assert any(kernel.skip_guard for kernel in versions)
 
 
