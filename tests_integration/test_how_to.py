@@ -76,6 +76,12 @@ def test_a_worked_example_works(page: str, diff: str, commands: str, tmp_path: P
         assert passed is not None, f"nothing was tested by: {line}"
 
 
+def test_a_kernel_form_is_one_file_of_each_layer() -> None:
+    (diff,) = (diff for page, diff, _ in EXAMPLES if page == "add-a-kernel-form")
+    changed = re.findall(r"^\+\+\+ b/packages/(ferrite-\w+)/src/", diff, re.MULTILINE)
+    assert sorted(changed) == ["ferrite-runtime", "ferrite-scheduler", "ferrite-triton"]
+
+
 def test_pages_that_say_how_to_add_something_have_an_example() -> None:
     assert {page for page, _, _ in EXAMPLES} >= {
         "add-an-op",
