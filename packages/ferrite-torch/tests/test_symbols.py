@@ -13,7 +13,8 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from ferrite_ir.language import sizes
 from ferrite_torch.sizes.size_names import input_name, named
-from ferrite_torch.sizes.symbolic_sizes import note_inputs, scaled_size, size_of
+from ferrite_torch.sizes.symbol_tables import note_inputs
+from ferrite_torch.sizes.symbolic_sizes import scaled_size, size_of
 
 
 @pytest.mark.parametrize(

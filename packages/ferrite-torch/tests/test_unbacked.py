@@ -13,7 +13,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from ferrite_ir.language.bindings import CHECK, LET, READ, SIZE
 from ferrite_ir.language.graph import Extern
 from ferrite_torch.sizes.conditions import bound_key, condition_of, condition_text
-from ferrite_torch.sizes.symbolic_sizes import NeedsNumber, depends_on_data, size_of, steps_of
+from ferrite_torch.sizes.specialisation import NeedsNumber
+from ferrite_torch.sizes.symbol_tables import depends_on_data
+from ferrite_torch.sizes.symbolic_sizes import size_of, steps_of
 from ferrite_torch.torch_private.aot import compile_with_aot
 from ferrite_torch.torch_private.nodes import source_text
 from ferrite_torch.torch_private.symbolic_shapes import environment_of, is_unbacked, replaced_symbol, unbacked_bindings

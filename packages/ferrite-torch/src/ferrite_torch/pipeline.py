@@ -46,7 +46,7 @@ from ferrite_torch.measured_costs import oracle_for
 from ferrite_torch.options import Options
 from ferrite_torch.rewrites.convolution_layouts import assign_layouts
 from ferrite_torch.rewrites.wrapped_calls import unwrap_calls
-from ferrite_torch.sizes.symbolic_sizes import settled
+from ferrite_torch.sizes.specialisation import settled
 from ferrite_torch.torch_private.aot_metadata import report_strides
 from ferrite_torch.torch_private.fake_tensors import mode_of
 from ferrite_torch.torch_private.graph_positions import positions_of

@@ -33,7 +33,8 @@ from ferrite_torch.graphs.unbacked_sizes import RunTimeSizes
 from ferrite_torch.graphs.user_launches import UserLaunch, negative_axes, prepare_launch
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.tensors import Tensor
-from ferrite_torch.sizes.symbolic_sizes import NeedsNumber, size_of, sizes_of, steps_of
+from ferrite_torch.sizes.specialisation import NeedsNumber
+from ferrite_torch.sizes.symbolic_sizes import size_of, sizes_of, steps_of
 
 A_STEP = "a step of its own, run as it is"
 

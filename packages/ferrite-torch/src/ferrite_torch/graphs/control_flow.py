@@ -23,7 +23,8 @@ from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.elementwise import element_at
 from ferrite_torch.lowering.expressions import is_true
 from ferrite_torch.lowering.tensors import Point, Shape, Tensor, is_dense, whole_tensor
-from ferrite_torch.sizes.symbolic_sizes import NeedsNumber, size_of, sizes_of, steps_of
+from ferrite_torch.sizes.specialisation import NeedsNumber
+from ferrite_torch.sizes.symbolic_sizes import size_of, sizes_of, steps_of
 from ferrite_torch.torch_private.symbolic_shapes import is_unbacked_number, unbacked_bindings
 
 LowerRegion = Callable[[torch.fx.GraphModule, str, Use], Region]

@@ -60,14 +60,9 @@ from ferrite_torch.lowering.shapes.casts import converted_number
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.rewrites.returned_half_types import RETURNED
 from ferrite_torch.rewrites.wrapped_calls import unwrap_calls
-from ferrite_torch.sizes.symbolic_sizes import (
-    NeedsNumber,
-    depends_on_data,
-    input_names,
-    note_inputs,
-    settled,
-    size_of,
-)
+from ferrite_torch.sizes.specialisation import NeedsNumber, settled
+from ferrite_torch.sizes.symbol_tables import depends_on_data, input_names, note_inputs
+from ferrite_torch.sizes.symbolic_sizes import size_of
 from ferrite_torch.torch_private.nodes import target_name
 from ferrite_torch.torch_private.operators import READS, HigherOrderOp, Overload
 from ferrite_torch.torch_private.seeded_ops import dropped_inside, plain_op
@@ -128,7 +123,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         Unsupported: the graph as a whole cannot be compiled: control flow, data-dependent numbers and
             that sizes cannot hold, arguments that are no tensors.
         CompileError: a lowering failed, and ``strict``.
-        NeedsNumber: a lowering needs the value of a symbolic size; `symbolic_sizes.settled` fixes it.
+        NeedsNumber: a lowering needs the value of a symbolic size; `specialisation.settled` fixes it.
     """
     unwrap_calls(module)
     builder = Builder(device or graph_device(module), choices)

@@ -13,7 +13,9 @@ from ferrite_torch.diagnostics.statistics import record_specialisation
 from ferrite_torch.graphs.unbacked_sizes import RunTimeSizes
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.tensors import Tensor
-from ferrite_torch.sizes.symbolic_sizes import NeedsNumber, scalar_of, size_of, truth_of
+from ferrite_torch.sizes.specialisation import NeedsNumber
+from ferrite_torch.sizes.symbolic_scalars import scalar_of, truth_of
+from ferrite_torch.sizes.symbolic_sizes import size_of
 from ferrite_torch.torch_private.symbolic_shapes import is_unbacked_number, unbacked_bindings
 
 

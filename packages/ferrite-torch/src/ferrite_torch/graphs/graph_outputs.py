@@ -23,7 +23,8 @@ from ferrite_torch.graphs.storages import is_lazy, returned_by
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.sizes.size_names import named
-from ferrite_torch.sizes.symbolic_sizes import NeedsNumber, size_of, sizes_of, steps_of
+from ferrite_torch.sizes.specialisation import NeedsNumber
+from ferrite_torch.sizes.symbolic_sizes import size_of, sizes_of, steps_of
 from ferrite_torch.thresholds import PRODUCTS
 
 VIEWS = frozenset(

@@ -29,7 +29,8 @@ from ferrite_torch.graphs.storages import is_lazy, returned_by
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.tensors import Tensor, is_dense
 from ferrite_torch.sizes.conditions import condition_of, number_of
-from ferrite_torch.sizes.symbolic_sizes import NeedsNumber, size_of, sizes_of, steps_of
+from ferrite_torch.sizes.specialisation import NeedsNumber
+from ferrite_torch.sizes.symbolic_sizes import size_of, sizes_of, steps_of
 from ferrite_torch.torch_private.fake_tensors import is_fake, number_in
 from ferrite_torch.torch_private.symbolic_shapes import is_unbacked_number
 

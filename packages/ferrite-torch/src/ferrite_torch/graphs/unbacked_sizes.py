@@ -29,15 +29,10 @@ from ferrite_torch.lowering.shapes.views import axis_of, slice_start
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.sizes.conditions import Condition, bound_key, condition_of, condition_text
 from ferrite_torch.sizes.size_names import named
-from ferrite_torch.sizes.symbolic_sizes import (
-    NeedsNumber,
-    depends_on_data,
-    note_teller,
-    size_of,
-    size_of_expression,
-    symbol_of,
-    truth_of,
-)
+from ferrite_torch.sizes.specialisation import NeedsNumber
+from ferrite_torch.sizes.symbol_tables import depends_on_data, note_teller, symbol_of
+from ferrite_torch.sizes.symbolic_scalars import truth_of
+from ferrite_torch.sizes.symbolic_sizes import size_of, size_of_expression
 from ferrite_torch.torch_private.fake_tensors import is_fake
 from ferrite_torch.torch_private.nodes import source_text
 from ferrite_torch.torch_private.operators import READS

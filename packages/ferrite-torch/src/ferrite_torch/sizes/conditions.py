@@ -11,7 +11,9 @@ import torch
 from ferrite_ir.language.size_generators import Floor
 from ferrite_ir.language.sizes import Size, Symbolic, maximum, minimum
 from ferrite_torch.sizes.size_names import named
-from ferrite_torch.sizes.symbolic_sizes import COMPARISONS, NeedsNumber, size_of_expression
+from ferrite_torch.sizes.specialisation import NeedsNumber
+from ferrite_torch.sizes.symbolic_scalars import COMPARISONS
+from ferrite_torch.sizes.symbolic_sizes import size_of_expression
 from ferrite_torch.torch_private.symbolic_shapes import unsimplified_value
 
 Condition = tuple[Any, ...]

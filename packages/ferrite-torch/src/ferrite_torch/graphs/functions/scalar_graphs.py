@@ -25,7 +25,8 @@ from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import refuse_opaque
 from ferrite_torch.lowering.tensors import Point, Shape, Tensor
-from ferrite_torch.sizes.symbolic_sizes import NeedsNumber, scalar_of
+from ferrite_torch.sizes.specialisation import NeedsNumber
+from ferrite_torch.sizes.symbolic_scalars import scalar_of
 from ferrite_torch.torch_private.fake_tensors import is_fake, number_in
 from ferrite_torch.torch_private.operators import READS, Overload
 from ferrite_torch.torch_private.symbolic_shapes import symbolic_value
