@@ -1,7 +1,9 @@
 """The tree as a reader finds it: lengths of files, sizes of folders, the words of the field, names that no file has."""
 
 import ast
+import io
 import re
+import tokenize
 from collections import Counter
 from pathlib import Path
 
@@ -110,6 +112,36 @@ def test_a_folder_says_what_comes_in_and_what_goes_out(package):
     inside = [folder for folder in source_folders() if root in folder.parents]
     pages = {folder.relative_to(root): ast.parse(text_of(folder / "__init__.py")) for folder in inside}
     assert not [folder for folder, page in pages.items() if len((ast.get_docstring(page) or "").splitlines()) < 3]
+
+
+OF_TORCH = {"load_cache_artifacts", "run_and_save_rng_state"}
+"""Names that docstrings quote and that no code here names."""
+
+
+def names_in(path: Path) -> set[str]:
+    """Returns the names in the code of a module, and the words of its short strings, which may name something."""
+    found = {path.stem, *path.parts}
+    for token in tokenize.generate_tokens(io.StringIO(text_of(path)).readline):
+        if token.type == tokenize.NAME:
+            found.add(token.string)
+        elif token.type == tokenize.STRING and len(token.string) < 80:
+            found.update(re.findall(r"\w+", token.string))
+    return found
+
+
+def test_names_that_docstrings_quote_exist() -> None:
+    """A name in single backquotes is one of the code: of a function, a class, an argument, a field, a module."""
+    known = OF_TORCH.union(*map(names_in, modules()))
+    quoted = re.compile(r"(?<!`)`(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)`(?!`)")
+    assert not {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in modules()
+        if "src" in path.parts
+        for token in tokenize.generate_tokens(io.StringIO(text_of(path)).readline)
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.string.startswith('"""'))
+        for name in quoted.findall(token.string)
+        if name not in known
+    }
 
 
 def code_generator() -> list[Path]:

@@ -255,7 +255,7 @@ def _together(shape: Shape, rows: int, warps: int, share: int = 1) -> Config:
 def scanned_columns(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a scan along columns: lines of memory side by side, and as deep as a few threads are.
 
-    Threads beyond those of a line take rows further down; each holds `ROWS_PER_THREAD` rows of its columns. Of short
+    Threads beyond those of a line take rows further down; each holds `rows_per_thread` rows of its columns. Of short
     columns as many as one warp holds whole, and of longer ones, up to `whole_scan`, as many as one tile holds.
     """
     continues = shape.live > 1

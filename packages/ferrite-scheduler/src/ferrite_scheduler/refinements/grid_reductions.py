@@ -6,8 +6,8 @@ into blocks that programs hold in registers it is read once: each program publis
 until the programs of the same row have done so, too, and combines what all of them have published, in one order always.
 
 Programs begin in the order of their numbers, or draw them, so that those of a row begin one after the other: all that
-wait, but for those of one row of each kernel, wait for programs that have begun. `MOST_SHARE` leaves room for that
-row's; see decisions 0011 and 0024.
+wait, but for those of one row of each kernel, wait for programs that have begun. `Policy.grid_reduction_share` leaves
+room for that row's; see decisions 0011 and 0024.
 """
 
 from __future__ import annotations

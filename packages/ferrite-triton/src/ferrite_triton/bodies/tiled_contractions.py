@@ -8,12 +8,13 @@
 What makes a factor is computed where it is multiplied (a *prologue*), what reads the result in the same program (an
 *epilogue*). The compiler loads some blocks ahead, as many as the config has stages.
 
-Programs take the tiles in groups of `GROUP` rows of tiles, column by column: those that run at once read few strips of
-either factor, which stay in the cache ("grouped ordering" in Triton's tutorial on matrix multiplication).
+Programs take the tiles in groups of `tile_group` rows of tiles (of the `LoweringPolicy`), column by column: those that
+run at once read few strips of either factor, which stay in the cache ("grouped ordering" in Triton's tutorial on matrix
+multiplication).
 
-    tiles in the order of their programs, GROUP = 2:     0 2 4 6
-                                                         1 3 5 7
-                                                         8 …
+    tiles in the order of their programs, in groups of 2:     0 2 4 6
+                                                              1 3 5 7
+                                                              8 …
 
 A program takes as many tiles as the config says, each as many places behind the one before as there are programs
 ("persistent" where there are no more programs than the device runs at once). The rounds and the loop inside are one
