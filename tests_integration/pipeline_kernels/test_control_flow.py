@@ -16,7 +16,7 @@ from ferrite_ir import PIPELINE, Module, evaluate, parse_module, require_valid
 from ferrite_runtime import InputError, Program, SpecError, UnknownField, load_program
 from ferrite_runtime.engines import engine
 from ferrite_runtime.engines.cuda_engine import CudaEngine
-from ferrite_runtime.kernel_source.origin import Origin
+from ferrite_runtime.kernel_source.provenance import Provenance
 from ferrite_runtime.launching.native_launcher import find_launcher
 from ferrite_runtime.store.interface import MemoryStore
 from ferrite_scheduler import schedule_module
@@ -90,8 +90,8 @@ def check(text: str, *inputs: Any, symbols: dict[str, int] | None = None) -> Non
     assert Program.from_mapping(mapping).to_mapping() == mapping
     expected = evaluate(module, list(inputs), symbols=symbols)
     numbers = list((symbols or {}).values())
-    for origin in (Origin(), Origin(is_foreign=True, is_trusted=False)):
-        program = load_program(mapping, origin=origin)
+    for provenance in (Provenance(), Provenance(is_foreign=True, is_trusted=False)):
+        program = load_program(mapping, provenance=provenance)
         for _ in range(2):
             given = [torch.tensor(value) for value in inputs]
             assert values(program(*given, *numbers)) == expected
@@ -116,7 +116,7 @@ def test_bundles_do_not_call_graphs_with_too_little() -> None:
     mapping = program_of(SEARCH)
     wrong = {**mapping, "inputs": [{**mapping["inputs"][0], "shape": [2]}]}
     with pytest.raises(SpecError, match=r"steps\[0\]\.args\[0\].*laid out otherwise"):
-        load_program(wrong, origin=Origin(is_foreign=True))
+        load_program(wrong, provenance=Provenance(is_foreign=True))
 
 
 def test_bundles_do_not_call_graphs_with_too_little_at_sizes_that_a_call_tells() -> None:
@@ -126,7 +126,7 @@ def test_bundles_do_not_call_graphs_with_too_little_at_sizes_that_a_call_tells()
         "inputs": [{**mapping["inputs"][0], "shape": ["n"]}],
         "steps": [{"do": "let", "name": "n", "value": {"size": ["x", 0]}}, *mapping["steps"]],
     }
-    program = load_program(wrong, origin=Origin(is_foreign=True))
+    program = load_program(wrong, provenance=Provenance(is_foreign=True))
     assert values(program(torch.full((4,), 3.0))) == [[0.75] * 4]
     with pytest.raises(InputError, match="shape"):
         program(torch.full((2,), 3.0))

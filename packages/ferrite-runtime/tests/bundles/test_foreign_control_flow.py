@@ -17,7 +17,7 @@ import ferrite_runtime.loading.loaded_program as loading  # noqa: E402
 from bundle_cases import opened, reseal  # noqa: E402
 from bundle_sources import make_sources  # noqa: E402
 from ferrite_runtime import Bundle, InputError, Options, SpecError, TrustNeeded, load  # noqa: E402
-from ferrite_runtime.kernel_source.origin import Origin  # noqa: E402
+from ferrite_runtime.kernel_source.provenance import Provenance  # noqa: E402
 
 Program = dict[str, Any]
 (FLOW,) = (source for source in make_sources() if source.name == "flow")
@@ -104,8 +104,8 @@ def test_rows_that_are_stacked_have_room_on_some_machine() -> None:
 
 
 def test_programs_that_are_tuned_are_confined_as_those_that_are_loaded() -> None:
-    origin = Origin(is_foreign=True, is_trusted=False)
-    (program,) = program_tuning._confined(changed(lambda program: None), (), origin).programs.values()
+    provenance = Provenance(is_foreign=True, is_trusted=False)
+    (program,) = program_tuning._confined(changed(lambda program: None), (), provenance).programs.values()
     assert (program.check_call, program.max_calls) == (loading.check_inputs, loading.MAX_INTERPRETED_CALLS)
 
     def write(program: Program) -> None:
@@ -113,4 +113,4 @@ def test_programs_that_are_tuned_are_confined_as_those_that_are_loaded() -> None
         program["steps"].append({**call, "kwargs": {"out": {"ref": "x"}}})
 
     with pytest.raises(SpecError, match=r"aten\.mm\.default has no argument 'out'"):
-        program_tuning._confined(changed(write), (), origin)
+        program_tuning._confined(changed(write), (), provenance)

@@ -169,7 +169,7 @@ def test_a_programs_kernels_are_two_requests(tmp_path: Path, requests: list[str]
         fresh = fake_machine(pool=second, store=layered(tmp_path / "here", replace(address, seconds=20.0)))
         begin_kernels(many, fresh)
     assert not second.jobs, "nothing is compiled"
-    assert set(fresh.compiler.origins.values()) == {"stored"}
+    assert set(fresh.compiler.sources.values()) == {"stored"}
     assert requests == ["/v1/get", "/v1/get"]
 
 

@@ -31,7 +31,7 @@ from ferrite_runtime.formats.measurements import Measurement, merge
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.host.launch_text import Site
 from ferrite_runtime.host.operators import check_operators, names_of
-from ferrite_runtime.kernel_source.origin import HERE, Origin
+from ferrite_runtime.kernel_source.provenance import HERE, Provenance
 from ferrite_runtime.loading.loaded_program import confined
 from ferrite_runtime.loading.single_kernel import Kernel, check_arguments
 from ferrite_runtime.process.options import Options
@@ -182,11 +182,11 @@ def open_session(
     trust: bool = False,
 ) -> Session:
     """Returns a bundle on the current GPU; raises `DeviceUnavailable` if kernels cannot be measured there."""
-    origin = Origin(is_foreign=True, is_trusted=trust) if bundle.digest else HERE
-    if origin.is_foreign:
-        bundle = _confined(bundle, names_of(operators), origin)
+    provenance = Provenance(is_foreign=True, is_trusted=trust) if bundle.digest else HERE
+    if provenance.is_foreign:
+        bundle = _confined(bundle, names_of(operators), provenance)
     index = current_gpu()
-    machine = make_machine(index, options, compiler_of(bundle, options, origin))
+    machine = make_machine(index, options, compiler_of(bundle, options, provenance))
     return Session(bundle, machine, torch_platform(), _gpu(index), inputs or {}, sizes or {}, elements)
 
 
@@ -220,17 +220,17 @@ def as_bundle(what: Tunable) -> Bundle:
     return Bundle(what.name, {what.id: what}) if isinstance(what, KernelSpec) else what
 
 
-def _confined(bundle: Bundle, added: Collection[str], origin: Origin) -> Bundle:
+def _confined(bundle: Bundle, added: Collection[str], provenance: Provenance) -> Bundle:
     """Returns a bundle that was read, its programs with what keeps them inside of their buffers; see `load`."""
     for name, program in bundle.programs.items():
         check_operators(program, added, f"programs.{name}")
-    return replace(bundle, programs={name: confined(program, origin) for name, program in bundle.programs.items()})
+    return replace(bundle, programs={name: confined(program, provenance) for name, program in bundle.programs.items()})
 
 
-def compiler_of(bundle: Bundle, options: Options, origin: Origin = HERE) -> Compiler:
+def compiler_of(bundle: Bundle, options: Options, provenance: Provenance = HERE) -> Compiler:
     """Returns what makes a bundle's kernels: out of its own binaries, where it has some."""
     library = BundleLibrary(bundle) if bundle.binaries or bundle.tuning else None
-    return Compiler(shared_pool(options.workers), choose_store(options), options.compile_seconds, library, origin)
+    return Compiler(shared_pool(options.workers), choose_store(options), options.compile_seconds, library, provenance)
 
 
 def _names(bundle: Bundle) -> list[str]:

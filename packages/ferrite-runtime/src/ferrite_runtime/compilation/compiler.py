@@ -21,7 +21,7 @@ from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.measurements import Measurement
 from ferrite_runtime.formats.target import Target
 from ferrite_runtime.kernel_source.allowed_text import check_text
-from ferrite_runtime.kernel_source.origin import HERE, Origin
+from ferrite_runtime.kernel_source.provenance import HERE, Provenance
 from ferrite_runtime.process.environment_variables import read_settings
 from ferrite_runtime.process.forking import renewed_in_children
 from ferrite_runtime.process.options import Options
@@ -95,8 +95,8 @@ class Compiler:
     """Compiles jobs, each at most once; safe to use from several threads.
 
     What a library of prebuilt kernels has is not compiled, nor is text that may not be run, coming from where it does
-    (``origin``). ``origins`` tells by key where the binary of each job so far came from: ``prebuilt``, ``stored`` or
-    ``compiled``.
+    (``provenance``). ``sources`` tells by key where the binary of each job so far came from: ``prebuilt``, ``stored``
+    or ``compiled``.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class Compiler:
         store: Store,
         seconds: float = 300.0,
         library: Library | None = None,
-        origin: Origin = HERE,
+        provenance: Provenance = HERE,
     ) -> None:
         self.library = library
-        self._origin = origin
-        self.origins: dict[str, str] = {}
+        self._provenance = provenance
+        self.sources: dict[str, str] = {}
         self._pool = pool
         self._store = store
         self._seconds = seconds
@@ -162,7 +162,7 @@ class Compiler:
         if not self.compiles():
             return _failed(_missing_binary(job, self.library))
         try:
-            check_text(job.spec, self._origin)
+            check_text(job.spec, self._provenance)
         except TrustNeeded as error:
             return _failed(error)
         self._note(job, key, "compiled")
@@ -170,9 +170,9 @@ class Compiler:
         future.add_done_callback(lambda done: self._finish(job, key, done))
         return future
 
-    def _note(self, job: Job, key: str, origin: str) -> None:
-        self.origins[key] = origin
-        _CACHE_LOG.info("kernel %s (%s) for %s: %s, under %s", job.spec.name, job.config, job.target, origin, key[:12])
+    def _note(self, job: Job, key: str, source: str) -> None:
+        self.sources[key] = source
+        _CACHE_LOG.info("kernel %s (%s) for %s: %s, under %s", job.spec.name, job.config, job.target, source, key[:12])
 
     def compiles(self) -> bool:
         """Tells whether a kernel that has no binary yet could be compiled here."""

@@ -28,7 +28,7 @@ from ferrite_runtime.host.tensors import (
     stack_rows,
     torch_dtype,
 )
-from ferrite_runtime.kernel_source.origin import HERE, Origin
+from ferrite_runtime.kernel_source.provenance import HERE, Provenance
 
 HostFunction = Callable[[list[Any]], tuple[Any, ...]]
 
@@ -171,16 +171,16 @@ class InterpretedEngine:
 
     program: Program
     kernels: Mapping[str, InterpretedKernel]
-    origin: Origin = HERE
+    provenance: Provenance = HERE
 
     @classmethod
-    def load(cls, program: Program, origin: Origin = HERE) -> InterpretedEngine:
+    def load(cls, program: Program, provenance: Provenance = HERE) -> InterpretedEngine:
         """Returns the engine with every kernel's source loaded.
 
         Raises:
             KernelCompileError: if a source text does not load.
         """
-        return cls(program, {spec.id: InterpretedKernel.load(spec, origin) for spec in program.kernels}, origin)
+        return cls(program, {spec.id: InterpretedKernel.load(spec, provenance) for spec in program.kernels}, provenance)
 
     def first(self, device: Any) -> HostFunction:
         """Returns the host function."""
@@ -188,7 +188,7 @@ class InterpretedEngine:
 
     def _host(self, program: Program, graphs: Mapping[str, HostFunction], device: Any) -> HostFunction:
         preamble = gradient_guard(program)
-        if not self.origin.is_foreign:
+        if not self.provenance.is_foreign:
             text = write_host(program, preamble=preamble)
             launchers: dict[str, Any] = {f"_launch{s.number}": self.kernels[s.kernel.id] for s in text.sites}
             return build_host(text, {**graphs, **launchers}, device)

@@ -9,7 +9,7 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.kernel_source.allowed_text import check_text
 from ferrite_runtime.kernel_source.jitted import choose_constants, load_function
-from ferrite_runtime.kernel_source.origin import HERE, Origin
+from ferrite_runtime.kernel_source.provenance import HERE, Provenance
 from ferrite_runtime.policies.candidates import interpreter_config
 
 if TYPE_CHECKING:
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 class InterpretedKernel:
     """A kernel that runs in Triton's interpreter; call it with a stream (ignored) and one value per param."""
 
-    __slots__ = ("_constants", "_function", "_origin", "spec")
+    __slots__ = ("_constants", "_function", "_provenance", "spec")
 
-    def __init__(self, spec: KernelSpec, function: Any, origin: Origin = HERE) -> None:
+    def __init__(self, spec: KernelSpec, function: Any, provenance: Provenance = HERE) -> None:
         self.spec = spec
         self._function = function
-        self._origin = origin
+        self._provenance = provenance
         self._constants: dict[tuple[int, ...], tuple[dict[str, int], int, tuple[int, int]]] = {}
 
     @classmethod
-    def load(cls, spec: KernelSpec, origin: Origin = HERE) -> InterpretedKernel:
+    def load(cls, spec: KernelSpec, provenance: Provenance = HERE) -> InterpretedKernel:
         """Returns the kernel of ``spec``, ready to run.
 
         Raises:
             KernelCompileError: if the source text does not load.
             TrustNeeded: if the text may not be run, coming from where it does.
         """
-        check_text(spec, origin)
-        return cls(spec, load_function(spec, is_confined=not origin.is_trusted), origin)
+        check_text(spec, provenance)
+        return cls(spec, load_function(spec, is_confined=not provenance.is_trusted), provenance)
 
     def __call__(self, stream: object, *arguments: Any) -> None:
         """Runs the kernel; tensors are given as addresses in this process's memory."""
@@ -58,7 +58,7 @@ class InterpretedKernel:
             for is_given, owner in zip(given, owners, strict=True)
             if owner is not None
         ]
-        self._run(arguments, Fence(ranges, is_trusted=self._origin.is_trusted))
+        self._run(arguments, Fence(ranges, is_trusted=self._provenance.is_trusted))
 
     def _run(self, arguments: Sequence[Any], fence: Fence | None) -> None:
         from ferrite_runtime.interpreter.runner import interpret

@@ -18,7 +18,7 @@ from ferrite_runtime.host.host_function import write_host
 from ferrite_runtime.host.tensors import torch_dtype
 from ferrite_runtime.kernel_source.allowed_text import check_text
 from ferrite_runtime.kernel_source.jitted import choose_constants, load_function
-from ferrite_runtime.kernel_source.origin import HERE, Origin
+from ferrite_runtime.kernel_source.provenance import HERE, Provenance
 from ferrite_runtime.policies.candidates import configs
 
 
@@ -64,7 +64,7 @@ class TritonKernel:
             raise compile_failure(self.spec, explain_failure(error)) from error
 
 
-def load_kernel(spec: KernelSpec, index: int, origin: Origin = HERE) -> TritonKernel:
+def load_kernel(spec: KernelSpec, index: int, provenance: Provenance = HERE) -> TritonKernel:
     """Returns a kernel for torch's GPU number ``index`` with its policy's first choice.
 
     Raises:
@@ -72,7 +72,7 @@ def load_kernel(spec: KernelSpec, index: int, origin: Origin = HERE) -> TritonKe
         KernelCompileError: if the source text does not load.
         TrustNeeded: if the text may not be run, coming from where it does.
     """
-    check_text(spec, origin)
+    check_text(spec, provenance)
     if is_interpreting():
         raise DeviceUnavailable(
             "TRITON_INTERPRET is set, and Triton's own launcher interprets then; unset it, or give tensors on the CPU"
@@ -95,13 +95,13 @@ class TritonEngine:
     """Runs a program with the first choice of each kernel's policy."""
 
     program: Program
-    origin: Origin = HERE
+    provenance: Provenance = HERE
 
     def first(self, device: Any) -> HostFunction:
         """Returns the host function, run with its device current."""
         import torch
 
-        kernels = {spec.id: load_kernel(spec, device.index, self.origin) for spec in self.program.kernels}
+        kernels = {spec.id: load_kernel(spec, device.index, self.provenance) for spec in self.program.kernels}
 
         def build(program: Program, graphs: Mapping[str, HostFunction]) -> HostFunction:
             text = write_host(program, preamble=gradient_guard(program))

@@ -18,7 +18,7 @@ from pathlib import Path
 from ferrite_runtime.errors import SpecError, TrustNeeded
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.kernel_source.jitted import ALLOWED_IMPORTS
-from ferrite_runtime.kernel_source.origin import Origin
+from ferrite_runtime.kernel_source.provenance import Provenance
 
 MAX_SOURCE = 1 << 18
 """Characters of a kernel's text, many times those of a long one; its syntax tree has hundreds of bytes for each."""
@@ -165,12 +165,12 @@ def find_liberty(source: str) -> Liberty | None:
         return Liberty("it is nested too deeply")
 
 
-def check_text(spec: KernelSpec, origin: Origin) -> None:
+def check_text(spec: KernelSpec, provenance: Provenance) -> None:
     """Raises `TrustNeeded` if the text of a kernel may not be run here: it takes liberties, and nobody vouches for it.
 
     Running it is what the interpreter does, and in part Triton's compiler. What comes compiled is not run here.
     """
-    if not origin.is_trusted:
+    if not provenance.is_trusted:
         found = find_liberty(spec.source)
         if found is not None:
             raise TrustNeeded(f"the text of kernel {spec.name} is more than a kernel: {found}")

@@ -30,7 +30,7 @@ from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.target import Target
 from ferrite_runtime.host.operators import check_operators, names_of
 from ferrite_runtime.kernel_source.allowed_text import check_text
-from ferrite_runtime.kernel_source.origin import Origin
+from ferrite_runtime.kernel_source.provenance import Provenance
 from ferrite_runtime.loading.guards import Guard, check_tensor, make_guard
 from ferrite_runtime.loading.input_checks import check_inputs
 from ferrite_runtime.loading.loaded_program import LoadedProgram, load_program
@@ -104,14 +104,14 @@ class LoadedBundle:
             check_operators(program, added, f"programs.{name}")
         self.bundle = bundle
         self.options = options
-        self.origin = Origin(is_foreign=True, is_trusted=trust)
+        self.provenance = Provenance(is_foreign=True, is_trusted=trust)
         self.library = BundleLibrary(bundle)
         self._compiler = Compiler(
-            shared_pool(options.workers), choose_store(options), options.compile_seconds, self.library, self.origin
+            shared_pool(options.workers), choose_store(options), options.compile_seconds, self.library, self.provenance
         )
         if options.interpret:
             for spec in bundle.kernels.values():
-                check_text(spec, self.origin)
+                check_text(spec, self.provenance)
         self._entries = {name: LoadedEntry(name, entry, self) for name, entry in bundle.entries.items()}
         self._kernels: dict[str, Kernel] = {}
 
@@ -144,7 +144,7 @@ class LoadedBundle:
                 like = did_you_mean(name, self.names())
                 reason = f"has {len(found)} kernels called {name}" if found else f"has no {name!r}{like}"
                 raise GuardFailed(f"bundle {self.bundle.name} {reason}; it has {', '.join(self.names())}", str(name))
-            self._kernels[name] = Kernel(found[0], self.options, compiler=self._compiler, origin=self.origin)
+            self._kernels[name] = Kernel(found[0], self.options, compiler=self._compiler, provenance=self.provenance)
         return self._kernels[name]
 
     def bind(self, weights: Mapping[str, Any]) -> LoadedBundle:
@@ -171,7 +171,7 @@ class LoadedBundle:
 
     def report(self) -> str:
         """Returns a sentence about where the binaries in use came from, and whether a compiler had to run."""
-        counts = Counter(self._compiler.origins.values())
+        counts = Counter(self._compiler.sources.values())
         if not counts:
             return f"bundle {self.bundle.name}: no binary is in use"
         parts = [f"{counts[kind]} {kind}" for kind in ("prebuilt", "stored", "compiled") if counts[kind]]
@@ -294,7 +294,7 @@ class LoadedEntry:
 
     def _load_program(self, program: Program) -> LoadedProgram:
         owner = self._owner
-        return load_program(program, options=owner.options, compiler=owner.compiler(), origin=owner.origin)
+        return load_program(program, options=owner.options, compiler=owner.compiler(), provenance=owner.provenance)
 
     def _weight(self, weight: Weight, device: str) -> Any:
         if weight.kind == "constant":

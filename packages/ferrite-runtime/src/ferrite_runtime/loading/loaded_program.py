@@ -21,7 +21,7 @@ from ferrite_runtime.formats.steps import Extern
 from ferrite_runtime.host.extern_calls import check_call, resolve_extern
 from ferrite_runtime.host.host_function import list_host
 from ferrite_runtime.host.thresholds import GRAPHS
-from ferrite_runtime.kernel_source.origin import HERE, Origin
+from ferrite_runtime.kernel_source.provenance import HERE, Provenance
 from ferrite_runtime.loading.input_checks import check_inputs
 from ferrite_runtime.process.forking import renewed_in_children
 from ferrite_runtime.process.option_ranges import Range
@@ -132,7 +132,7 @@ def load_program(
     *,
     options: Options | None = None,
     compiler: Compiler | None = None,
-    origin: Origin = HERE,
+    provenance: Provenance = HERE,
     captured: Mapping[str, Callable[..., Any]] | None = None,
     saved: Collection[int] = (),
     gradients: bool = False,
@@ -143,7 +143,7 @@ def load_program(
         mapping: a program in the format of docs/kernel-spec.md, as read from JSON.
         options: how to run it.
         compiler: what makes its kernels; the one that this process shares without it.
-        origin: who wrote it: of a program from elsewhere, every view is checked to lie in its buffer.
+        provenance: who wrote it: of a program from elsewhere, every view is checked to lie in its buffer.
         captured: what its steps call of the captured graph that it was compiled from, by target (``captured.cond.7``):
             functions of tensors and numbers that return a flat tuple of tensors.
         saved: positions of results that nobody sees but the backward of the program, through autograd. CUDA graphs do
@@ -164,10 +164,10 @@ def load_program(
         program = program.on_cpu()
     program = program if captured is None else replace(program, captured=captured)
     check_externs(program)
-    if origin.is_foreign:
-        program = confined(program, origin)
+    if provenance.is_foreign:
+        program = confined(program, provenance)
     lending = Lending(tuple(range(len(program.outputs))), 1) if gradients else Lending(tuple(saved), GRAPHS.generations)
-    return LoadedProgram(program, options, choose_engine(program, options, compiler, origin), lending)
+    return LoadedProgram(program, options, choose_engine(program, options, compiler, provenance), lending)
 
 
 MAX_CALLS = 1 << 16
@@ -177,7 +177,7 @@ MAX_INTERPRETED_CALLS = 1 << 9
 """The same where kernels are interpreted: a graph of one small kernel takes 1 to 2 ms."""
 
 
-def confined(program: Program, origin: Origin) -> Program:
+def confined(program: Program, provenance: Provenance) -> Program:
     """Returns a program from elsewhere, which stops where it would leave its buffers, or would not come to an end.
 
     Raises:
@@ -188,11 +188,11 @@ def confined(program: Program, origin: Origin) -> Program:
             check_call(step, f"{position}.args")
     most = MAX_INTERPRETED_CALLS if program.device == "cpu" else MAX_CALLS
     bounded = with_bounds(program)
-    return replace(bounded, check_call=check_inputs, max_calls=None if origin.is_trusted else most)
+    return replace(bounded, check_call=check_inputs, max_calls=None if provenance.is_trusted else most)
 
 
 def choose_engine(
-    program: Program, options: Options, compiler: Compiler | None = None, origin: Origin = HERE
+    program: Program, options: Options, compiler: Compiler | None = None, provenance: Provenance = HERE
 ) -> Engine:
     """Returns the engine for a program's device.
 
@@ -200,13 +200,13 @@ def choose_engine(
         DeviceUnavailable: if this machine cannot run its kernels.
     """
     if program.device == "cpu" if options.interpret is None else options.interpret:
-        return InterpretedEngine.load(program, origin)
+        return InterpretedEngine.load(program, provenance)
     if program.device != "cuda":
         raise DeviceUnavailable(f"no engine runs kernels on {program.device!r}; cuda and cpu are known")
     if uses_triton_launcher(options):
         from ferrite_runtime.engines.triton_engine import TritonEngine
 
-        return TritonEngine(program, origin)
+        return TritonEngine(program, provenance)
     from ferrite_runtime.engines.cuda_engine import CudaEngine
 
     return CudaEngine.load(program, options, compiler)

@@ -15,7 +15,7 @@ from ferrite_runtime.errors import InputError
 from ferrite_runtime.formats.kernel_spec import USER, KernelSpec
 from ferrite_runtime.formats.measurements import size_bucket
 from ferrite_runtime.host.tensors import torch_dtype
-from ferrite_runtime.kernel_source.origin import HERE, Origin
+from ferrite_runtime.kernel_source.provenance import HERE, Provenance
 from ferrite_runtime.process.forking import renewed_in_children
 from ferrite_runtime.process.options import Options
 
@@ -30,7 +30,7 @@ class Kernel:
         mapping: a kernel spec in the format of docs/kernel-spec.md.
         options: how to compile and tune it.
         compiler: what makes its binaries; the one that this process shares without it.
-        origin: who wrote it: in the interpreter, one from elsewhere touches its arguments' elements and no others.
+        provenance: who wrote it: in the interpreter, one from elsewhere touches its arguments' elements and no others.
 
     Raises:
         SpecError: (or a subclass) if the spec is malformed, naming the field.
@@ -42,11 +42,11 @@ class Kernel:
         options: Options | None = None,
         *,
         compiler: Compiler | None = None,
-        origin: Origin = HERE,
+        provenance: Provenance = HERE,
     ) -> None:
         self.spec = mapping if isinstance(mapping, KernelSpec) else KernelSpec.from_mapping(mapping)
         self.options = options or Options()
-        self._origin = origin
+        self._provenance = provenance
         self._compiler = compiler
         self._lock = renewed_in_children(threading.RLock())
         self._interpreted: InterpretedKernel | None = None
@@ -80,8 +80,8 @@ class Kernel:
                 f"kernel {self.spec.name} is to be interpreted, which needs CPU tensors, not {device}", "device"
             )
         if self._interpreted is None:
-            self._interpreted = InterpretedKernel.load(self.spec, self._origin)
-        if not self._origin.is_foreign:
+            self._interpreted = InterpretedKernel.load(self.spec, self._provenance)
+        if not self._provenance.is_foreign:
             self._interpreted(None, *values)
             return
         owners = [value if hasattr(value, "data_ptr") else None for value in arguments]
@@ -93,7 +93,7 @@ class Kernel:
         from ferrite_runtime.engines.triton_engine import load_kernel
 
         if device.index not in self._by_triton:
-            self._by_triton[device.index] = load_kernel(self.spec, device.index, self._origin)
+            self._by_triton[device.index] = load_kernel(self.spec, device.index, self._provenance)
         with torch.cuda.device(device):
             self._by_triton[device.index](0, *values)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class Provenance:
     """Where a program comes from.
 
     Attributes:
@@ -19,5 +19,5 @@ class Origin:
     is_trusted: bool = True
 
 
-HERE = Origin()
+HERE = Provenance()
 """Made in this process, by a compiler that it trusts or from a file that its user read."""
