@@ -15,7 +15,7 @@ from ferrite_runtime.policies.kernel_form import KernelForm
 MODULES = [found.name for found in iter_modules(kernel_forms.__path__)]
 
 
-def test_no_two_modules_have_a_form_of_one_name() -> None:
+def test_specs_are_read_with_the_forms_of_all_modules() -> None:
     names = [form.name for name in MODULES for form in import_module(f"{kernel_forms.__name__}.{name}").FORMS]
     assert max(Counter(names).values()) == 1
     assert list(spec_forms()) == names

@@ -4,23 +4,20 @@ Each kernel form has a record with what is a fact of that form only, here or in 
 of whoever wrote the spec, so all but a few may be left out, and all are checked for type and range when a spec is read.
 
 A form is written in one module of `ferrite_runtime.kernel_forms`, above this folder, as its configs are there as well.
-Such modules are found by their place, as Python finds codecs in `encodings`: they are imported when the first spec is
-read, and not before.
+They are imported when the first spec is read, and not before: the one import upward, of `spec_forms`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any, TypeVar
 
 from ferrite_runtime.errors import SpecError, UnknownField
 from ferrite_runtime.formats.json_fields import Fields, check_identifier, check_integer
 
 Value = int | bool | str | None
-FOLDER = "ferrite_runtime.kernel_forms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,10 +268,11 @@ class SpecForm:
 
 
 @cache
-def spec_forms() -> dict[str, SpecForm]:
+def spec_forms() -> Mapping[str, SpecForm]:
     """Returns all kernel forms, by name."""
-    modules = [import_module(f"{FOLDER}.{found.name}") for found in iter_modules(import_module(FOLDER).__path__)]
-    return {form.name: form for module in modules for form in module.FORMS}
+    from ferrite_runtime.kernel_forms import all_forms  # forms have configs, which are made of specs
+
+    return all_forms()
 
 
 def read_facts(form: str, kind: type[Facts], value: object, path: str) -> Facts:
