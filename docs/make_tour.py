@@ -235,7 +235,7 @@ And the launch plan, also data:
 | `kernels.py`, `single_kernels.py` | make the tile program, the text and the spec of one kernel |
 | `analysis/space.py`, `analysis/flat.py` | the axes of the kernel, and its definitions over positions on them |
 | `bodies/body.py`, with `reductions.py`, `scalar_values.py`, `addresses.py` | write statements of the tile program |
-| `tile/passes/unused.py` | removes dead code |
+| `tile/passes/pipeline.py` | runs the passes over tile programs: here dead code is removed |
 | `printing/kernel.py`, `printing/spellings.py` | print Triton |
 | `facts/kernel_facts.py`, `host/spec.py` | make the spec |
 | `host/steps.py` | makes the launch plan |

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,21 +76,12 @@ from ferrite_triton.host.scratch import DESCRIPTOR_BYTES
 from ferrite_triton.host.spec import Expr, KernelSpec
 from ferrite_triton.printing.kernel import print_kernel
 from ferrite_triton.tile.language import AwaitPredecessor, TileType, Variable
-from ferrite_triton.tile.passes.delayed_stores import delay_stores
-from ferrite_triton.tile.passes.last_block import peel_last_block
-from ferrite_triton.tile.passes.unused import drop_unused
-from ferrite_triton.tile.passes.vector_loads import load_vectors_in_one_dim
+from ferrite_triton.tile.passes.pipeline import run_passes
 from ferrite_triton.tile.statements import TileProgram
 
 SCRATCH = "scratch"
 """The param that the compiler's scratch memory is the memory of; no statement names it."""
 ALIGNMENT = 16
-TILE_PASSES: tuple[Callable[[TileProgram], TileProgram], ...] = (
-    load_vectors_in_one_dim,
-    peel_last_block,
-    drop_unused,
-)
-"""What every tile program goes through before it is printed, in this order; before that, some have stores delayed."""
 
 
 def ways_of(kernel: Kernel) -> list[Way]:
@@ -249,11 +240,8 @@ def tile_program(flat: FlatKernel, width: int) -> TileProgram:
     parameters = (*tensor_variables(flat), *scratch, *sizes)
     constants = tuple(axis.constant for axis in _with_constants(flat.space))
     program = TileProgram(flat.kernel.form.name, parameters, constants, builder.finished(), tuple(builder.functions))
-    if isinstance(flat.kernel.form, Pointwise | Combo) and not overwrites_operands(flat):
-        program = delay_stores(program, LOWERING.most_waiting)
-    for tile_pass in TILE_PASSES:
-        program = tile_pass(program)
-    return program
+    delays = isinstance(flat.kernel.form, Pointwise | Combo) and not overwrites_operands(flat)
+    return run_passes(program, LOWERING.most_waiting if delays else 0)
 
 
 def _with_constants(space: Space) -> tuple[KernelAxis, ...]:

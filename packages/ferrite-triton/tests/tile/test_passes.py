@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ferrite_triton.tile import TileProgram, parse_tile, require_valid, run_program
+from ferrite_triton.tile import parse_tile, require_valid, run_program
 from ferrite_triton.tile.passes.delayed_stores import delay_stores
-from ferrite_triton.tile.passes.last_block import peel_last_block
-from ferrite_triton.tile.passes.unused import drop_unused
-from ferrite_triton.tile.passes.vector_loads import load_vectors_in_one_dim
+from ferrite_triton.tile.passes.pipeline import TILE_PASSES
 
-PASSES: dict[str, Callable[[TileProgram], TileProgram]] = {
-    **{each.__name__: each for each in (drop_unused, load_vectors_in_one_dim, peel_last_block)},
-    "delay_stores": partial(delay_stores, most=2),
-}
+PAGE = Path(__file__).parents[4] / "docs" / "tile-programs.md"
+PASSES = {each.name: each for each in TILE_PASSES}
 FILES = sorted(Path(__file__).parent.glob("*.tile"))
 GIVES = "# gives\n"
 
@@ -29,18 +24,24 @@ def test_text(path: Path, request: pytest.FixtureRequest) -> None:
     name = question.splitlines()[0].removeprefix("# run: ")
     program = parse_tile(question, path.name)
     require_valid(program)
-    found = PASSES[name](program)
+    found = PASSES[name].apply(program, 2)
     require_valid(found)
     if request.config.getoption("--bless"):
         path.write_text(f"{question}{GIVES}{found}\n")
     else:
         assert f"{found}\n" == answer
-    assert PASSES[name](found) == found, "once is enough"
+    assert PASSES[name].apply(found, 2) == found, "once is enough"
 
 
 def test_every_pass_has_a_file() -> None:
     named = {path.read_text().splitlines()[0].removeprefix("# run: ") for path in FILES}
     assert named == PASSES.keys()
+
+
+def test_the_page_lists_the_passes_in_order() -> None:
+    rows = PAGE.read_text(encoding="utf-8").partition("\n## Passes\n")[2]
+    assert re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE) == list(PASSES)
+    assert list(map(str, TILE_PASSES)) == list(PASSES), "they print"
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 8])

@@ -24,6 +24,8 @@ HELPERS = frozenset(("ferrite.alias", "ferrite.seed"))
 
 _HEAD = "# Operators that a bundle may call, with their overloads; written by make_operators.py."
 _VERSIONS = "# Of torch:"
+LIST = Path(__file__).with_name("operators.txt")
+"""The list; ``make_operators.py`` writes it."""
 
 
 @functools.cache
@@ -47,7 +49,7 @@ def write_operators(names: Iterable[str], versions: Iterable[str]) -> str:
 
 
 def _lines() -> list[str]:
-    return Path(__file__).with_name("operators.txt").read_text(encoding="ascii").splitlines()
+    return LIST.read_text(encoding="ascii").splitlines()
 
 
 def names_of(operators: Iterable[Any]) -> frozenset[str]:
