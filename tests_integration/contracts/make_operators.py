@@ -16,13 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LIST = ROOT / "packages" / "ferrite-runtime" / "src" / "ferrite_runtime" / "host" / "operators.txt"
 if __name__ == "__main__":
     sys.path[:0] = [str(path) for path in sorted((ROOT / "packages").glob("*/src"))]
 
 import torch
 
-from ferrite_runtime.host.operators import torch_operators, torch_versions, write_operators
+from ferrite_runtime.host.operators import LIST, torch_operators, torch_versions, write_operators
 
 NAMESPACES = ("aten", "prims")
 PLAIN = frozenset(

@@ -10,7 +10,7 @@ import torch
 
 from ferrite_ir.language.ops import OPS, REQUIREMENTS
 from ferrite_triton.printing.spellings import ROWS
-from ferrite_triton.tile.operations import FORMS
+from ferrite_triton.tile.operations import VARIANTS
 
 NAMES = {
     "bool": torch.bool,
@@ -142,7 +142,7 @@ def loop_text(op: str, dtype: str, result: str, arity: int) -> str:
 
 
 def test_every_operation_has_text_and_a_test() -> None:
-    assert set(ROWS) == {*OPS, *FORMS}
+    assert set(ROWS) == {*OPS, *VARIANTS}
     assert set(UNARY) | set(BINARY) | ELSEWHERE == set(OPS)
 
 

@@ -50,6 +50,7 @@ from ferrite_torch.sizes.specialisation import settled
 from ferrite_torch.torch_private.aot_metadata import report_strides
 from ferrite_torch.torch_private.fake_tensors import mode_of
 from ferrite_torch.torch_private.graph_positions import positions_of
+from ferrite_torch.torch_private.nodes import values_of_inputs
 from ferrite_torch.torch_private.symbolic_shapes import is_symbolic
 
 log = logging.getLogger(__name__)
@@ -153,10 +154,6 @@ def _finding(key: str | None, artifact: Artifact | None) -> str:
     return f"{'found' if artifact else 'not found'} under {key[:12]}"
 
 
-def _placeholder_values(module: torch.fx.GraphModule) -> list[Any]:
-    return [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
-
-
 @dataclass(frozen=True, slots=True)
 class _Ambient:
     """What AOTAutograd's metadata says about the graph being compiled: see `graph_positions` and `donations`."""
@@ -173,7 +170,7 @@ class _Ambient:
         """Returns what is said about a graph of this kind."""
         found = positions_of(module, kind)
         donated, held = donated_arguments(module, found), held_arguments(module, kind, found)
-        bases = bases_of(_placeholder_values(module), found.bases)
+        bases = bases_of(values_of_inputs(module), found.bases)
         return cls(found.tokens, found.regenerated, found.saved, donated, held, bases)
 
     def facts(self) -> tuple[object, ...]:
@@ -219,7 +216,7 @@ class _Task:
 
     def symbols(self) -> list[Any]:
         """Returns the values of the graph's inputs while it was traced, among which its symbols are."""
-        return _placeholder_values(self.module)
+        return values_of_inputs(self.module)
 
     def store(self) -> Store:
         """Returns where compiled graphs are kept."""

@@ -11,7 +11,7 @@ import pytest
 from ferrite_triton.printing.numpy_target import print_numpy
 from ferrite_triton.tile import parse_tile, run_program, verify
 from ferrite_triton.tile.language import OPERATIONS
-from ferrite_triton.tile.operations import FORMS
+from ferrite_triton.tile.operations import VARIANTS
 from ferrite_triton.tile.verify import RULES
 
 PAGE = Path(__file__).parents[4] / "docs" / "tile-programs.md"
@@ -24,7 +24,7 @@ def operation_rows() -> list[str]:
         names = ", ".join(field.name for field in fields(kind))
         rows.append(f"| `{word}({names})` | {(kind.__doc__ or '').splitlines()[0]} |")
     rows.append("| an operation of the [loop language](ir.md) | on the elements of tiles |")
-    rows += [f"| `{name}` | as `{form.op}`: {form.meaning} |" for name, form in FORMS.items()]
+    rows += [f"| `{name}` | as `{variant.op}`: {variant.meaning} |" for name, variant in VARIANTS.items()]
     return rows
 
 

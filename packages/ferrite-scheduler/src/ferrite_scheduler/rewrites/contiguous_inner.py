@@ -17,9 +17,10 @@ from ferrite_scheduler.analysis.nodes import Node, make_node
 from ferrite_scheduler.model.intermediates import partial_value
 from ferrite_scheduler.model.policy import Policy
 
+from .merged_partials import ANY_ORDER
+
 SHORT_RUN_BYTES = 128
 """Bytes of a line of memory on all supported GPUs: runs at least this long fill them by themselves."""
-COMBINES = ("sum", "prod", "max", "min", "any", "all", "welford")
 
 
 def split_contiguous_inner(graph: Graph, policy: Policy) -> Graph:
@@ -41,7 +42,7 @@ def _run_of(reduction: Reduction, types: dict[str, TensorType], policy: Policy) 
     """Returns the short dim that the heaviest operand is contiguous along, if its neighbours are other results."""
     dims = [dim for dim in reduction.reduction_dims if dim.size != 1]
     if (
-        reduction.combine not in COMBINES
+        reduction.combine not in ANY_ORDER
         or len(dims) < 2
         or not all(is_static(dim.size) for dim in (*reduction.dims, *dims))
     ):

@@ -13,8 +13,8 @@ from ferrite_ir.language.sizes import is_static, product
 from ferrite_scheduler.model.intermediates import fresh_dim
 from ferrite_scheduler.model.policy import Policy
 
-COMBINES = ("sum", "prod", "max", "min", "any", "all", "welford")
-"""Those whose states come in any order."""
+ANY_ORDER = ("sum", "prod", "max", "min", "any", "all", "welford")
+"""Combines whose states come in any order."""
 
 
 def readers_of_states(graph: Graph) -> dict[str, Reduction]:
@@ -34,7 +34,7 @@ def readers_of_states(graph: Graph) -> dict[str, Reduction]:
 
 def combines_parts_of(reader: Reduction, second: Reduction, policy: Policy) -> bool:
     """Returns whether a reduction may as well combine what a second stage does, whose results it alone reads."""
-    if reader.combine != second.combine or reader.combine not in COMBINES:
+    if reader.combine != second.combine or reader.combine not in ANY_ORDER:
         return False
     states = [body.source for body in reader.bodies]
     count = product(dim.size for dim in (*second.reduction_dims, *reader.reduction_dims))

@@ -25,6 +25,7 @@ from ferrite_torch.lowering.expressions import is_true
 from ferrite_torch.lowering.tensors import Point, Shape, Tensor, is_dense, whole_tensor
 from ferrite_torch.sizes.specialisation import NeedsNumber
 from ferrite_torch.sizes.symbolic_sizes import size_of, sizes_of, steps_of
+from ferrite_torch.torch_private.nodes import values_of_inputs
 from ferrite_torch.torch_private.symbolic_shapes import is_unbacked_number, unbacked_bindings
 
 LowerRegion = Callable[[torch.fx.GraphModule, str, Use], Region]
@@ -154,7 +155,7 @@ class ControlFlow:
         """
         condition, function, carried, _ = node.args
         count = len(list(leaves_of(carried)))
-        parameters = [each.meta.get("val") for each in self._graph_module(function).graph.find_nodes(op="placeholder")]
+        parameters = values_of_inputs(self._graph_module(function))
         kept = [parameter for parameter in parameters[:count] if isinstance(parameter, torch.Tensor)]
         if not all(isinstance(each, (torch.Tensor, torch.SymInt)) for each in parameters[:count]):
             raise NoForm("a loop that carries something else than tensors and integers")
@@ -183,7 +184,7 @@ class ControlFlow:
     ) -> tuple[Any, ...]:
         """Lowers a loop over the rows of tensors, which carries some and makes rows of others."""
         fakes, type_of = self._fakes(node), self._builder.type_of
-        parameters = [each.meta.get("val") for each in self._graph_module(function).graph.find_nodes(op="placeholder")]
+        parameters = values_of_inputs(self._graph_module(function))
         state, made = parameters[: len(carried)], fakes[len(carried) :]
         if unbacked_bindings(node) or not all(isinstance(each, torch.Tensor) for each in (*state, *fakes)) or not rows:
             raise NoForm("a loop that carries, or makes, something else than tensors")

@@ -63,7 +63,7 @@ from ferrite_torch.rewrites.wrapped_calls import unwrap_calls
 from ferrite_torch.sizes.specialisation import NeedsNumber, settled
 from ferrite_torch.sizes.symbol_tables import depends_on_data, input_names, note_inputs
 from ferrite_torch.sizes.symbolic_sizes import size_of
-from ferrite_torch.torch_private.nodes import target_name
+from ferrite_torch.torch_private.nodes import target_name, values_of_inputs
 from ferrite_torch.torch_private.operators import READS, HigherOrderOp, Overload
 from ferrite_torch.torch_private.seeded_ops import dropped_inside, plain_op
 from ferrite_torch.torch_private.symbolic_shapes import (
@@ -86,7 +86,7 @@ DRAWN_BY_TORCH = "draws random numbers, which torch does with fallback_random"
 
 def lower(module: torch.fx.GraphModule, inputs: Sequence[Any] | None = None, name: str = "graph") -> Graph:
     """Returns an AOT graph in Ferrite's language; see `lower_module`. Sizes that it needs as numbers are fixed."""
-    fakes = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+    fakes = values_of_inputs(module)
     return settled(lambda: lower_module(module, inputs, name).complete(), lambda: fakes).graph
 
 
@@ -145,10 +145,6 @@ def _describe_placeholders(module: torch.fx.GraphModule, inputs: Sequence[Any]) 
         node.meta.setdefault("val", next(given, None))
 
 
-def _fakes(module: torch.fx.GraphModule) -> list[Any]:
-    return [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
-
-
 def _explained(error: Exception, node: torch.fx.Node) -> FerriteError:
     if is_data_dependent(error):
         return unsupported(node, "a size is known only when the graph runs")
@@ -178,7 +174,7 @@ class _Walk:
 
     def run(self) -> None:
         """Lowers all nodes, in order."""
-        fakes = _fakes(self.module)
+        fakes = values_of_inputs(self.module)
         note_inputs(fakes)
         for fake in fakes:
             if isinstance(fake, torch.SymInt):
@@ -229,7 +225,7 @@ class _Walk:
         graph = self.builder.finish(name, self.outputs.values, self.write_backs.mutations.items())
         taken = self.inputs.sizes_for(graph)
         graph = replace(graph, sizes=tuple((name, size) for _, name, size in taken)) if taken else graph
-        fakes = (node.meta.get("val") for node in self.module.graph.find_nodes(op="placeholder"))
+        fakes = values_of_inputs(self.module)
         names = {**input_names(next(environments(fakes), None)), **self.run_time.names}
         graph = self.run_time.checked(graph, names)
         return LoweredModule(
@@ -255,7 +251,7 @@ class _Walk:
         except Unsupported as error:
             raise NoForm(str(error)) from error
         except NeedsNumber as need:
-            if depends_on_data(need.sizes, next(environments(_fakes(module)), None)):
+            if depends_on_data(need.sizes, next(environments(values_of_inputs(module)), None)):
                 raise NoForm(need.reason) from need
             raise
 
@@ -263,7 +259,7 @@ class _Walk:
         try:
             return self._read_region(module, name, use)
         finally:
-            note_inputs(_fakes(self.module))
+            note_inputs(values_of_inputs(self.module))
 
     def _read_region(self, module: torch.fx.GraphModule, name: str, use: Use) -> Region:
         unwrap_calls(module)
@@ -278,7 +274,7 @@ class _Walk:
         self.externs += lowered.externs
         self.fallbacks += lowered.fallbacks
         self.captured.launches.update({launch.target: launch for launch in lowered.launches})
-        return Region(self.regions.add(lowered.graph), tuple(_fakes(module)), tuple(outputs.returned))
+        return Region(self.regions.add(lowered.graph), tuple(values_of_inputs(module)), tuple(outputs.returned))
 
     def _call(self, node: torch.fx.Node) -> Any:
         target = node.target

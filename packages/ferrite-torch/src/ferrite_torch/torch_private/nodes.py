@@ -14,6 +14,11 @@ def example_of(placeholder: torch.fx.Node) -> Any:
     return placeholder.meta.get("example_value", placeholder.meta.get("val"))
 
 
+def values_of_inputs(module: torch.fx.GraphModule) -> list[Any]:
+    """Returns what AOTAutograd traced a graph with, for each of its inputs; None where that is not known."""
+    return [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+
+
 def nodes_of(module: torch.nn.Module) -> Iterator[torch.fx.Node]:
     """Yields the nodes of captured graphs, those of checkpoints and branches in them included."""
     for part in module.modules():

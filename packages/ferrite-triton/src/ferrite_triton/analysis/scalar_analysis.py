@@ -8,13 +8,14 @@ from ferrite_ir.language.dtypes import BF16, F16, F32
 from ferrite_ir.language.graph import Loop, bodies_of
 from ferrite_ir.language.index import Index, floordiv
 from ferrite_ir.language.ops import REQUIREMENTS
-from ferrite_ir.language.scalar import Number, Scalar, cast, postorder
+from ferrite_ir.language.scalar import Scalar, cast, postorder
 from ferrite_ir.language.sizes import hint, is_provably_at_most, is_static
 from ferrite_ir.passes.vectors import VECTOR_BYTES
 from ferrite_scheduler.model.forms import Contraction, TiledContraction
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_reduction
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.rows import behind, is_aligned_row, varies_along_reduction
+from ferrite_triton.tile.operations import is_negative_zero
 
 
 class ScalarAnalysis:
@@ -112,7 +113,7 @@ class ScalarAnalysis:
         These are ``masked(c, x[i], constant)`` and ``masked(c, cast(x[i]), 0)``.
         """
         _, value, other = node.args
-        if other.op != "const" or _is_negative_zero(other.value) or node.dtype.bits == 8:
+        if other.op != "const" or is_negative_zero(other.value) or node.dtype.bits == 8:
             return None
         load = value.args[0] if value.op == "cast" and other.value == 0 else value
         if load.op != "load" or load.dtype.bits == 8 or self._flat.producer(load) is not None:
@@ -183,8 +184,3 @@ def bytes_beside(flat: FlatKernel) -> dict[Scalar, int]:
     widths = {load: flat.param_of(load.source).dtype.bytes for load in along}
     widest = max(widths.values(), default=1)
     return {load: VECTOR_BYTES // widest for load, width in widths.items() if width == 1 < widest}
-
-
-def _is_negative_zero(value: Number) -> bool:
-    """Returns whether a number is a zero with a sign, which a masked load does not give."""
-    return isinstance(value, float) and value == 0.0 and math.copysign(1.0, value) < 0

@@ -9,6 +9,7 @@ from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, is_static
 from ferrite_ir.passes.vectors import VECTOR_BYTES
+from ferrite_scheduler.model.target import SECTOR_BYTES
 from ferrite_triton.analysis.flat import KernelParam
 from ferrite_triton.analysis.rows import behind, column_start, padded_extent, row_start, step_along
 from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis, Space, flat_dim
@@ -29,9 +30,6 @@ from ferrite_triton.tile.language import (
     Prefetch,
     TileType,
 )
-
-SECTOR = 32
-"""Bytes of a sector, the unit in which memory is read."""
 
 
 class Addresses:
@@ -185,7 +183,7 @@ class Addresses:
         key = ("sectors", columns.name, width)
         found = self._builder.find(key)
         if found is None:
-            kind = TileType(self._dtype, (1, Block(columns.constant, SECTOR // width)))
+            kind = TileType(self._dtype, (1, Block(columns.constant, SECTOR_BYTES // width)))
             operands = (self._builder.position(columns.name), Constant(width))
             held = self._builder.call("sector", "sectors", operands, kind, frozenset((columns.name,)))
             found = self._builder.remember(key, held)

@@ -19,11 +19,12 @@ from ferrite_triton.analysis.space import Axes
 from ferrite_triton.bodies.builder import Builder, Tile
 from ferrite_triton.tile.build import apply, both, converted, sub
 from ferrite_triton.tile.language import Assert, Expression, Literal
+from ferrite_triton.tile.operations import SELECTIONS
 
 # Operations whose result is what somebody stored, moved or chosen. A position that comes out of comparisons, as in a
 # binary search, is in bounds by construction.
 _ARITHMETIC = frozenset(["cast", "add", "sub", "mul", "neg", "floordiv", "truncdiv", "mod", "minimum", "maximum"])
-_CHOICES = frozenset(["where", "masked", *REQUIREMENTS])
+_CHOICES = frozenset([*SELECTIONS, *REQUIREMENTS])
 
 
 def assert_in_bounds(

@@ -26,9 +26,8 @@ from ferrite_triton.bodies.indices import Indices, index_dtype
 from ferrite_triton.errors import ScheduleMismatch
 from ferrite_triton.tile.build import add, apply, converted, literal, mul
 from ferrite_triton.tile.language import Bitcast, Block, Cast, Expression, Literal, Load, Name, Reshape, TileType
+from ferrite_triton.tile.operations import SELECTIONS
 
-SELECTIONS = frozenset(("where", "masked"))
-"""Operations that only choose between operands: narrow floats pass through them as they are stored."""
 COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 LOOPING = frozenset(POLYNOMIALS)
 """Operations that run as long as their largest operand says: what is masked out has to be a number, and a small one."""
@@ -461,7 +460,7 @@ def _conditions(guard: Guard | None) -> list[Key]:
 
 def _computes_wider(node: Scalar, tiles: list[Tile]) -> bool:
     """Returns whether narrow operands are widened first: always for arithmetic, for a choice only if 8 bits wide."""
-    if node.op in SELECTIONS:
+    if node.op in SELECTIONS:  # narrow floats pass through these as they are stored
         return bool(node.dtype.is_narrow_float and node.dtype.bits == 8)
     return any(tile.dtype.is_narrow_float for tile in tiles)
 

@@ -36,7 +36,7 @@ _ADDED = frozenset(["f16", "bf16", "f32", "f64", "i32", "i64", "u32", "u64"])
 _FLOATS = ("f32", "f64")
 _INTEGERS = ("i32", "i64", "u32", "u64")
 
-ATOMICS: dict[str, frozenset[str]] = {
+ATOMIC_TYPES: dict[str, frozenset[str]] = {
     "add": _ADDED,
     **{mode: frozenset((*_FLOATS, *_INTEGERS)) for mode in ("mul", "max", "min")},
 }
@@ -55,8 +55,8 @@ def check_atomic(update: Update, param: KernelParam) -> None:
     Raises:
         UnsupportedUpdate: there is no such instruction for this mode and type.
     """
-    if param.dtype.name not in ATOMICS.get(update.mode, ()):
-        known = ", ".join(f"{mode}: {' '.join(sorted(types))}" for mode, types in ATOMICS.items())
+    if param.dtype.name not in ATOMIC_TYPES.get(update.mode, ()):
+        known = ", ".join(f"{mode}: {' '.join(sorted(types))}" for mode, types in ATOMIC_TYPES.items())
         raise UnsupportedUpdate(
             f"no atomic {update.mode} on {param.dtype}, which {update.result.name} needs because several points may "
             f"meet in one element; atomics exist for {known}; lower this update to an extern call"

@@ -15,12 +15,11 @@ from ferrite_ir.language.dtypes import I32, DType
 from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_ir.language.sizes import Size, bounds, is_static, maximum, minimum
 from ferrite_scheduler.model.segments import MOST_ROWS, MOST_SHARE
+from ferrite_scheduler.model.target import SECTOR_BYTES
 from ferrite_triton.host.templates import Scratch
 
 LINE = 32
 """Counters of neighbours are so many counters apart; see `fmath`."""
-SECTOR = 32
-"""Bytes that memory moves for a number that lies alone."""
 NARROW = 31
 """Bits of a number in 32 bits that is never negative."""
 
@@ -232,7 +231,7 @@ def scratch_of(count: Size, shapes: Sequence[RowsShape], compute: DType) -> Scra
 
 def counters(rows: int) -> int:
     """Returns how many numbers the counters of so many destinations take: each has a sector of the cache to itself."""
-    return -(-rows // LINE) * LINE * (SECTOR // I32.bytes)
+    return -(-rows // LINE) * LINE * (SECTOR_BYTES // I32.bytes)
 
 
 def sorts_all(count: Size, shapes: Sequence[RowsShape]) -> bool:

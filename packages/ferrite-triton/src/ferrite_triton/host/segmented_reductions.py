@@ -9,11 +9,11 @@ from ferrite_ir.language.dtypes import F32, F64, I32, DType
 from ferrite_ir.language.graph import View
 from ferrite_ir.language.sizes import Size, hint, is_static, maximum, minimum, symbol
 from ferrite_scheduler.model.schedule import CallExtern
+from ferrite_scheduler.model.target import SECTOR_BYTES
 from ferrite_triton.analysis.packed_residency import HALF_BYTES
 from ferrite_triton.analysis.size_params import host_expression, size_value
 from ferrite_triton.facts.records import TemplateFacts
 from ferrite_triton.host.segment_shapes import (
-    SECTOR,
     RowsShape,
     counters,
     most_rows,
@@ -214,7 +214,7 @@ def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpe
     binning = shape.shares_of(call.number) + (call.number + (LISTED - 1)) // LISTED
     programs = host_expression(binning + copies)
     # Of a row its destination; and alone the counter of its destination, and its number in a list.
-    moved = min(hint(call.count), shape.count) * (template.operands["destinations"].dtype.bytes + 2 * SECTOR)
+    moved = min(hint(call.count), shape.count) * (template.operands["destinations"].dtype.bytes + 2 * SECTOR_BYTES)
     moved += 2 * elements * template.operands["out"].dtype.bytes
     facts = TemplateFacts(num_warps=LISTING_WARPS, bytes=moved)
     return template.write("bin_rows", accesses, body, programs, facts, call.sizes)

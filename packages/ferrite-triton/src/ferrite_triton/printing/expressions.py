@@ -35,16 +35,15 @@ from ferrite_triton.tile.language import (
     TileType,
     Transpose,
 )
+from ferrite_triton.tile.operations import SELECTIONS, is_negative_zero
 
 from .casts import bitcast_text, cast_text
 from .combines import reduction_text, scan_text
-from .literals import full_text, is_negative_zero, number_text, survives_bare, type_text
+from .literals import full_text, number_text, survives_bare, type_text
 from .printed import ATOM, LOOSE, OPERATORS, SUM, Made, Printed, Printers, are_constants, fill, print_with
 from .spellings import Operands, spelling_of, takes_literals
 from .statements import Hold
 
-SELECTIONS = frozenset(("where", "masked"))
-"""Operations whose first operand is a condition, and the others what it chooses between."""
 REFLECTED = frozenset(("add", "sub", "mul", "div_fast"))
 """Operations whose left operand may be a bare number; comparisons and shifts of one are not everywhere."""
 OF_POSITIONS = frozenset(("lesser", "greater"))

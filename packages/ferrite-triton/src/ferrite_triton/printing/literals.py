@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from ferrite_ir.language.dtypes import BOOL, F32, F64, DType
 from ferrite_triton.errors import UnsupportedDefinition
+from ferrite_triton.tile.operations import is_negative_zero
 
 Number: TypeAlias = "bool | int | float"
 
@@ -58,11 +59,6 @@ def number_text(value: Number, dtype: DType) -> str:
     if math.isinf(number):
         return 'float("inf")' if number > 0 else 'float("-inf")'
     return repr(number)
-
-
-def is_negative_zero(value: Number) -> bool:
-    """Returns whether the number is a float zero with its sign bit set, which Triton's literals lose."""
-    return isinstance(value, float) and value == 0.0 and math.copysign(1.0, value) < 0
 
 
 def survives_bare(value: Number, dtype: DType) -> bool:

@@ -24,9 +24,8 @@ from ferrite_triton.tile.language import (
     operands_of,
     parts_of,
 )
+from ferrite_triton.tile.operations import is_negative_zero
 from ferrite_triton.tile.types import result_types
-
-from .literals import is_negative_zero
 
 COMPARISON = 1
 OPERATORS: dict[str, int] = {

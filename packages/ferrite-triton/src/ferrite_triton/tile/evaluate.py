@@ -62,7 +62,7 @@ from .language import (
     operands_of,
     parts_of,
 )
-from .operations import ELEMENTWISE, meaning_of
+from .operations import ELEMENTWISE, SELECTIONS, meaning_of
 from .statements import Do, For, Function, If, Let, Statement, TileProgram
 from .tile_values import (
     Address,
@@ -76,7 +76,7 @@ from .tile_values import (
     row_major,
     spread,
 )
-from .types import result_types
+from .types import ATOMICS, result_types
 from .verify import require_valid
 
 
@@ -278,7 +278,7 @@ def _elementwise(_: _Instance, part: Elementwise, operands: list[Tile], shape: t
     def apply(*numbers: Number) -> Number:
         return apply_operation(op, numbers, types[0], result)
 
-    return _apply(apply, operands, shape, chooses=part.op in _CHOICES)
+    return _apply(apply, operands, shape, chooses=part.op in SELECTIONS)
 
 
 def _cast(_: _Instance, part: Cast, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
@@ -395,14 +395,11 @@ def _store(instance: _Instance, part: Store, operands: list[Tile]) -> None:
         instance.write(pointer, number_in(value, "what is stored"))
 
 
-_MODES = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
-
-
 def _atomic(instance: _Instance, part: AtomicUpdate, operands: list[Tile]) -> None:
     dtype = operands[1].type.dtype
     for pointer, value in _accesses(operands, has_mask=part.mask is not None):
         old, new = instance.read(pointer), number_in(value, "what is added")
-        (merged,) = merge(_MODES[part.mode], (old,), (new,))
+        (merged,) = merge(ATOMICS[part.mode], (old,), (new,))
         instance.write(pointer, round_to(merged, dtype))
 
 
@@ -427,8 +424,6 @@ def _nothing(_: _Instance, __: Barrier | AwaitPredecessor | Prefetch, ___: list[
 def _count_along(_: _Instance, __: Lanes, ___: list[Tile], shape: tuple[int, ...]) -> list[Element]:
     return list(range(math.prod(shape)))
 
-
-_CHOICES = frozenset(("where", "masked"))
 
 _VALUES: dict[type[Expression], Callable[..., list[Element]]] = {
     Literal: lambda _, part, __, ___: [round_to(part.value, part.dtype)],

@@ -57,7 +57,8 @@ from .operations import ELEMENTWISE
 EVICTIONS = ("", "evict_first", "evict_last")
 CACHES = ("", "streaming")
 HINTS = ("multiple_of", "max_contiguous")
-ATOMICS = ("add", "max", "min", "mul")
+ATOMICS = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
+"""Modes of atomic updates, each with the combine that it is."""
 
 
 class TileTypeError(ValueError):
@@ -307,7 +308,7 @@ def _store(part: Store, *operands: TileType) -> None:
 
 def _atomic(part: AtomicUpdate, *operands: TileType) -> None:
     _stored("atomic", *operands)
-    _require(part.mode in ATOMICS, f"mode is one of {ATOMICS}, not {part.mode!r}")
+    _require(part.mode in ATOMICS, f"mode is one of {tuple(ATOMICS)}, not {part.mode!r}")
 
 
 def _nothing(_: Barrier | AwaitPredecessor) -> None:

@@ -20,15 +20,12 @@ from ferrite_triton.tile.language import (
     Variable,
 )
 from ferrite_triton.tile.statements import For, TileProgram
-from ferrite_triton.tile.types import types_of
+from ferrite_triton.tile.types import ATOMICS, types_of
 
 from .elements import stored_text, type_text
 from .expressions import NAME, PRINTERS
 from .library import library_text
 from .spellings import UFUNCS
-
-_MODES = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
-"""Atomic updates, as combines."""
 
 
 def print_numpy(program: TileProgram) -> str:
@@ -113,4 +110,4 @@ class NumpyLanguage:
         if type_.dtype is BF16:
             raise UnsupportedDefinition(f"the {NAME} target has no atomic {update.mode} of {type_.dtype}; use f32")
         operands = self._texts((update.pointer, update.value, update.mask), types)
-        return self.use("atomic", UFUNCS[_MODES[update.mode]], *operands)
+        return self.use("atomic", UFUNCS[ATOMICS[update.mode]], *operands)
