@@ -5,6 +5,7 @@ import io
 import re
 import tokenize
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,70 @@ def test_a_folder_says_what_comes_in_and_what_goes_out(package):
     inside = [folder for folder in source_folders() if root in folder.parents]
     pages = {folder.relative_to(root): ast.parse(text_of(folder / "__init__.py")) for folder in inside}
     assert not [folder for folder, page in pages.items() if len((ast.get_docstring(page) or "").splitlines()) < 3]
+
+
+NO_THRESHOLDS = {
+    "a type's own numbers": (
+        "casts.LARGEST_F8E4M3FN", "user_launches._LARGEST_I32", "literals._SMALLEST_NORMAL", "literals._LARGEST",
+        "literals.LARGEST_COUNT", "searching.MOST_NARROW", "described_blocks.MOST_POSITIONS",
+        "resampling._LARGEST_AXIS", "indices.LARGEST_FACTOR",
+    ),
+    "right up to here, by a proof beside it": (
+        "symbolic_sizes.MOST_PARTS", "resampling._LARGEST_DENOMINATOR", "attention_weights.LEAST",
+        "attention_weights.MOST", "segmented_reductions.MOST_DESTINATIONS", "searching.MOST_HALVINGS",
+    ),
+    "of hardware, of Triton, or of a driver": (
+        "contractions.LEAST_EXTENT", "blocks.LEAST_EXTENT", "resources.MAX_THREADS", "shape.MAX_TILE",
+        "native_products._MAX_DIMS",
+    ),
+    "what kernels are written for": (
+        "segments.MOST_SHARE", "segments.MOST_ROWS", "segmented_reductions.MOST_WARPS", "grid_reductions.SMALLEST",
+        "grid_reductions.SMALLEST_OF_COLUMNS", "native_sequence.MAX_VALUES", "native_sequence.MAX_LAUNCHES",
+    ),
+    "of texts, formats, messages and tests": (
+        "printer.MAX_DEPTH", "printer.MAX_WIDTH", "expression_parser.MAX_NESTING", "evaluator.MAX_ITERATIONS",
+        "kernel_names.LONGEST", "boundaries.KEPT", "mixed_combos.MOST_NOTES", "mixed_combos.MOST_TERMS",
+        "statistics.KEPT_PROGRAMS", "dtypes.MOST", "embeddings.MAX", "interpreted.MAX_REDUCTION",
+    ),
+    "when to give a measurement up": ("timing.MOST_READINGS",),
+}  # fmt: skip
+"""Limits in constants of modules that decide neither what is fast nor what becomes a kernel, by what they are of."""
+
+
+ARITHMETIC = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+
+
+def constants_of(path: Path) -> Iterator[str]:
+    """Yields the names of a module's constants that are numbers written out."""
+    for node in ast.parse(text_of(path)).body:
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+                pairs = [*zip(names, values, strict=True)]
+            case ast.Assign(targets=[name], value=value) | ast.AnnAssign(target=name, value=value) if value is not None:
+                pairs = [(name, value)]
+            case _:
+                continue
+        for name, value in pairs:
+            parts = list(ast.walk(value))
+            numbers = [part.value for part in parts if isinstance(part, ast.Constant)]
+            is_number = all(isinstance(part, ARITHMETIC) for part in parts) and {*map(type, numbers)} <= {int, float}
+            if is_number and isinstance(name, ast.Name):
+                yield name.id
+
+
+def test_thresholds_stand_in_records() -> None:
+    """What decides speed or form is a field with unit, default and source: of `Policy` or a record of thresholds."""
+    sources = [path for path in modules() if "src" in path.parts and path.name != "thresholds.py"]
+    deciding = ("policies", "kernel_forms", "engines", "host", "tuning")
+    limit = re.compile(r"_?(MOST|LEAST|LONGEST|SHORTEST|WIDEST|SMALLEST|LARGEST|DEEPEST|FEWEST|MAX|MIN|KEPT)(_|$)")
+    found = {
+        f"{path.stem}.{name}"
+        for path in sources
+        if "ferrite_runtime" not in path.parts or path.parent.name in deciding
+        for name in constants_of(path)
+        if limit.match(name)
+    }
+    assert found == {name for names in NO_THRESHOLDS.values() for name in names}
 
 
 OF_TORCH = {"load_cache_artifacts", "run_and_save_rng_state"}

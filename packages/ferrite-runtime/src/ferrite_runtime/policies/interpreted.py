@@ -8,10 +8,10 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.kernel_spec import KernelSpec, name_in_whole
 from ferrite_runtime.policies.blocks import block_limit, fixed_tile, free_axes
 from ferrite_runtime.policies.kernel_form import kernel_form
+from ferrite_runtime.policies.shape import MAX_TILE
 
-# Triton refuses tiles of more elements than this; it also bounds the interpreter's memory.
-MAX_TILE = 1 << 20
 MAX_REDUCTION = 1 << 14
+"""Most points of a block of a reduction axis: a loop is to have several rounds, as on a GPU."""
 ROUNDS = 2
 """Tiles of a program that may take any number: several, so that what is tested is what runs."""
 LOADS = 1
@@ -30,7 +30,7 @@ def interpreter_config(spec: KernelSpec, sizes: Mapping[str, int]) -> Config:
     if spec.parts:
         own = [interpreter_config(part, spec.of_part(sizes, number)) for number, part in enumerate(spec.alone)]
         return Config.of({name_in_whole(k, n): v for n, each in enumerate(own) for k, v in each.blocks}, num_warps=4)
-    budget = max(1, MAX_TILE // fixed_tile(spec, sizes))
+    budget = max(1, MAX_TILE // fixed_tile(spec, sizes))  # it also bounds the interpreter's memory
     blocks: dict[str, int] = {}
     for axis in free_axes(spec, "reduction"):
         limit = block_limit(axis, sizes[axis.name])
