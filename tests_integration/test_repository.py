@@ -375,23 +375,25 @@ def test_ci_runs_the_readme_test_command():
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 
-def readme_example() -> str:
-    marked = r"<!-- [^>]*test_repository[^>]* -->\s*```python\n(.*?)```"
-    return re.search(marked, (ROOT / "README.md").read_text(), re.DOTALL).group(1)
+def marked_examples() -> dict[str, str]:
+    """Returns the programs that pages say are run here, by the page."""
+    marked = re.compile(r"<!-- [^>]*test_repository[^>]* -->\s*```python\n(.*?)```", re.DOTALL)
+    found = ((page, marked.search(text_of(page))) for page in pages())
+    return {page.relative_to(ROOT).as_posix(): match[1] for page, match in found if match is not None}
+
+
+EXAMPLES = marked_examples()
 
 
 def test_readme_example_is_ten_lines():
-    assert len([line for line in readme_example().splitlines() if line.strip()]) <= 10
+    assert len([line for line in EXAMPLES["README.md"].splitlines() if line.strip()]) <= 10
 
 
-BACKEND = NOXFILE.PACKAGES["torch"].folder / "src" / "ferrite_torch" / "backend.py"
-
-
-@pytest.mark.skipif(not BACKEND.exists(), reason="ferrite_torch has no backend yet")
-def test_readme_example_runs(tmp_path):
-    """The example runs as a program of its own, from a file as torch.compile wants it."""
+@pytest.mark.parametrize("page", EXAMPLES)
+def test_an_example_runs(page, tmp_path):
+    """It runs as a program of its own, from a file as torch.compile wants it."""
     program = tmp_path / "example.py"
-    program.write_text(readme_example())
+    program.write_text(EXAMPLES[page])
     sources = os.pathsep.join(str(package.folder / "src") for package in PACKAGES)
     environment = {**os.environ, "PYTHONPATH": sources, "XDG_CACHE_HOME": str(tmp_path)}
     ended = subprocess.run(
