@@ -92,10 +92,10 @@ class ScalarValues:
         self._weights, exponentials = weights(flat)
         # Elements that stay packed in registers have no terms to take shares of.
         self.shares = {} if self._waiting else shares(flat)
-        # Which form of an operation is exact enough, or is needed: see ferrite_triton.tile.operations.
-        self._forms: dict[Scalar, str] = dict.fromkeys(rounded_quotients(flat), "div_fast")
-        self._forms |= dict.fromkeys(exponentials, "exp_fast")
-        self._forms |= dict.fromkeys(shared_products(flat), "mul_rounded")
+        # Which variant of an operation is exact enough, or is needed: see ferrite_triton.tile.operations.
+        self._variants: dict[Scalar, str] = dict.fromkeys(rounded_quotients(flat), "div_fast")
+        self._variants |= dict.fromkeys(exponentials, "exp_fast")
+        self._variants |= dict.fromkeys(shared_products(flat), "mul_rounded")
 
     # --- walking ----------------------------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ class ScalarValues:
         axes = NO_AXES.union(*(tile.axes for tile in tiles))
         is_narrow = _computes_wider(node, tiles)
         operands = [converted(t.expression, t.dtype, t.dtype.compute) if is_narrow else t.expression for t in tiles]
-        op = self._forms.get(node, node.op)
+        op = self._variants.get(node, node.op)
         if op == "erf" and tiles[0].dtype.compute is F32 and self._analysis.reads_narrow(node.args[0]):
             op = "erf_narrow"
         made: Expression = apply(op, *operands)
@@ -320,7 +320,7 @@ class ScalarValues:
 
     def _divides_rows(self, node: Scalar, tiles: list[Tile]) -> bool:
         """Returns whether an exact f32 quotient has a divisor, no literal, that a thread has several elements for."""
-        if self._forms.get(node, node.op) != "div" or {node.dtype, *(tile.dtype for tile in tiles)} != {F32}:
+        if self._variants.get(node, node.op) != "div" or {node.dtype, *(tile.dtype for tile in tiles)} != {F32}:
             return False
         left, right = tiles
         return not isinstance(right.expression, Literal) and self._space.is_held_along(left.axes - right.axes)
