@@ -106,6 +106,51 @@ def test_what_is_read_elsewhere_is_compiled(name: str, *, dynamic: bool) -> None
     assert_worked(work)
 
 
+IN_PLACE: dict[str, Write] = {
+    "sums into a view of all": lambda x: torch.cumsum(x, 0, out=x[:]),
+    "sums of a view of all": lambda x: torch.cumsum(x[:], 1, out=x),
+    "sums of rows": lambda x: torch.cumsum(x[1:], 0, out=x[1:]),
+    "sums of a turned view": lambda x: torch.cumprod(x.t(), 0, out=x.t()),
+    "itself as a view": lambda x: x.mul_(x[:]),
+    "rows of itself": lambda x: x[2:].mul_(x[2:]),
+    "rows, one further on": lambda x: torch.cumsum(x[:-1], 0, out=x[1:]),
+    "rows that are added, one before": lambda x: x[:-1].add_(x[1:]),
+    "a turned view": lambda x: x.mul_(x.t()),
+}
+WRITTEN: dict[str, Write] = {
+    "rows by places": lambda x: x.index_put_((PLACES,), torch.zeros(4)),
+    "all": lambda x: x.mul_(2),
+    "a part": lambda x: x[1:].add_(1),
+}
+
+
+@pytest.mark.parametrize("write", WRITTEN)
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_what_has_been_written_before_lies_where_it_lay(name: str, write: str) -> None:
+    """The input begins within its memory, which the values that writes replace it by do not."""
+
+    def taken_before(x: Tensor) -> tuple[Tensor, Any]:
+        part = x[1:-1]
+        WRITTEN[write](x)
+        return part.mul_(x[1:-1]), IN_PLACE[name](x)
+
+    def outcome(function: Write) -> Any:
+        x = torch.arange(25.0).sin()[5:21].view(4, 4)
+        try:
+            return function(x), x
+        except RuntimeError as error:
+            return type(error)
+
+    expected = outcome(taken_before)
+    with observed_work() as work:
+        found = outcome(compiled(taken_before))
+    if expected is RuntimeError:
+        assert found is RuntimeError
+    else:
+        torch.testing.assert_close(found, expected)
+        assert_worked(work)
+
+
 def test_places_overlap_where_bytes_do() -> None:
     """Drawn pairs of strided tensors, against the sets of their bytes."""
     rng = random.Random(37)

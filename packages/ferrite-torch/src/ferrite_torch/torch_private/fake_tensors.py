@@ -10,10 +10,22 @@ import torch
 # The tensors in node.meta["val"]: torch publishes no name for the class.
 from torch._subclasses.fake_tensor import FakeTensor
 
+# What AOTAutograd wraps them in while it takes writes out of a graph.
+from torch._subclasses.functional_tensor import FunctionalTensor
+
 
 def is_fake(value: Any) -> bool:
     """Returns whether a value is a tensor without data."""
     return isinstance(value, FakeTensor)
+
+
+def is_functional(value: Any) -> bool:
+    """Returns whether a tensor stands for values that writes replace, as AOTAutograd runs a graph.
+
+    Once it has been written to, what it is a view of lies elsewhere than it says: new values begin at 0, and views of
+    these count from there. Only the class, which has no public name, tells such tensors apart.
+    """
+    return isinstance(value, FunctionalTensor)
 
 
 def storage_key(tensor: torch.Tensor) -> int:

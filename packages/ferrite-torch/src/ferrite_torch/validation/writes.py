@@ -7,6 +7,9 @@
 
 Graphs have no writes: each makes a new tensor, of whatever shape and from operands as they were. So both would go
 unseen. An op that is applied to the very tensor that it writes is fine, as each element is read before it is written.
+
+Where tensors lie is asked of those that have a place: a model that runs to be exported. Of the functional values that
+AOTAutograd has in their stead it is asked in the captured graph, by `rewrites.captured.overlapping_writes`.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.torch_private.fake_tensors import storage_key
+from ferrite_torch.torch_private.fake_tensors import is_functional, storage_key
 from ferrite_torch.torch_private.operators import Overload, computes_by_element, schema_of
 from ferrite_torch.validation.indexing import broadcasts
 
@@ -55,13 +58,17 @@ def _problems(tensors: dict[str, torch.Tensor], name: str, *, is_shaped: bool) -
             continue
         if is_shaped and not _fits(value, target):
             yield f"output with shape {list(target.shape)} doesn't match the broadcast shape of {list(value.shape)}"
-        elif value.layout is target.layout is torch.strided and _overlaps_in_part(value, target):
+        elif _has_place(value) and _has_place(target) and _overlaps_in_part(value, target):
             yield "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single"
 
 
 def _fits(value: torch.Tensor, target: torch.Tensor) -> bool:
     """Returns whether the elements of an operand are for those of a target; compares sizes, which are then fixed."""
     return value.dim() <= target.dim() and broadcasts(value.shape, target.shape)
+
+
+def _has_place(x: torch.Tensor) -> bool:
+    return x.layout is torch.strided and not is_functional(x)
 
 
 def _overlaps_in_part(one: torch.Tensor, other: torch.Tensor) -> bool:
