@@ -29,7 +29,6 @@ from ferrite_torch.errors import ExternRefused, FerriteError, LaunchRefused, Opt
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.rewrites.aliased_writes import (
     keeping_aliases,
-    refuse_lost_views,
     refuse_lost_writes,
     watched_inputs,
 )
@@ -37,6 +36,7 @@ from ferrite_torch.rewrites.attention_masks import simplify_masks
 from ferrite_torch.rewrites.attention_patterns import rewrite_attention
 from ferrite_torch.rewrites.captured.overlapping_writes import refuse_overlapping_writes
 from ferrite_torch.rewrites.captured.recomposed_ops import recompose
+from ferrite_torch.rewrites.captured.view_results import take_view_results
 from ferrite_torch.rewrites.copied_storages import counts_from_storage
 from ferrite_torch.rewrites.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.rewrites.losses.chunks import chunk_losses
@@ -100,8 +100,17 @@ def ferrite(
     """
     chosen = parse_options(mode, options)
     check_environment(chosen)
-    if not any(isinstance(value, (list, tuple, dict)) for value in inputs):
-        return _compiled(module, inputs, chosen, module, module.forward)
+    is_flat = not any(isinstance(value, (list, tuple, dict)) for value in inputs)
+    try:
+        views = take_view_results(module, takes_inputs=is_flat)
+    except Unsupported as error:
+        if not chosen.fallback:
+            raise
+        announce_eager(error, module)
+        return module.forward
+    if is_flat:
+        compiled = _compiled(module, inputs, chosen, module, module.forward)
+        return compiled if views is None else undisturbed(views.added_to(compiled))
     # As compiled autograd passes them: a list that is to be emptied, and sizes. Torch flattens them into one such list.
     return flatten_inputs(
         module, inputs, lambda flat, values: _compiled(flat, values, chosen, module, run_eagerly(flat))
@@ -129,7 +138,6 @@ def _compiled(
         _check_layouts(module, inputs)
         recompose(captured)
         refuse_lost_writes(captured)
-        refuse_lost_views(captured)
         refuse_overlapping_writes(captured)
         watched = watched_inputs(captured, inputs if module is captured else ())
         rewrite_attention(captured)

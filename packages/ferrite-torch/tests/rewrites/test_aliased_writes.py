@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import ferrite_torch
 from ferrite_torch.errors import Unsupported
-from ferrite_torch.rewrites.aliased_writes import Watched, keeping_aliases, refuse_lost_views, watched_inputs
+from ferrite_torch.rewrites.aliased_writes import Watched, keeping_aliases, watched_inputs
 
 Captured = tuple[torch.fx.GraphModule, Watched]
 
@@ -133,39 +132,3 @@ def test_what_has_no_memory_lies_on_nothing() -> None:
     with torch._subclasses.FakeTensorMode():
         base = torch.ones(24)
         assert call(base[:4], base[1:5]) == "compiled"
-
-
-VIEWS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
-    "wider elements of rows put together": (lambda x: x.flatten(0, 1).view(torch.int64), True),
-    "narrower ones": (lambda x: x.flatten(0, 1).view(torch.int16), True),
-    "behind a view": (lambda x: x.view(torch.int16).reshape(-1), True),
-    "complex ones": (lambda x: torch.view_as_complex(x.view(torch.float32).reshape(x.shape[0], -1, 2)), True),
-    "of a part": (lambda x: x[: x.shape[0] // 2].view(torch.int64), True),
-    "views that are made again": (lambda x: x.view(torch.int64).transpose(0, 1)[3], False),
-    "elements of one size": (lambda x: x.flatten(0, 1).view(torch.float32), False),
-    "not of an input": (lambda x: (x + 1).flatten(0, 1).view(torch.int64), False),
-}
-"""Views of an input of 32-bit integers, and whether torch loses their sizes."""
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("name", VIEWS)
-def test_results_that_are_views_of_inputs_as_another_type(name: str) -> None:
-    function, is_lost = VIEWS[name]
-    for is_dynamic in (False, True):
-        torch._dynamo.reset()
-        ferrite_torch.reset_statistics()
-        compiled = torch.compile(function, backend="ferrite", dynamic=is_dynamic)
-        for sizes in ((17, 7, 18), (21, 8, 22)):
-            x = torch.randint(0, 25, sizes, dtype=torch.int32)
-            result, expected = compiled(x), function(x)
-            assert result.dtype == expected.dtype
-            assert torch.equal(result, expected)
-            assert (result.data_ptr() == expected.data_ptr()) == (name != "not of an input")
-        reasons = str(ferrite_torch.statistics()["fallbacks"])
-        assert ("elements of the wrong size" in reasons) == (is_lost and is_dynamic)
-
-
-def test_views_of_fixed_sizes_are_made_again() -> None:
-    module, _ = captured(lambda x: x.flatten(0, 1).view(torch.int64), torch.ones(4, 4, 4, dtype=torch.int32))
-    refuse_lost_views(module)

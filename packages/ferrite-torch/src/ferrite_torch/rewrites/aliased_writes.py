@@ -4,9 +4,6 @@ It turns a write in place into a new value and, at the end, a copy. That loses w
 each other, and all but one of those of an op on lists that has a tensor twice. It works on a copy where a storage is
 freed and filled inside, and counts on inputs that share memory to lie as far apart in every call as when it traced
 them, and on others not to share any: dynamo guards sizes and strides, not where a view begins, nor what it is one of.
-
-A result that is a view of an input is made anew from that input in each call: by the views that led to it or, where
-their sizes are symbols, by one ``as_strided``, which counts in elements of the input's type.
 """
 
 from __future__ import annotations
@@ -33,13 +30,9 @@ _AUGMENTED_NAMES = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor il
 AUGMENTED = frozenset(_AUGMENTED_NAMES.split())
 _METADATA_NAMES = "requires_grad_ detach_ share_memory_ t_ transpose_ swapaxes_ squeeze_ unsqueeze_ as_strided_"
 _WRITE_NOTHING = frozenset(_METADATA_NAMES.split())
+_KEEP_LAYOUT = frozenset(("requires_grad_", "detach_", "share_memory_"))
 _COPIES = frozenset(("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter"))
 _RESIZE = "resize_storage_bytes_"
-_REPLAYED_NAMES = (
-    "transpose t mT swapaxes swapdims permute movedim moveaxis select getitem squeeze unsqueeze detach alias"
-)
-_REPLAYED = frozenset(_REPLAYED_NAMES.split())
-"""Views without sizes among their arguments."""
 
 
 def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
@@ -56,7 +49,7 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
                 "resize it outside of the compiled function, as by compiling each block",
             )
         for destination in destinations(node):
-            fake = _fake(destination)
+            fake = strided_fake(destination)
             if fake is not None and _lies_on_itself(fake) and not _is_copied_apart(destination):
                 raise unsupported(
                     node,
@@ -70,46 +63,13 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
                 "call it once for each of the tensors that share memory, or the op on one tensor in a loop",
             )
         for destination in destinations(node):
-            if any(map(_leaves_gaps, _views_on_the_way(destination))):
+            if any(map(_leaves_gaps, views_on_the_way(destination))):
                 raise unsupported(
                     node,
                     "a write through windows (unfold) that leave elements out, or have some twice: capture would lose "
                     "the rest of what they are windows of",
                     "write to a slice of it, or to a clone() of the windows",
                 )
-
-
-def refuse_lost_views(module: torch.fx.GraphModule) -> None:
-    """Checks that AOTAutograd can make the results that are views of inputs from these.
-
-    Raises:
-        Unsupported: it cannot make one of another type, with sizes that are symbols; the message names op and line.
-    """
-    fakes = map(_fake, module.graph.find_nodes(op="placeholder"))
-    inputs = {storage_key(fake): fake for fake in fakes if fake is not None}
-    for node in module.graph.output_node().all_input_nodes:
-        fake = _fake(node)
-        whole = None if fake is None else inputs.get(storage_key(fake))
-        if fake is None or whole is None or whole.element_size() == fake.element_size():
-            continue
-        if not all(map(_is_replayed, _views_on_the_way(node))):
-            raise unsupported(
-                node,
-                f"a result that is a view of an input of {whole.dtype} as {fake.dtype}, through sizes that differ "
-                "between calls: torch makes it with elements of the wrong size",
-                "return a clone() of it, or compile with dynamic=False",
-            )
-
-
-def _is_replayed(view: torch.fx.Node) -> bool:
-    """Returns whether a view has no symbols among its arguments."""
-    fake = _fake(view)
-    if fake is not None and all(map(_is_number, (*fake.shape, *fake.stride(), fake.storage_offset()))):
-        return True
-    if len(view.all_input_nodes) > 1:
-        return False
-    is_of_type = target_name(view) == "view" and len(view.args) == 2 and isinstance(view.args[1], torch.dtype)
-    return is_of_type or target_name(view).partition(".")[0] in _REPLAYED
 
 
 def destinations(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
@@ -130,6 +90,12 @@ def destinations(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
             yield value
         elif isinstance(value, (tuple, list)):
             stack.extend(value)
+
+
+def changes_metadata(node: torch.fx.Node) -> bool:
+    """Returns whether a call lays its first operand out anew, in place, and writes no elements (``t_``)."""
+    name = target_name(node).partition(".")[0]
+    return node.op in ("call_function", "call_method") and name in _WRITE_NOTHING - _KEEP_LAYOUT
 
 
 class _Location(NamedTuple):
@@ -175,7 +141,7 @@ def _is_list_of_nodes(value: Any) -> TypeGuard[Sequence[torch.fx.Node]]:
 
 def _location(node: torch.fx.Node) -> _Location | None:
     """Returns where the tensor of a node lies in the present call; None for one without elements or strides."""
-    fake = _fake(node)
+    fake = strided_fake(node)
     if fake is None:
         return None
     try:
@@ -185,7 +151,8 @@ def _location(node: torch.fx.Node) -> _Location | None:
     return None if place is None else _Location(storage_key(fake), place)
 
 
-def _fake(node: torch.fx.Node) -> torch.Tensor | None:
+def strided_fake(node: torch.fx.Node) -> torch.Tensor | None:
+    """Returns the fake tensor with strides that a node computes, None where it computes none."""
     fake = example_of(node)
     return fake if isinstance(fake, torch.Tensor) and fake.layout == torch.strided else None
 
@@ -207,9 +174,9 @@ def _is_copied_apart(node: torch.fx.Node) -> bool:
 
     The copy is what `overlapping_targets` mends: its operand is expanded, and fakes of torch 2.11 keep stride 0.
     """
-    for each in _views_on_the_way(node):
+    for each in views_on_the_way(node):
         name, operand = target_name(each).partition(".")[0], next(iter(each.all_input_nodes), None)
-        fake, below = _fake(each), None if operand is None else _fake(operand)
+        fake, below = strided_fake(each), None if operand is None else strided_fake(operand)
         if fake is None or below is None or name == "as_strided":
             return False
         if storage_key(below) != storage_key(fake):
@@ -219,9 +186,9 @@ def _is_copied_apart(node: torch.fx.Node) -> bool:
     return False
 
 
-def _views_on_the_way(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+def views_on_the_way(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """Yields a node whose tensor is written, and what it is a view of, up to what no call makes."""
-    fake = _fake(node)
+    fake = strided_fake(node)
     while fake is not None and node.op in ("call_function", "call_method"):
         yield node
         operand = next(iter(node.all_input_nodes), None)
@@ -276,13 +243,13 @@ def watched_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any], also: fr
         also: positions of inputs that are known to be written to by more than what `destinations` tells of calls: ops
             that write where no name and no schema says so (``batch_norm``), and kernels.
     """
-    fakes = [_fake(destination) for node in nodes_of(module) for destination in destinations(node)]
-    fakes += [_fake(node) for at, node in enumerate(module.graph.find_nodes(op="placeholder")) if at in also]
+    fakes = [strided_fake(destination) for node in nodes_of(module) for destination in destinations(node)]
+    fakes += [strided_fake(node) for at, node in enumerate(module.graph.find_nodes(op="placeholder")) if at in also]
     targets = {storage_key(fake) for fake in fakes if fake is not None}
     storages: dict[int, int] = {}
     groups: defaultdict[int, list[int]] = defaultdict(list)
     for position, (node, value) in enumerate(zip(module.graph.find_nodes(op="placeholder"), inputs, strict=False)):
-        fake = _fake(node)
+        fake = strided_fake(node)
         if fake is None or not is_fake(fake):
             continue
         key = storage_key(fake)
