@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.dtypes import BOOL
-from ferrite_ir.language.graph import Loop, Sort
+from ferrite_ir.language.graph import Loop, Reduction, Sort
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, is_provably_at_most
 from ferrite_torch.lowering.builder import Builder
@@ -48,11 +48,21 @@ def _of_index(b: Builder, value: Scalar, depth: int) -> Extent | None:
 def _of_load(b: Builder, value: Scalar, depth: int) -> Extent | None:
     body = loop_body(b, value)
     if body is None:
-        ranked = next((d for d in b.definitions if isinstance(d, Sort) and d.results[1].name == value.source), None)
-        if ranked is not None:
-            return 0, ranked.along.size - 1
-        return (0, 1) if value.dtype is BOOL else None
+        places = _places_among(b, value.source, depth)
+        return (0, 1) if places is None and value.dtype is BOOL else places
     return extent_of(b, body, depth)
+
+
+def _places_among(b: Builder, name: str, depth: int) -> Extent | None:
+    """Returns bounds of the positions that a sort, or an argmax, has as its second result; None of anything else."""
+    made = next((d for d in b.definitions if isinstance(d, (Sort, Reduction)) and _second(d) == name), None)
+    if isinstance(made, Reduction):
+        return extent_of(b, made.bodies[1], depth) if made.combine in ("argmax", "argmin") else None
+    return None if made is None else (0, made.along.size - 1)
+
+
+def _second(made: Sort | Reduction) -> str | None:
+    return made.results[1].name if len(made.results) > 1 else None
 
 
 def _of_draw(b: Builder, value: Scalar, depth: int) -> Extent | None:

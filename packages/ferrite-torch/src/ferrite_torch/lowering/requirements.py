@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.dtypes import I64
+from ferrite_ir.language.graph import Reduction, Scan, Sort
 from ferrite_ir.language.index import Index, Indirect
 from ferrite_ir.language.index_substitution import indirect_parts
 from ferrite_ir.language.ops import REQUIREMENTS
@@ -57,7 +58,8 @@ def checked_index(b: Builder, value: Scalar, size: Size, *, wraps: bool) -> Scal
     """Returns a number that a program gives as a position of an axis, which is required to be one if it may not be.
 
     What comes from memory is compared where it is used (`ferrite_triton.bodies.assertions`): that leaves numbers that
-    are computed from positions, constants, comparisons and random numbers.
+    are computed from positions, constants, comparisons and random numbers, and what a kernel may compute itself where
+    it is used: a sort's results, and those of reductions, which passes write out as expressions.
     """
     if _comes_from_memory(b, value) or is_position(b, value, size, wraps=wraps):
         return value
@@ -98,14 +100,23 @@ def _comes_from_memory(b: Builder, value: Scalar) -> bool:
         seen.add(node)
         if node.op == "load":
             body = loop_body(b, node)
-            if body is None:
+            if body is not None:
+                pending.append(body)
+            elif not _is_written_out(b, node.source):
                 return True
-            pending.append(body)
         elif node.op in _ARITHMETIC:
             pending.extend(node.args)
         elif node.op in _CHOICES:
             pending.extend(node.args[1:])
     return False
+
+
+def _is_written_out(b: Builder, name: str) -> bool:
+    """Returns whether a kernel may compute a value where it is used as a position, and so not compare it there."""
+    made = next((d for d in b.definitions if name in (result.name for result in d.results)), None)
+    if isinstance(made, Scan):
+        return not is_provably_at_most(2, made.along.size)
+    return isinstance(made, (Reduction, Sort))
 
 
 def _depends(b: Builder, value: Scalar, position: Indirect) -> bool:
