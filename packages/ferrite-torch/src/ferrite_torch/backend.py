@@ -34,6 +34,7 @@ from ferrite_torch.rewrites.aliased_writes import (
 )
 from ferrite_torch.rewrites.attention_masks import simplify_masks
 from ferrite_torch.rewrites.attention_patterns import rewrite_attention
+from ferrite_torch.rewrites.captured.kept_checks import keep_checks
 from ferrite_torch.rewrites.captured.overlapping_writes import refuse_overlapping_writes
 from ferrite_torch.rewrites.captured.recomposed_ops import recompose
 from ferrite_torch.rewrites.captured.view_results import take_view_results
@@ -136,6 +137,7 @@ def _compiled(
     try:
         _check_devices(module, inputs)
         _check_layouts(module, inputs)
+        keep_checks(captured)
         recompose(captured)
         refuse_lost_writes(captured)
         refuse_overlapping_writes(captured)
