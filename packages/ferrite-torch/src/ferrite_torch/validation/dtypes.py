@@ -43,6 +43,8 @@ _UNASKED = frozenset(
     """.split()  # noqa: SIM905  # a list of words reads better
 )
 """Ops that take all types, and those whose operands of small integers and bools are in every other graph."""
+_WIDE_UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}
+"""Types for which kernels of the CPU are few: ``add`` has none."""
 _TYPE_OF_NUMBER: dict[type, torch.dtype] = {bool: torch.bool, float: torch.float32, complex: torch.complex64}
 _known: dict[Any, str | None] = {}
 
@@ -78,7 +80,8 @@ def _is_asked(op: Overload, operands: list[torch.Tensor], args: tuple[Any, ...],
     if operands[0].device.type != "cpu" and types & _HALVES and not _is_complex(op, operands, args, kwargs):
         return False
     is_simple = len(types) == 1 and types <= _FLOATS
-    return has_results or bool(others) or not (is_simple or (_takes_all_types(op) and not schema_of(op).is_mutable))
+    takes_all = _takes_all_types(op) and not (types & _WIDE_UNSIGNED and operands[0].device.type == "cpu")
+    return has_results or bool(others) or not (is_simple or (takes_all and not schema_of(op).is_mutable))
 
 
 def _types_asked_for(kwargs: dict[str, Any]) -> set[torch.dtype]:
