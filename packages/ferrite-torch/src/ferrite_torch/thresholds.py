@@ -164,7 +164,7 @@ class RepeatedBlockThresholds:
 
 @dataclass(frozen=True, slots=True)
 class LossThresholds:
-    """Losses of linear layers that are computed in chunks of rows (decision 0074).
+    """Losses of linear layers that are computed in chunks of rows (decision 0070).
 
     Attributes:
         logits_bytes: fewest bytes of logits, in the type of the layer, that are computed in chunks unless users say
