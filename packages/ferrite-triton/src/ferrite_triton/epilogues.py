@@ -21,10 +21,10 @@ from ferrite_ir.language.graph import Loop, TensorType
 from ferrite_ir.language.index import Dim, linearize
 from ferrite_ir.language.ops import OPS, RANDOM
 from ferrite_ir.language.scalar import Scalar, postorder
-from ferrite_triton.printing.expressions import SELECTIONS
 from ferrite_triton.printing.kernel import device_function
 from ferrite_triton.tile.build import add, apply, both, converted, literal, mul
 from ferrite_triton.tile.language import Block, Cast, Expression, Literal, Load, Name, Offset, TileType, Variable
+from ferrite_triton.tile.operations import SELECTIONS
 from ferrite_triton.tile.statements import Let
 from ferrite_triton.tile.types import types_of
 

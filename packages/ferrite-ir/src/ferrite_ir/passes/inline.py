@@ -157,7 +157,8 @@ class _Inliner:
         self._tiled = {
             result.name for d in graph.definitions if isinstance(d, Contract | Attend) for result in d.results
         }
-        self._windows = {result.name for d in graph.definitions if self._makes_many(d) for result in d.results}
+        sums = (d for d in graph.definitions if isinstance(d, Reduction) and self._makes_many(d))
+        self._windows = {result.name for d in sums for result in d.results}
         self._simplify = simplifier(policy.numerics)
         self._storage: Storage = trace_storage(graph)
         self._fixed = fixed_names(graph)
@@ -166,13 +167,11 @@ class _Inliner:
         self._sources: dict[str, _Source] = {}
         self._moved: set[str] = set()
 
-    def _makes_many(self, definition: Definition) -> bool:
+    def _makes_many(self, reduction: Reduction) -> bool:
         """Returns whether a reduction has about as many results as it reads elements, as one of windows has."""
-        if not isinstance(definition, Reduction):
-            return False
-        types = (self._graph.values[load.source].type for load in loads_of(definition))
+        types = (self._graph.values[load.source].type for load in loads_of(reduction))
         most = max((sizes.hint(kind.numel) for kind in types), default=0)
-        return not _is_small(definition.results[0].type.numel, most)
+        return not _is_small(reduction.results[0].type.numel, most)
 
     def inlined(self) -> Graph:
         definitions = [single for definition in self._graph.definitions for single in _split(definition)]

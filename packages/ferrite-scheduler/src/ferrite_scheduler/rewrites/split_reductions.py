@@ -37,8 +37,8 @@ from ferrite_ir.language.scalar import (
     substitute_dims,
 )
 from ferrite_ir.language.sizes import Size, ceildiv, is_static, product
+from ferrite_scheduler.analysis.dim_orders import is_in_one_piece
 from ferrite_scheduler.analysis.generic_sizes import hinted, is_symbolic, reckoned
-from ferrite_scheduler.analysis.memory_orders import is_in_one_piece
 from ferrite_scheduler.analysis.neutral_elements import neutral_state
 from ferrite_scheduler.analysis.nodes import Node, Touch, is_opaque, make_node
 from ferrite_scheduler.model.annotations import as_column_reduction

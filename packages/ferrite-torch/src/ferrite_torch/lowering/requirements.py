@@ -113,7 +113,7 @@ def _comes_from_memory(b: Builder, value: Scalar) -> bool:
 
 def _is_written_out(b: Builder, name: str) -> bool:
     """Returns whether a kernel may compute a value where it is used as a position, and so not compare it there."""
-    made = next((d for d in b.definitions if name in (result.name for result in d.results)), None)
+    made = next((d for d in b.definitions if name in (result.name for result in d.results if result)), None)
     if isinstance(made, Scan):
         return not is_provably_at_most(2, made.along.size)
     return isinstance(made, (Reduction, Sort))
