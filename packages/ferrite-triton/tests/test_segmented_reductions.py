@@ -13,7 +13,6 @@ from ferrite_ir.language.sizes import evaluate, symbol
 from ferrite_scheduler import Policy, schedule
 from ferrite_scheduler.model.policy import DEFAULT_POLICY
 from ferrite_scheduler.model.target import DEFAULT_TARGET
-from ferrite_scheduler.rewrites.segmented_reductions import MOST_RESIDENT
 from ferrite_triton import emit_program
 from ferrite_triton.host.segment_shapes import SEGMENTS, RowsShape, most_rows, scratch_of, shapes_for, sorts_all
 
@@ -285,7 +284,7 @@ def test_all_launches_of_a_call_take_one_shape(rows: int) -> None:
     assert allocated["dtype"] == "i32"
     sources = {kernel["id"]: kernel["source"] for kernel in found["kernels"]}
     _, listing, sorting, combining = steps(found, "launch")
-    batch, programs = DEFAULT_POLICY.segment_batch, DEFAULT_TARGET.processors * MOST_RESIDENT
+    batch, programs = DEFAULT_POLICY.segment_batch, DEFAULT_TARGET.processors * DEFAULT_TARGET.resident_programs
     for n in COUNTS:
         shape = chosen(shapes_for(symbol("s0", low=0), rows, 64, batch, 64, programs), n)
         slots = str(shape.slots(symbol("n0", low=0))).replace("//", " // ").replace("(", "").replace(")", "")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from against_eager import devices
 from ferrite_runtime.fmath import look_back
-from ferrite_scheduler.rewrites.look_back import LOOK_BACK_GROUP
+from ferrite_scheduler.rewrites.scans.look_back import LOOK_BACK_GROUP
 from ferrite_torch import compiled_programs
 
 OPTIONS = {

@@ -10,7 +10,7 @@ from ferrite_ir.language.graph import Extern, Reduction, Scan, Update, names_rea
 from ferrite_scheduler import Policy, Target, schedule
 from ferrite_scheduler.model import intermediates
 from ferrite_scheduler.model.annotations import LookBackScan
-from ferrite_scheduler.rewrites import long_scans
+from ferrite_scheduler.rewrites.scans import long_scans
 
 POLICY = Policy(split_minimum=4, scan_part=2, scan_column_part=2, look_back=False, mixed_combos=False)
 SCANS = {

@@ -350,7 +350,7 @@ def grid_expression(space: Space) -> Expr:
         return space.form.chunks
     factors: list[Expr] = [["ceildiv", axis.name, axis.constant] for axis in space.grid]
     if isinstance(space.form, TiledContraction) and space.form.row_groups:
-        # As many tiles as groups may need, wherever they begin; rows of no group are one, too: see `bodies.groups`.
+        # As many tiles as groups may need, wherever they begin; rows of no group are one (`bodies.products.groups`).
         number = [axis.name for axis in space.grid].index("y")
         factors[number] = ["add", ["floordiv", "y", "YBLOCK"], space.form.row_groups + 1]
     if space.parts > 1:

@@ -48,11 +48,11 @@ from ferrite_scheduler.model.target import SECTOR_BYTES, Target
 from ferrite_scheduler.model.work import Work
 
 from .fused_columns import Chunks, cuts_evenly, find_column_sums
-from .long_scans import parts_of, split_scan
-from .look_back import look_back_scan, looks_back
 from .merged_partials import combines_parts_of, merge_parts, readers_of_states
 from .row_partials import Rows, find_row_partials
-from .scan_followers import store_followers
+from .scans.long_scans import parts_of, split_scan
+from .scans.look_back import look_back_scan, looks_back
+from .scans.scan_followers import store_followers
 
 NOTHING = Work(0.0)
 VECTOR = 8

@@ -29,7 +29,7 @@ from ferrite_triton.analysis.traversal import InBlocks
 RESULT, LEFT, RIGHT = ("y", "x"), ("y", "r"), ("r", "x")
 """The axes of tiles of the result and of the factors."""
 GROUPS_AXIS = "g"
-"""The axis of the groups that rows, or what is summed over, are in: a tile is of one, see `bodies.groups`."""
+"""The axis of the groups that rows, or what is summed over, are in: a tile is of one, see `bodies.products.groups`."""
 
 
 def contraction_space(kernel: Kernel) -> Space:

@@ -33,10 +33,8 @@ from ferrite_triton.analysis.row_per_thread import in_order
 from ferrite_triton.analysis.space import NO_AXES, REDUCTION_AXES, KernelAxis, Space
 from ferrite_triton.bodies.attention import AttentionRows
 from ferrite_triton.bodies.builder import AxisPosition, Builder, Tile
-from ferrite_triton.bodies.contractions import open_product
 from ferrite_triton.bodies.descriptors import Descriptors
 from ferrite_triton.bodies.grid_reductions import GridReductions
-from ferrite_triton.bodies.groups import Groups
 from ferrite_triton.bodies.indices import chunk_atom, index_dtype
 from ferrite_triton.bodies.loop_reductions import LoopReductions
 from ferrite_triton.bodies.positions import (
@@ -47,13 +45,15 @@ from ferrite_triton.bodies.positions import (
     write_axis_positions,
     write_misaligned_positions,
 )
+from ferrite_triton.bodies.products.contractions import open_product
+from ferrite_triton.bodies.products.groups import Groups
+from ferrite_triton.bodies.products.tiled_contractions import TiledContractions, write_rounds
 from ferrite_triton.bodies.reductions import R
 from ferrite_triton.bodies.register_norms import RegisterNorms
 from ferrite_triton.bodies.scalar_values import ScalarValues
 from ferrite_triton.bodies.scans import Scans, look_back_scans, waiting_16_bit_values
 from ferrite_triton.bodies.sorts import Sorts
 from ferrite_triton.bodies.stores import Stores, value_of
-from ferrite_triton.bodies.tiled_contractions import TiledContractions, write_rounds
 from ferrite_triton.bodies.updates import Updates
 from ferrite_triton.tile.build import add, apply, block_size, converted, lanes, mul, quotient, sub
 from ferrite_triton.tile.language import Barrier, Expression, Literal, Name, TileType, Variable

@@ -38,9 +38,9 @@ from ferrite_triton.analysis.neutral_padding import zero_padded_loads
 from ferrite_triton.analysis.space import DESCRIPTORS_AXIS, NO_AXES, ROUNDS_AXIS, Axes, KernelAxis
 from ferrite_triton.bodies.builder import AxisPosition, Builder, Tile
 from ferrite_triton.bodies.descriptors import Descriptors
-from ferrite_triton.bodies.groups import Groups
 from ferrite_triton.bodies.indices import index_dtype
 from ferrite_triton.bodies.positions import positions_from, write_axis_positions
+from ferrite_triton.bodies.products.groups import Groups
 from ferrite_triton.bodies.reductions import R, Reductions
 from ferrite_triton.bodies.scalar_values import ScalarValues
 from ferrite_triton.tile.build import add, apply, block_size, converted, full, lanes, mul, quotient, remainder, sub
