@@ -58,8 +58,8 @@ class Options:
         layout: ``auto`` puts convolutions channels-last where the library is faster so, with what is between them;
             results, gradients and written inputs lie as in eager mode. ``keep`` leaves everything as it lies.
         chunk_losses: ``auto`` computes the loss of a linear layer (cross entropy and what else is a sum over rows) in
-            chunks of rows where its logits are large (`thresholds.LossThresholds`), so that they never lie in memory
-            whole, nor do their gradients; ``always`` does so whatever their size, ``never`` not at all.
+            chunks of rows where its logits are large (`thresholds.LossThresholds`) and no float16, so that they never
+            lie in memory whole, nor do their gradients; ``always`` does so whatever they are, ``never`` not at all.
         repeat_blocks: compile modules that are called several times with the same structure once, as regions, whatever
             model they are in; see `ferrite_torch.repeat_blocks`, which asks for it for one model.
         extern: ``error`` refuses extern calls that stand for a missing kernel, naming op and source line; ``allow``

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ferrite_torch
 from ferrite_torch.rewrites.losses.chunks import chunk_losses
+from ferrite_torch.thresholds import LossThresholds
 from ferrite_torch.torch_private.whole_ops import linear_loss
 
 BATCH, LENGTH, WIDTH, CLASSES = 2, 9, 16, 40
@@ -379,6 +380,13 @@ class TestCompiled:
             torch.compiler.reset()
             torch.testing.assert_close(outcome(strict(loss, **options), given), outcome(loss, given))
         assert ferrite_torch.statistics()["losses"] == {}
+
+    def test_gradients_that_might_overflow_are_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ferrite_torch.rewrites.losses.chunks.LOSSES", LossThresholds(logits_bytes=1))
+        loss, names = FOUND["plain"]
+        for dtype, word in ((torch.float16, "overflow"), (torch.bfloat16, "never lie in memory")):
+            (told,) = ferrite_torch.explain(loss, *(operands(dtype)[each] for each in names.split())).losses
+            assert word in told
 
     def test_explain_says_what_is_saved(self) -> None:
         loss, names = FOUND["gpt"]

@@ -33,6 +33,8 @@ from ferrite_torch.torch_private.whole_ops import linear_loss
 
 log = logging.getLogger(__name__)
 
+_NARROW = "gradients of float16 might overflow, as they are added up over all rows; chunk_losses='always' takes them"
+
 
 @dataclass(frozen=True, slots=True)
 class _Size:
@@ -59,7 +61,8 @@ def chunk_losses(module: GraphModule, choice: str, *, pads: bool = True) -> int:
 
     Args:
         module: the graph, which is changed.
-        choice: ``auto`` takes logits of `LOSSES.logits_bytes` at least, ``always`` all, ``never`` none.
+        choice: ``auto`` takes logits of `LOSSES.logits_bytes` at least, but none of float16, whose gradients are added
+            up before they are divided by the number of rows and may overflow; ``always`` all, ``never`` none.
         pads: add classes where products have slow extents (`Options.align_matmuls`).
     """
     found = 0
@@ -71,7 +74,7 @@ def chunk_losses(module: GraphModule, choice: str, *, pads: bool = True) -> int:
         try:
             if not _ends_in_loss(layer):
                 continue
-            region = _judged(region_of(layer))
+            region = _judged(region_of(layer), choice)
         except Refusal as reason:
             _tell(layer, f"its logits ({_mebibytes(size.bytes)}) stay in memory: {reason}")
             continue
@@ -115,12 +118,15 @@ def _ends_in_loss(layer: Layer) -> bool:
 _LOSSES = frozenset(("cross_entropy", "nll_loss", "log_softmax", "logsumexp"))
 
 
-def _judged(region: Region) -> Region:
+def _judged(region: Region, choice: str) -> Region:
     """Returns the region.
 
     Raises:
-        Refusal: what it reads is written to in between, lies elsewhere, or has parts that are no plain tensors.
+        Refusal: what it reads is written to in between, lies elsewhere, or has parts that are no plain tensors; or its
+            gradients have to be asked for.
     """
+    if choice == "auto" and fake_at(region.layer.node).dtype is torch.float16:
+        raise Refusal(_NARROW)
     device = fake_at(region.layer.node).device
     nodes = list(region.layer.node.graph.nodes)
     between = nodes[nodes.index(region.layer.node) : nodes.index(region.exit)]
