@@ -102,6 +102,7 @@ def test_the_runtime_classes_that_the_table_names_exist() -> None:
         "ConstraintViolationError": "torch.fx.experimental.symbolic_shapes",
         "CheckpointError": "torch.utils.checkpoint",
         "OutOfMemoryError": "torch",
+        "ProviderFailed": "ferrite_torch.providers",
     }
     for row in TRANSLATIONS:
         if row.name in torchs:

@@ -231,7 +231,7 @@ def test_products_in_groups_are_the_librarys_unless_they_are_small() -> None:
 
 
 @own_only("looks at its kernels")
-@pytest.mark.parametrize(("function", "count"), [(activated, 1), (scaled, 1), (gated, 1), (twice, 2)], ids=str)
+@pytest.mark.parametrize(("function", "count"), [(activated, 1), (scaled, 1), (gated, 1), (twice, 2)])
 def test_products_in_groups_share_kernels_with_what_reads_them(function: Callable[..., Any], count: int) -> None:
     given = drawn("cpu", torch.bfloat16, (ROWS, K), (GROUPS, K, N))
     compiled(function, fullgraph=True, options=OPTIONS)(*given, ends_of("cpu"))

@@ -122,7 +122,7 @@ def programs() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(
-    ("function", "launches"), [(plain, 1), (biased, 1), (residual, 1), (columns, 1), (read_twice, 2)], ids=str
+    ("function", "launches"), [(plain, 1), (biased, 1), (residual, 1), (columns, 1), (read_twice, 2)]
 )
 def test_a_persons_kernel_computes_products_with_what_reads_them(
     function: Callable[..., Any], launches: int, dtype: torch.dtype

@@ -169,7 +169,7 @@ def test_lowering_reads_no_other_metadata() -> None:
     # What changes a captured or a joint graph before the key is taken may read all of it.
     captured_only = {
         "graph_key.py", "attention_masks.py", "attention_patterns.py", "symbolic_floats.py",
-        "saved_extrema.py", "saved_seeds.py", "mask_elements.py",
+        "saved_extrema.py", "saved_seeds.py", "mask_elements.py", "chunks.py",
     }  # fmt: skip
     root = Path(ferrite_torch.__file__).parent
     read = set()

@@ -1,12 +1,16 @@
-"""The providers that there are: those of the scheduler, of installed distributions, and of this process."""
+"""The providers that there are: those of the scheduler, of installed distributions, and of this process.
+
+The scheduler is imported when it is needed: a process that finds all of its graphs in the store does without it.
+"""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
-from ferrite_scheduler.choices.products import ProviderFailed
-from ferrite_scheduler.choices.providers import SHIPPED, Provider
+if TYPE_CHECKING:
+    from ferrite_scheduler.choices.providers import Provider
 
 GROUP = "ferrite.providers"
 """The group of entry points, each of which names a provider: an object, not a class."""
@@ -20,6 +24,9 @@ def providers() -> tuple[Provider, ...]:
     Raises:
         ProviderFailed: an entry point cannot be loaded, or two providers have one name.
     """
+    from ferrite_scheduler.choices.products import ProviderFailed  # noqa: PLC0415
+    from ferrite_scheduler.choices.providers import SHIPPED  # noqa: PLC0415
+
     found = (*SHIPPED, *_installed(), *_OF_PROCESS.values())
     names = [provider.name for provider in found]
     for name in names:
@@ -54,6 +61,8 @@ def _installed() -> tuple[Provider, ...]:
     Raises:
         ProviderFailed: an entry point cannot be loaded.
     """
+    from ferrite_scheduler.choices.products import ProviderFailed  # noqa: PLC0415
+
     found: list[Provider] = []
     for point in entry_points(group=GROUP):
         try:

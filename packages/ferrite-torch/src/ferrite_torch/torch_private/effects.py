@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import torch
 
 _CHECKS = ("aten::_linalg_check_errors",)
 """Ops without results, which raise; torch knows from 2.13 on that they have an effect."""
+
+
+def assertion() -> Any:
+    """Returns the op that raises with a message unless a number is not zero."""
+    return torch.ops.aten._assert_async.msg
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ferrite_torch.torch_private.effects import assertion
 from ferrite_torch.torch_private.nodes import target_name
 
 _NAMES = ("_assert_async", "_assert_async.default")
@@ -22,7 +23,7 @@ def _keep_in(module: torch.fx.GraphModule) -> None:
     checks = [node for node in module.graph.nodes if node.op == "call_function" and target_name(node) in _NAMES]
     found = [node for node in checks if len(node.args) + len(node.kwargs) == 1]
     for node in found:
-        node.target = torch.ops.aten._assert_async.msg  # noqa: SLF001 - an op's name
+        node.target = assertion()
         node.args, node.kwargs = (*node.all_input_nodes, _MESSAGE), {}
     if found:
         module.recompile()
