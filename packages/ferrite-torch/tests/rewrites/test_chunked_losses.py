@@ -244,8 +244,8 @@ def test_errors_are_at_most_twice_those_of_eager_mode(name: str, dtype: torch.dt
     assert count == 1
     for one, other, true in zip(found, outcome(loss, given), exact, strict=True):
         assert one.dtype is other.dtype
-        # Sixteen rows are four chunks, each of which rounds the gradient of the weight: in float32 the norm of the error
-        # was 2.2 times eager's, as a library adds up so few products in an order of its own.
+        # Sixteen rows are four chunks, each of which rounds the gradient of the weight: in float32 the error in norm
+        # was 2.2 times that of eager mode, where a library adds up so few products in an order of its own.
         scale = 2 * torch.finfo(dtype).eps * true.abs().max()
         assert (one.double() - true).norm() <= 2 * (other.double() - true).norm() + scale
 
