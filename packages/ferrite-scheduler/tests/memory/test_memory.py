@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from checks import CHAIN, check
-from ferrite_ir import parse_graph
+from checks import CHAIN, LIBRARY, check
+from ferrite_ir import evaluate, parse_graph
 from ferrite_ir.language import sizes
 from ferrite_scheduler import Policy, schedule
 from ferrite_scheduler.model.schedule import Allocate, CallExtern, Free, Item, Launch, MakeView, Reuse
@@ -245,6 +245,24 @@ def test_an_earlier_loop_does_not():
     (kernel,) = found.kernels
     assert kernel.form.name == "looped"
     assert not steps(found, Reuse)
+
+
+def test_nor_does_one_whose_values_a_later_loop_computes_anew():
+    graph = parse_graph("""
+    graph @f(x: f32[n, 3], c: f32[3]) -> (v, z) where n: size >= 1 ~ 2 {
+      y: f32[n, 3] = extern aten.clone.default(x)
+      v: f32[n, 3] = loop [i < n, j < 3] mul(sin(add(y[i, j], c[j])), f32(0.5))
+      m: f32[3]    = reduce max [j < 3 | r < n] mul(x[r, j], c[j])
+      z: f32[n, 3] = loop [i < n, j < 3] mul(sin(add(m[j], v[i, j])), f32(0.5))
+    }""")
+    found = schedule(graph)
+    (kernel,) = found.kernels
+    assert kernel.form.name == "looped"
+    assert [step.name for step in steps(found, Reuse)] == ["z"]
+    for n in (1, 300):
+        inputs = [[[i / 7 - j for j in range(3)] for i in range(n)], [0.5, -0.25, 1.0]]
+        expected = evaluate(graph, inputs, externs=LIBRARY, symbols={"n": n})
+        assert simulate(found, inputs, externs=LIBRARY, symbols={"n": n}) == expected
 
 
 EMPTY = """

@@ -278,17 +278,22 @@ def _in_place_of(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[st
 def _is_stored_last(kernel: Kernel, name: str) -> bool:
     """Returns whether a looped kernel stores a result in its last loop over the reduction axis, element by element.
 
-    What is read at reduction level is read anew in every loop, so an earlier one must not overwrite it. What there is
-    one of for a row is read by every program that shares the row, and others may be done by then.
+    What is read at reduction level is read anew in every loop, so an earlier one must not overwrite it; nor is it
+    stored last if a later loop computes it anew for others. What there is one of for a row is read by every program
+    that shares the row, and others may be done by then.
     """
     assert kernel.reduction is not None, "such a kernel reduces"
     reduced = set(kernel.reduction.dims)
     if not any(dim in reduced for index in kernel.homes[name] for dim in index.dims):
         return False
-    pass_of = kernel.pass_of
-    return pass_of[name] >= max(
-        (pass_of[d.results[0].name] for d in kernel.body if isinstance(d, Reduction)), default=0
-    )
+    pass_of, needing, last = kernel.pass_of, {name}, 0
+    for definition in kernel.body:
+        reads = any(load.source in needing for load in loads_of(definition))
+        if reads and isinstance(definition, Loop):
+            needing.update(result.name for result in definition.results)
+        if reads or isinstance(definition, Reduction):
+            last = max(last, pass_of[definition.results[0].name])
+    return pass_of[name] >= last
 
 
 def _read_addresses(plan: _Plan, kernel: Kernel) -> dict[str, list[tuple[Index, int]]]:
