@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ferrite_scheduler.memory.footprint import footprint, storage_bytes
+from ferrite_scheduler.analysis.generic_sizes import storage_bytes
+from ferrite_scheduler.memory.footprint import footprint
 from ferrite_scheduler.model.schedule import CallExtern
 from ferrite_torch.diagnostics.statistics import GraphRecord
 from ferrite_torch.inspection.explanation import Observing

@@ -12,6 +12,7 @@ import hashlib
 from functools import lru_cache
 
 from ferrite_ir.language import sizes
+from ferrite_ir.language.graph import TensorType
 from ferrite_ir.language.sizes import Size, Symbolic
 from ferrite_scheduler.model.policy import Policy
 
@@ -85,6 +86,11 @@ def _size_of(number: int) -> Size:
 def hinted(number: int) -> int:
     """Returns the hint of the size that a number stands for."""
     return number if -SYMBOLIC < number < SYMBOLIC else sizes.hint(size_of(number))
+
+
+def storage_bytes(tensor: TensorType) -> int:
+    """Returns the bytes that a tensor takes in memory, at hints."""
+    return sizes.hint(tensor.storage_size) * tensor.dtype.bytes
 
 
 def typical(number: int, policy: Policy) -> int:

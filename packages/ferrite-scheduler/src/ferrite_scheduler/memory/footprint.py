@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ferrite_ir.language.graph import TensorType
-from ferrite_ir.language.sizes import hint
+from ferrite_scheduler.analysis.generic_sizes import storage_bytes
 from ferrite_scheduler.model.schedule import (
     Allocate,
     CallExtern,
@@ -111,8 +111,3 @@ def _apply(step: Step, storages: _Storages, types: Mapping[str, TensorType], hel
             for name in names:
                 if name not in held:
                     storages.drop(name)
-
-
-def storage_bytes(tensor: TensorType) -> int:
-    """Returns the bytes that a tensor takes in memory, at hints."""
-    return hint(tensor.storage_size) * tensor.dtype.bytes

@@ -14,10 +14,10 @@ from operator import add
 from ferrite_ir.language.bindings import STEPS, bindings_of
 from ferrite_ir.language.graph import Definition, Extern, Graph, Update
 from ferrite_scheduler.analysis.dependences import Dependences, written_names
+from ferrite_scheduler.analysis.generic_sizes import storage_bytes
 from ferrite_scheduler.analysis.nodes import Node
 from ferrite_scheduler.model.schedule import Kernel
 
-from .footprint import storage_bytes
 from .host_steps import Work
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from ferrite_ir.language.ops import OPS
+from ferrite_ir.language.scalar import Scalar, postorder
 
 from .target import Target
 
@@ -44,3 +48,8 @@ class Work:
         if programs > target.processors:
             return 0.0
         return math.ceil(self.read / programs / flight) * target.latency_seconds
+
+
+def cost_of(expressions: Iterable[Scalar]) -> int:
+    """Returns how many instructions of a lane scalar expressions take at each point; what they share counts once."""
+    return sum(OPS[each.op].cost for each in postorder(expressions) if each.op in OPS)

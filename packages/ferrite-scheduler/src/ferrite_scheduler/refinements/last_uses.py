@@ -19,7 +19,7 @@ from ferrite_ir.language.graph import Graph, loads_of
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import hint, product
 from ferrite_scheduler.analysis.dependences import Dependences
-from ferrite_scheduler.memory.footprint import storage_bytes
+from ferrite_scheduler.analysis.generic_sizes import storage_bytes
 from ferrite_scheduler.memory.host_steps import Work
 from ferrite_scheduler.model.forms import Combo, LookBackScan, Pointwise
 from ferrite_scheduler.model.policy import Policy

@@ -24,7 +24,7 @@ from itertools import pairwise
 from ferrite_ir.language.graph import Definition, Extern, Graph, Loop, TensorType, Update, Value, names_read, whole
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar, apply, rewrite
-from ferrite_ir.language.sizes import hint
+from ferrite_scheduler.analysis.generic_sizes import storage_bytes
 from ferrite_scheduler.model.policy import Policy
 
 PRODUCT, ADDED_PRODUCT = "aten.mm.default", "aten.addmm.default"
@@ -98,7 +98,7 @@ def _sums_of(
             sources = {made[_source(leaf)]: leaf for leaf in group}
             if len(sources) != len(group) or len(group) < policy.accumulated_products:
                 continue
-            if _bytes(kind) < policy.accumulated_bytes:
+            if storage_bytes(kind) < policy.accumulated_bytes:
                 continue
             last = sources[max(sources)]
             kept = tuple(leaf for leaf in leaves if leaf is last or leaf not in group)
@@ -139,10 +139,6 @@ def _source(leaf: Scalar) -> str:
     return load.source
 
 
-def _bytes(kind: TensorType) -> int:
-    return hint(kind.storage_size) * kind.dtype.bytes
-
-
 # --- what waits -------------------------------------------------------------------------------------------------------
 
 
@@ -172,14 +168,14 @@ class _Lives:
             last[roots.get(name, name)] = end
         deltas = [0] * (end + 2)
         for name, index in last.items():
-            size = _bytes(graph.values[name].type)
+            size = storage_bytes(graph.values[name].type)
             deltas[first[name]] += size
             deltas[index + 1] -= size
         live, now = [], 0
         for delta in deltas:
             now += delta
             live.append(now)
-        sizes = [max((_bytes(value.type) for value in _results(d)), default=0) for d in graph.definitions]
+        sizes = [max((storage_bytes(value.type) for value in _results(d)), default=0) for d in graph.definitions]
         return cls(live, sizes)
 
     def shorten(self, products: Sequence[int], reader: int, policy: Policy) -> bool:

@@ -12,8 +12,8 @@ from collections import Counter
 from dataclasses import replace
 
 from ferrite_ir.language.bindings import AFTER
-from ferrite_ir.language.graph import Definition, Extern, Graph, TensorType, View, names_read, whole
-from ferrite_ir.language.sizes import hint
+from ferrite_ir.language.graph import Definition, Extern, Graph, View, names_read, whole
+from ferrite_scheduler.analysis.generic_sizes import storage_bytes
 from ferrite_scheduler.model.policy import Policy
 
 from .accumulated_products import ADDED_PRODUCT
@@ -54,7 +54,7 @@ def _in_place(definition: Definition, own: set[str], readers: Counter[str], grap
     value = graph.values[summand.name]
     others = {view.name for view in definition.args[1:] if isinstance(view, View)}
     is_same = summand == whole(value) and value.type == result.type and value.name not in others
-    if not is_same or _bytes(value.type) < policy.product_in_place_bytes:
+    if not is_same or storage_bytes(value.type) < policy.product_in_place_bytes:
         return definition
     own.add(result.name)
     return replace(
@@ -64,7 +64,3 @@ def _in_place(definition: Definition, own: set[str], readers: Counter[str], grap
         aliases=((result.name, summand.name),),
         mutates=(summand.name,),
     )
-
-
-def _bytes(kind: TensorType) -> int:
-    return hint(kind.storage_size) * kind.dtype.bytes

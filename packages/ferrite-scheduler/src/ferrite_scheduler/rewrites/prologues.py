@@ -14,14 +14,14 @@ from dataclasses import replace
 from ferrite_ir.language.dtypes import F32
 from ferrite_ir.language.graph import Definition, Graph, Reduction, TensorType, View, names_read
 from ferrite_ir.language.index import Index
-from ferrite_ir.language.ops import OPS
 from ferrite_ir.language.powers_of_two import next_power_of_two
-from ferrite_ir.language.scalar import Scalar, indirects, load, postorder, rewrite, substitute_dims
+from ferrite_ir.language.scalar import Scalar, indirects, load, rewrite, substitute_dims
 from ferrite_ir.language.sizes import is_static, product
 from ferrite_scheduler.analysis.nodes import make_node
 from ferrite_scheduler.model.intermediates import partial_value
 from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.target import Target
+from ferrite_scheduler.model.work import cost_of
 
 COMBINES = frozenset(("sum", "max", "min"))
 
@@ -62,7 +62,7 @@ def _is_statistic(reduction: Reduction, policy: Policy) -> bool:
     sizes = [dim.size for dim in (*reduction.dims, *reduction.reduction_dims)]
     if not all(map(is_static, sizes)) or any(indirects(node) for node in reduction.bodies[0].loads):
         return False
-    if sum(OPS[node.op].cost for node in postorder(reduction.bodies) if node.op in OPS) > policy.recomputed_cost:
+    if cost_of(reduction.bodies) > policy.recomputed_cost:
         return False
     points, length = product(dim.size for dim in reduction.dims), product(dim.size for dim in reduction.reduction_dims)
     return bool(points <= policy.recomputed_points and next_power_of_two(int(length)) <= policy.persistent_elements)

@@ -24,7 +24,6 @@ from ferrite_ir.language.graph import (
     names_read,
 )
 from ferrite_ir.language.index import Dim, Index, constant, delinearize
-from ferrite_ir.language.ops import OPS
 from ferrite_ir.language.powers_of_two import previous_power_of_two
 from ferrite_ir.language.scalar import (
     Scalar,
@@ -33,7 +32,6 @@ from ferrite_ir.language.scalar import (
     const,
     index_value,
     load,
-    postorder,
     substitute_dims,
 )
 from ferrite_ir.language.sizes import Size, ceildiv, is_static, product
@@ -45,7 +43,7 @@ from ferrite_scheduler.model.annotations import as_column_reduction
 from ferrite_scheduler.model.intermediates import fresh_dim, partial_value
 from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.target import SECTOR_BYTES, Target
-from ferrite_scheduler.model.work import Work
+from ferrite_scheduler.model.work import Work, cost_of
 
 from .fused_columns import Chunks, cuts_evenly, find_column_sums
 from .merged_partials import combines_parts_of, merge_parts, readers_of_states
@@ -237,7 +235,7 @@ def _work(node: Node, policy: Policy, times: float = 1.0) -> Work:
     # A reduction that loads little still computes something at each point.
     points = hinted(node.points) * times
     read = max(points, sum(touch.bytes for touch in node.loads) * times)
-    steps = sum(OPS[each.op].cost for each in postorder(bodies_of(node.definition)) if each.op in OPS)
+    steps = cost_of(bodies_of(node.definition))
     results = (result.type.dtype.bytes for result in node.definition.results if result is not None)
     written = 0 if node.reduction_dims else points * sum(results)
     return Work(read, written, points * (steps + policy.access_operations * len(node.loads)))

@@ -20,9 +20,8 @@ from ferrite_ir.language.combine_functions import AnyCombine, CombineFunction
 from ferrite_ir.language.dtypes import I64
 from ferrite_ir.language.graph import Definition, Loop, Reduction, Scan, TensorType, Update, Value
 from ferrite_ir.language.index import Dim, Index, constant, floordiv, mod
-from ferrite_ir.language.ops import OPS
 from ferrite_ir.language.powers_of_two import previous_power_of_two
-from ferrite_ir.language.scalar import Scalar, apply, const, index_value, load, postorder, substitute_dims
+from ferrite_ir.language.scalar import Scalar, apply, const, index_value, load, substitute_dims
 from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.analysis.neutral_elements import neutral_state
 from ferrite_scheduler.analysis.nodes import Node, make_node
@@ -30,6 +29,7 @@ from ferrite_scheduler.model.intermediates import empty_for, fresh_dim, partial_
 from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.scan_positions import positions_rise
 from ferrite_scheduler.model.target import Target
+from ferrite_scheduler.model.work import cost_of
 
 State: TypeAlias = tuple[Scalar, ...]
 Place: TypeAlias = tuple[Sequence[Index], Index, Index, Sequence[Index]]
@@ -88,13 +88,9 @@ def _operations(scan: Scan, node: Node, policy: Policy) -> tuple[float, float]:
     """
     states = tuple(load(result.name, [], result.type.dtype) for result in scan.results)
     merged = _merged(scan.combine, states, states) if len(states) == len(scan.bodies) else ()
-    step = _cost(merged)
-    read = _cost(scan.bodies) + policy.access_operations * len(node.loads)
+    step = cost_of(merged)
+    read = cost_of(scan.bodies) + policy.access_operations * len(node.loads)
     return node.points * (read + 2.0 * step), node.points * float(step)
-
-
-def _cost(expressions: Sequence[Scalar]) -> int:
-    return sum(OPS[each.op].cost for each in postorder(expressions) if each.op in OPS)
 
 
 def _has_positions(scan: Scan) -> bool:
