@@ -8,49 +8,45 @@ The library takes factors whose rows, or columns, begin at multiples of 16 bytes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
-from ferrite_ir.language.dtypes import F32, I32
+from ferrite_ir.language.dtypes import I32
 from ferrite_ir.language.graph import (
     Contract,
     Definition,
-    Extern,
     Graph,
     Loop,
     Segments,
-    TensorType,
-    Value,
     View,
-    row_major,
 )
 from ferrite_ir.language.index import Dim, floordiv
-from ferrite_ir.language.scalar import Scalar, cast, index_value, load
+from ferrite_ir.language.scalar import Scalar, cast, index_value
 from ferrite_ir.language.sizes import hint
+
+from .calls import called_instead, computed, strided_view
 
 CALL = "aten._grouped_mm.default"
 ALIGNMENT = 16
 """Bytes of which the distances between rows are multiples."""
 
-Operand = Callable[[Scalar, tuple[Dim, ...], str, "Callable[[View], bool]"], View]
-"""Gives a factor as a view over some dims, which fits: computed before the call where it does not lie so."""
 
-
-def grouped_call(contract: Contract, segments: Segments, operand: Operand) -> Iterator[Definition]:
-    """Yields the call for a contraction in groups, and its result under the contraction's name."""
+def grouped_call(contract: Contract, segments: Segments, graph: Graph) -> list[Definition]:
+    """Returns the call for a contraction in groups, with what comes before it and the result it has."""
     column, (point,) = contract.dims[-1], contract.reduction_dims
-    made, dtype = contract.result, contract.left.dtype
-    groups = contract.locals
-    left = operand(contract.left, _left_dims(contract), f"{made.name}_left", _is_aligned)
+    name = contract.result.name
+    before: list[Definition] = []
+
+    def operand(side: Scalar, dims: tuple[Dim, ...], suffix: str, fits: Callable[[View], bool]) -> View:
+        view = strided_view(side, dims, graph)
+        return computed(side, dims, f"{name}_{suffix}", before) if view is None or not fits(view) else view
+
+    left = operand(contract.left, _left_dims(contract), "left", _is_aligned)
     if not contract.has_grouped_rows:
         left = replace(left, shape=left.shape[::-1], strides=left.strides[::-1])
-    right = operand(contract.right, (*groups, point, column), f"{made.name}_right", _is_aligned)
-    ends = operand(cast(segments.ends, I32), (segments.group,), f"{made.name}_ends", _is_dense)
-    kind = TensorType(dtype, made.type.shape, row_major(made.type.shape), made.type.device)
-    called = Value(f"{made.name}_product", kind)
-    yield Extern((called,), CALL, (left, right, ends), origins=contract.origins)
-    element = cast(load(called.name, tuple(dim.index for dim in contract.dims), dtype), F32)
-    yield Loop((made,), contract.dims, (element,), contract.origins)
+    right = operand(contract.right, (*contract.locals, point, column), "right", _is_aligned)
+    ends = operand(cast(segments.ends, I32), (segments.group,), "ends", _is_dense)
+    return [*before, *called_instead(contract, CALL, (left, right, ends), contract.left.dtype)]
 
 
 def has_call(contract: Contract) -> bool:

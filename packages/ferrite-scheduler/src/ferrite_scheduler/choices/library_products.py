@@ -9,32 +9,26 @@ by strides is computed first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from ferrite_ir.language.dtypes import F32
 from ferrite_ir.language.graph import (
     Contract,
     Definition,
     Extern,
     Graph,
     Loop,
-    Segments,
-    TensorType,
-    Value,
-    View,
     loads_of,
     names_read,
-    row_major,
     whole,
 )
-from ferrite_ir.language.index import Dim, Index, linearize
-from ferrite_ir.language.scalar import Scalar, cast, load, postorder, replace_loads, rewrite
-from ferrite_ir.language.sizes import hint
+from ferrite_ir.language.index import Index
+from ferrite_ir.language.scalar import Scalar, load, postorder, replace_loads, rewrite
 from ferrite_ir.passes import Dce, Inline
 from ferrite_ir.passes.rewriting import map_scalars
 from ferrite_scheduler.model.contractions import EIGHT_BIT_FLOATS
 
+from .calls import called_instead, operand_view, product_name
 from .grouped_calls import grouped_call, has_call
 from .scaled_calls import Scaled, scaled_call, scaled_product
 
@@ -70,7 +64,7 @@ def as_extern_calls(graph: Graph, names: Collection[str]) -> Graph:
         else:
             changed.append(definition)
     inlined = Dce().run(Inline().run(replace(graph, definitions=tuple(changed))))
-    return _without_copies(inlined, {f"{name}_product" for name in names})
+    return _without_copies(inlined, {product_name(name) for name in names})
 
 
 def _without_copies(graph: Graph, called: Collection[str]) -> Graph:
@@ -120,7 +114,7 @@ def _called(contract: Contract, graph: Graph, folded: _Bias | Scaled | None) -> 
     made, dtype = contract.result, contract.left.dtype
     before: list[Definition] = []
     if contract.segments is not None:
-        return _called_in_groups(contract, contract.segments, graph)
+        return grouped_call(contract, contract.segments, graph) if has_call(contract) else [contract]
     left = operand_view(contract.left, (*batch, row, point), f"{made.name}_left", graph, before)
     if dtype in EIGHT_BIT_FLOATS:
         if not isinstance(folded, Scaled):
@@ -132,54 +126,8 @@ def _called(contract: Contract, graph: Graph, folded: _Bias | Scaled | None) -> 
     bias = folded if isinstance(folded, _Bias) else None
     right = operand_view(contract.right, (*batch, point, column), f"{made.name}_right", graph, before)
     plain, added = PRODUCTS[len(contract.dims)]
-    kind = TensorType(dtype, made.type.shape, row_major(made.type.shape), made.type.device)
-    called = Value(f"{made.name}_product", kind)
     vector = () if bias is None else (whole(graph.values[bias.name]),)
-    call = Extern((called,), added if vector else plain, (*vector, left, right), origins=contract.origins)
-    element = cast(load(called.name, tuple(dim.index for dim in contract.dims), dtype), F32)
-    return [*before, call, Loop((made,), contract.dims, (element,), contract.origins)]
-
-
-def _called_in_groups(contract: Contract, segments: Segments, graph: Graph) -> list[Definition]:
-    if not has_call(contract):
-        return [contract]
-    before: list[Definition] = []
-
-    def operand(side: Scalar, dims: tuple[Dim, ...], name: str, fits: Callable[[View], bool]) -> View:
-        view = strided_view(side, dims, graph)
-        return _computed(side, dims, name, before) if view is None or not fits(view) else view
-
-    call = tuple(grouped_call(contract, segments, operand))
-    return [*before, *call]
-
-
-def operand_view(side: Scalar, dims: Sequence[Dim], name: str, graph: Graph, before: list[Definition]) -> View:
-    """Returns a factor as a view; appends what computes it to ``before`` where it does not lie in memory so."""
-    view = strided_view(side, dims, graph)
-    if view is not None:
-        return view
-    return _computed(side, dims, name, before)
-
-
-def _computed(side: Scalar, dims: Sequence[Dim], name: str, before: list[Definition]) -> View:
-    """Returns a factor as a value of its own, after appending what computes it to ``before``."""
-    shape = tuple(dim.size for dim in dims)
-    value = Value(name, TensorType(side.dtype, shape, row_major(shape), ""))
-    before.append(Loop((value,), tuple(dims), (side,)))
-    return whole(value)
-
-
-def strided_view(side: Scalar, dims: Sequence[Dim], graph: Graph) -> View | None:
-    """Returns a load as a strided view over some dims, None for anything else."""
-    if side.op != "load":
-        return None
-    kind = graph.values[side.source].type
-    offset = linearize(side.indices, kind.strides)
-    steps = {atom: step for atom, step in offset.terms if isinstance(atom, Dim)}
-    if len(steps) < len(offset.terms) or any(hint(step) < 0 for step in steps.values()) or not steps.keys() <= {*dims}:
-        return None
-    shape = tuple(dim.size for dim in dims)
-    return View(side.source, kind.dtype, shape, tuple(steps.get(dim, 0) for dim in dims), offset.const)
+    return [*before, *called_instead(contract, added if vector else plain, (*vector, left, right), dtype)]
 
 
 def _bias_of(graph: Graph, name: str) -> _Bias | None:

@@ -15,7 +15,6 @@ from ferrite_ir.language.dtypes import BF16, F16, F32, DType
 from ferrite_ir.language.graph import (
     Contract,
     Definition,
-    Extern,
     Graph,
     Loop,
     Tag,
@@ -24,12 +23,13 @@ from ferrite_ir.language.graph import (
     View,
     loads_of,
     names_read,
-    row_major,
     whole,
 )
 from ferrite_ir.language.index import Dim
-from ferrite_ir.language.scalar import Scalar, cast, load, postorder
+from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_scheduler.model.contractions import EIGHT_BIT_FLOATS
+
+from .calls import called_instead
 
 CALL = "aten._scaled_mm.default"
 UNIT = Dim("u", 1)
@@ -136,13 +136,9 @@ def scaled_call(contract: Contract, graph: Graph, scaled: Scaled, left: View, ri
             yield Loop((value,), points, (scale,), contract.origins)
             view = whole(value)
         views.append(view)
-    kind = TensorType(scaled.stored, made.type.shape, row_major(made.type.shape), made.type.device)
-    called = Value(f"{made.name}_product", kind)
     vector = whole(graph.values[scaled.bias]) if scaled.bias else None
     kwargs = (("out_dtype", Tag("dtype", scaled.stored.name)), ("use_fast_accum", contract.fast))
-    yield Extern((called,), CALL, (left, right, *views, vector), kwargs, origins=contract.origins)
-    element = cast(load(called.name, tuple(dim.index for dim in contract.dims), scaled.stored), F32)
-    yield Loop((made,), contract.dims, (element,), contract.origins)
+    yield from called_instead(contract, CALL, (left, right, *views, vector), scaled.stored, kwargs)
 
 
 def _view_of(scale: Scalar, points: tuple[Dim, ...], graph: Graph) -> View | None:

@@ -30,7 +30,6 @@ from ferrite_ir.language.graph import (
     Extern,
     Graph,
     Loop,
-    Tag,
     TensorType,
     Update,
     Value,
@@ -47,8 +46,9 @@ from ferrite_runtime.formats.divisors import divisor_of
 from ferrite_runtime.formats.kernel_spec import KernelSpec, Param
 from ferrite_runtime.kernel_source.user_kernels import Launched, launched_kernel
 from ferrite_runtime.kernel_source.user_text import named_module_text
-from ferrite_scheduler.choices.library_products import operand_view
+from ferrite_scheduler.choices.calls import operand_view, product_name
 from ferrite_scheduler.choices.providers import Emitted, Part
+from ferrite_scheduler.model.intermediates import empty_for
 from ferrite_triton.epilogues import PARAMETERS, EpilogueFunction, epilogue_function
 
 NUMBERS = ("m", "n", "k", "left_row", "left_point", "right_point", "right_column", "result_row")
@@ -170,9 +170,9 @@ class TritonProducts:
         left = operand_view(contract.left, (row, point), f"{contract.result.name}_left", graph, before)
         right = operand_view(contract.right, (point, column), f"{contract.result.name}_right", graph, before)
         kind = result.type
-        memory = Value(f"{result.name}_memory", kind)
-        tags = (("dtype", Tag("dtype", kind.dtype.name)), ("device", Tag("device", kind.device or graph.device)))
-        before.append(Extern((memory,), "aten.empty_strided.default", (kind.shape, kind.strides), tags))
+        types = {name: value.type for name, value in graph.values.items()}
+        memory, allocation = empty_for(result, types, graph.device)
+        before.append(allocation)
         extents = (row.size, column.size, point.size)
         numbers = dict(zip(NUMBERS, (*extents, *left.strides, *right.strides, kind.strides[0]), strict=True))
         operands = () if fused is None else tuple(graph.values[each] for each in fused.function.operands)
@@ -272,7 +272,7 @@ def _epilogue(graph: Graph, contract: Contract, slot: Any) -> _Fused | None:
 def _stored(contract: Contract) -> Value:
     kind = contract.result.type
     return Value(
-        f"{contract.result.name}_product", replace(kind, dtype=contract.left.dtype, strides=row_major(kind.shape))
+        product_name(contract.result.name), replace(kind, dtype=contract.left.dtype, strides=row_major(kind.shape))
     )
 
 
