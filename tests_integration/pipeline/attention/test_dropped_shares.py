@@ -15,6 +15,8 @@ from against_eager import compiled, devices, own_only
 pytestmark = [pytest.mark.usefixtures("small_on_cpu"), own_only("it looks at what our kernels drop")]
 
 BATCH, HEADS, QUERIES, KEYS = 2, 3, 20, 32
+LENGTHS = (KEYS, 128)
+"""Numbers of keys: random numbers are drawn one by one along the first, four at once along the second."""
 SCALE = 0.2
 OPS = torch.ops.aten
 Op = Callable[..., tuple[Tensor, ...]]
@@ -29,18 +31,18 @@ def flash(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, p: float) -> tuple[Tens
 
 def cudnn(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, p: float) -> tuple[Tensor, ...]:
     op, back = OPS._scaled_dot_product_cudnn_attention, OPS._scaled_dot_product_cudnn_attention_backward
-    bias = q.new_zeros(1, 1, 1, 1).expand(BATCH, HEADS, QUERIES, KEYS)
+    bias = q.new_zeros(1, 1, 1, 1).expand(BATCH, HEADS, QUERIES, k.shape[-2])
     out, power, *lengths, seed, offset, _ = op(q, k, v, bias, True, p, scale=SCALE)
     rest = (seed, offset, bias, *lengths)
     return out, *back(grad, q, k, v, out, power, *rest, p, False, scale=SCALE)
 
 
-def operands() -> list[Tensor]:
+def operands(keys: int = KEYS) -> list[Tensor]:
     """Returns queries, keys, values that show shares as they are (one element for each key), and a gradient."""
     generator = torch.Generator().manual_seed(2)
-    sizes = [(BATCH, HEADS, QUERIES, KEYS), (BATCH, HEADS, KEYS, KEYS), (BATCH, HEADS, QUERIES, KEYS)]
+    sizes = [(BATCH, HEADS, QUERIES, keys), (BATCH, HEADS, keys, keys), (BATCH, HEADS, QUERIES, keys)]
     q, k, grad = (torch.randn(size, generator=generator).bfloat16() for size in sizes)
-    return [q, k, torch.eye(KEYS).expand(BATCH, HEADS, KEYS, KEYS).bfloat16().contiguous(), grad]
+    return [q, k, torch.eye(keys).expand(BATCH, HEADS, keys, keys).bfloat16().contiguous(), grad]
 
 
 def expected(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, scale: Tensor) -> list[Tensor]:
@@ -52,9 +54,10 @@ def expected(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, scale: Tensor) -> li
 
 
 @pytest.mark.parametrize("p", [0.25, 0.6])
+@pytest.mark.parametrize("keys", LENGTHS)
 @pytest.mark.parametrize("function", [flash, cudnn])
-def test_a_backward_drops_what_its_forward_dropped(function: Op, p: float) -> None:
-    given = operands()
+def test_a_backward_drops_what_its_forward_dropped(function: Op, keys: int, p: float) -> None:
+    given = operands(keys)
     ferrite_torch.reset_statistics()
     found = compiled(function, fullgraph=True)(*given, p)
     assert not any("attention" in name for name in ferrite_torch.statistics()["externs"])
@@ -64,9 +67,10 @@ def test_a_backward_drops_what_its_forward_dropped(function: Op, p: float) -> No
         assert (mine.double() - theirs).abs().max() < 0.02 * theirs.abs().max()
 
 
+@pytest.mark.parametrize("keys", LENGTHS)
 @pytest.mark.parametrize("device", devices())
-def test_training_by_the_function_that_models_call(device: str) -> None:
-    q, k, v, grad = (each.to(device) for each in operands())
+def test_training_by_the_function_that_models_call(device: str, keys: int) -> None:
+    q, k, v, grad = (each.to(device) for each in operands(keys))
     call = compiled(lambda q, k, v: scaled_dot_product_attention(q, k, v, dropout_p=0.3, scale=SCALE), fullgraph=True)
     leaves = [x.detach().requires_grad_() for x in (q, k, v)]
     out = call(*leaves)

@@ -26,7 +26,7 @@ from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis, flat_dim
 from ferrite_triton.bodies.builder import AxisPosition, Builder, Tile
 from ferrite_triton.bodies.indices import index_dtype
-from ferrite_triton.bodies.positions import positions_from, write_axis_positions
+from ferrite_triton.bodies.positions import QUARTET, number_quartets, positions_from, write_axis_positions
 from ferrite_triton.bodies.scalar_values import ScalarValues
 from ferrite_triton.tile.build import (
     add,
@@ -264,20 +264,22 @@ class AttentionRows:
         assert axis is not None, "attention goes along an axis"
         return axis
 
-    def _place_points(self, order: tuple[str, str], vector: Expression) -> None:
+    def _place_points(self, order: tuple[str, str], start: Expression) -> None:
         """Writes the positions of a round along one of the axes of a tile; along the other they are other values."""
-        self._builder.forget_inside(INSIDE)
-        write_axis_positions(self._builder, replace(self._flat.space, order=order), self._points(), vector)
+        builder, axis, space = self._builder, self._points(), replace(self._flat.space, order=order)
+        builder.forget_inside(INSIDE)
+        write_axis_positions(builder, space, axis, positions_from(start, "RBLOCK", self._dtype))
+        if order[-1] == axis.name:
+            number_quartets(builder, space, axis, quotient(start, literal(QUARTET, self._dtype)))
 
     def _round(self, lefts: Sequence[Expression], carried: _State, start: Expression, mask: Scalar | None) -> None:
         """Writes one round of a loop: the scores from ``start`` on, and what they add."""
         builder, axis = self._builder, self._points()
-        vector = positions_from(start, "RBLOCK", self._dtype)
         twice: dict[Scalar, Expression] = {}
         if self._twice:
-            self._place_points(("r", "x"), vector)
+            self._place_points(("r", "x"), start)
             twice = {root: self._tile(self._factors, root, ("r", "x"), INSIDE) for root in self._twice}
-        self._place_points(("y", "r"), vector)
+        self._place_points(("y", "r"), start)
         shape = (Block("YBLOCK"), Block("RBLOCK"))
         axes = frozenset("yr")
         for number, product in enumerate(self._attend.products):
@@ -287,7 +289,7 @@ class AttentionRows:
         found = [self._weight(weight, mask, axis) for weight in self._weighed]
         scale = None if self._attend.scale is None else self._weights.tile(self._attend.scale).expression
         if not twice:
-            self._place_points(("r", "x"), vector)
+            self._place_points(("r", "x"), start)
         factors = [
             twice[factor] if factor in twice else self._tile(self._factors, factor, ("r", "x"), INSIDE)
             for factor in self._attend.factors

@@ -277,9 +277,8 @@ class ScalarValues:
         return self._write_computed(node, guard)
 
     def _write_computed(self, node: Scalar, guard: Guard | None) -> Tile:
-        rest = self._analysis.quarters(node) if node.op == "rand" else None
-        if rest is not None:
-            return self._write_quartets(node, rest, guard)
+        if node.op == "rand" and (drawn := self._quartets(node)) is not None:
+            return self._write_quartets(node, *drawn, guard)
         inner = Guard(node.args[0], guard) if node.op == "masked" else guard
         tiles = [self._known(operand, inner if i == 1 else guard) for i, operand in enumerate(node.args)]
         if node in self.shares:
@@ -343,13 +342,21 @@ class ScalarValues:
     def _tile_type(self, dtype: DType, axes: Axes) -> TileType:
         return TileType(dtype, self._space.shape(axes))
 
-    def _write_quartets(self, node: Scalar, rest: Index, guard: Guard | None) -> Tile:
+    def _quartets(self, node: Scalar) -> tuple[Index, Expression] | None:
+        """Returns what is added to the numbers of quartets in random numbers of neighbours, and these numbers.
+
+        None where tiles along the fastest axis do not hold whole quartets, or nothing has numbered them.
+        """
+        rest = self._analysis.quarters(node)
+        if rest is None:
+            return None
+        numbers = self._builder.positions[self._space.order[-1]].quartet
+        return None if numbers is None else (rest, numbers)
+
+    def _write_quartets(self, node: Scalar, rest: Index, quartet: Expression, guard: Guard | None) -> Tile:
         """Writes random numbers of neighbours, four of which come from one draw."""
         base, seed = self._index.tile(rest), self._known(node.args[0], guard)
         axis = self._space.order[-1]
-        quartet = self._builder.positions[axis].quartet
-        if quartet is None:
-            raise AssertionError(f"nothing counts the quartets along {axis}")
         if base.literal != 0:
             quartet = add(base.expression, converted(quartet, self._builder.type_of(quartet).dtype, base.dtype))
         axes = base.axes | {axis}

@@ -39,7 +39,7 @@ from ferrite_triton.analysis.space import DESCRIPTORS_AXIS, NO_AXES, ROUNDS_AXIS
 from ferrite_triton.bodies.builder import AxisPosition, Builder, Tile
 from ferrite_triton.bodies.descriptors import Descriptors
 from ferrite_triton.bodies.indices import index_dtype
-from ferrite_triton.bodies.positions import positions_from, write_axis_positions
+from ferrite_triton.bodies.positions import QUARTET, number_quartets, positions_from, write_axis_positions
 from ferrite_triton.bodies.products.groups import Groups
 from ferrite_triton.bodies.reductions import R, Reductions
 from ferrite_triton.bodies.scalar_values import ScalarValues
@@ -140,6 +140,8 @@ def _place_tile(
             start = builder.let(f"{name}first", start, NO_AXES).expression
             builder.positions[f"{name}first"] = AxisPosition(start)
         write_axis_positions(builder, flat.space, axes[name], positions_from(start, axes[name].constant, dtype))
+        if name == flat.space.order[-1]:
+            number_quartets(builder, flat.space, axes[name], quotient(start, Literal(QUARTET, dtype)))
 
 
 def _tiles(flat: FlatKernel, axis: KernelAxis, dtype: DType) -> Expression:
