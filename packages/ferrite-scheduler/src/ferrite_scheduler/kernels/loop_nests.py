@@ -417,7 +417,7 @@ def _contraction(contract: Contract, layout: Layout, mapping: dict[Dim, Index], 
             raise Misfit("what is in groups does not have an axis of its own")
         segments = Segments(of, group, ends[0])
     dims = layout.grid_dims, layout.reduction_dims
-    return Contract(contract.result, *dims, left, right, contract.origins, contract.fast, segments)
+    return Contract(contract.result, *dims, left, right, contract.origins, contract.fast, segments, contract.stored)
 
 
 def _over_axes(attend: Attend, layout: Layout) -> Attend:
