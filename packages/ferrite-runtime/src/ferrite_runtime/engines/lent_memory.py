@@ -79,15 +79,18 @@ def _hear_readers() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lending:
-    """What a program lends.
+    """What a program lends, and what of others it counts on.
 
     Attributes:
         results: positions of the results that may be lent.
         calls: how many of its calls may be lent theirs at a time; those beyond get copies.
+        static: positions of the inputs that stay where they are as long as they are the same tensors: parameters,
+            buffers and constants.
     """
 
     results: tuple[int, ...] = ()
     calls: int = 0
+    static: tuple[int, ...] = ()
 
     @property
     def is_nested(self) -> bool:

@@ -136,6 +136,7 @@ def load_program(
     captured: Mapping[str, Callable[..., Any]] | None = None,
     saved: Collection[int] = (),
     gradients: bool = False,
+    static: Collection[int] = (),
 ) -> LoadedProgram:
     """Returns a program ready to run; its kernels compile in the background until they are needed.
 
@@ -150,6 +151,8 @@ def load_program(
             not copy them: who keeps one past that keeps the graphs from being played.
         gradients: whether all results are gradients, which autograd gets: CUDA graphs do not copy them either, but for
             calls that come while somebody holds some of an earlier call.
+        static: positions of inputs that are parameters, buffers or constants: CUDA graphs read them where they lie, and
+            have a capture for each set of these.
 
     Raises:
         SpecError: (or a subclass) if the program is malformed, naming the field.
@@ -166,7 +169,8 @@ def load_program(
     check_externs(program)
     if provenance.is_foreign:
         program = confined(program, provenance)
-    lending = Lending(tuple(range(len(program.outputs))), 1) if gradients else Lending(tuple(saved), GRAPHS.generations)
+    lent = tuple(range(len(program.outputs))) if gradients else tuple(saved)
+    lending = Lending(lent, 1 if gradients else GRAPHS.generations, tuple(static))
     return LoadedProgram(program, options, choose_engine(program, options, compiler, provenance), lending)
 
 
