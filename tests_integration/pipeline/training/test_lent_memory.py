@@ -285,23 +285,63 @@ def test_layers_without_gradients_have_a_capture_each(graphs: Graphs) -> None:
                 torch._dynamo.graph_break()
             return x
 
+    def run(count: int) -> None:
+        for _ in range(count):
+            x = torch.randn(4, 8)
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-5)
+
+    def sets() -> set[tuple[int, ...]]:
+        return {key.static for key, each in program.generations.items() if each.captured}
+
     model = Model()
     compiled: Any = torch.compile(model, backend="ferrite", options={"fallback": False})
     with torch.no_grad():
-        for _ in range(6):
-            x = torch.randn(4, 8)
-            torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-5)
+        run(12)
         (program,) = graphs
-        assert [each.captured > 0 for each in program.generations.values()] == [True] * 6
+        assert len(sets()) == 6
         assert all(len(each.moving) <= 1 for each in program.generations.values()), "x, and no parameter"
-        host = graphs.from_host
+        before, played = sets(), graphs.played
+        run(1)
+        per_call = graphs.played - played
         model.layers[2].up.weight = nn.Parameter(torch.randn(16, 8))
-        for _ in range(6):
-            x = torch.randn(4, 8)
-            torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-5)
-        assert len(program.generations) == 6
-        assert graphs.from_host == host
+        run(12)
+        assert len(sets() - before) == 1
+        assert len(before - sets()) == 1, "what read the parameter that is gone is dropped"
+        played = graphs.played
+        run(1)
+        assert graphs.played - played == per_call
         assert sum(ferrite_torch.statistics()["captures"].values()) >= 6
+
+
+def test_results_without_gradients_are_lent(graphs: Graphs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers take turns: the result of one is read by the next where it lies, whose own is copied."""
+    copied: list[int] = []
+    write = Writes.__call__
+
+    def counting(self: Writes, to: Any, source: Any) -> None:
+        copied.append(len(to))
+        write(self, to, source)
+
+    monkeypatch.setattr(Writes, "__call__", counting)
+    layers = nn.ModuleList(Layer() for _ in range(6))
+    for layer in layers:
+        layer.compile(backend="ferrite", options={"fallback": False})
+    kept = []
+    with torch.no_grad():
+        for turn in range(16):
+            x = wanted = torch.randn(4, 8)
+            copied.clear()
+            for layer in layers:
+                x, wanted = layer(x), layer.forward(wanted)
+                torch.testing.assert_close(x, wanted, rtol=1e-5, atol=1e-5)
+            if turn in (9, 10):
+                kept.append((x, wanted))
+            if turn == 8:
+                assert sum(copied) <= 7
+            elif turn == 15:
+                assert sum(copied) <= 12, "somebody holds a result: the others are copied"
+    for found, wanted in kept:
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_sizes_that_come_again(graphs: Graphs) -> None:

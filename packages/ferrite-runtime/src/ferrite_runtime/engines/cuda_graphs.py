@@ -199,14 +199,10 @@ class GraphedProgram:
             self._give_up(f"its inputs moved after each of {GRAPHS.captures} captures")
             return False
         self._recorder.wait()
-        # What an earlier generation lends must not lie in the temporary memory of a later one, which may be played.
-        later = (each for each in self.generations.values() if each.depth > generation.depth)
-        is_last = not generation.captured and not any(each.captured for each in later)
-        goes_on = is_last and self.generations.has_pool(self._pool)
+        pool = self.generations.pool_for(generation)
         generation.begin((GraphedPart(s, self._build(s.program)) for s in self._partition.sections), addresses)
-        if not goes_on:
-            self._pool = self._recorder.make_pool()
-        generation.pool = self._pool
+        self._pool = self._recorder.make_pool() if pool is None else pool
+        generation.pools = [self._pool]
         self.generations.note_capture(generation)
         return True
 
@@ -289,7 +285,8 @@ class GraphedProgram:
                 *(self._program.name, part.section.launches, part.failure),
             )
             # torch takes no pool again that nobody used any more
-            generation.pool = self._pool = self._recorder.make_pool()
+            self._pool = self._recorder.make_pool()
+            generation.pools.append(self._pool)
 
     def _lend(
         self, generation: Generation, names: Collection[str], values: dict[str, Any], placed: Collection[str]

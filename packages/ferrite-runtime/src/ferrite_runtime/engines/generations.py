@@ -34,7 +34,7 @@ class Generation:
         places: where in it values lie, by name, of those that captured parts make: these lie there in each call.
         playback: what a call does, once parts are captured; None where that is looked at in each call.
         is_settled: whether this has been found out.
-        pool: of the memory that its parts were captured in last.
+        pools: those that its parts are captured in.
         used: when `Generations` was asked for it last.
     """
 
@@ -51,7 +51,7 @@ class Generation:
         self.places: dict[str, int | None] = {}
         self.playback: Playback | None = None
         self.is_settled = False
-        self.pool: Any = None
+        self.pools: list[Any] = []
         self.used = 0
         self._watched = watched
         self._addresses: Sequence[int] | None = None
@@ -171,9 +171,18 @@ class Generations(dict[Key, Generation]):
         """Notes that a generation is captured: addresses do come again."""
         self._fresh = 0 if generation.static else self._fresh
 
-    def has_pool(self, pool: Any) -> bool:
-        """Tells whether anything is captured in a pool: torch takes none again that nobody used any more."""
-        return any(each.captured and each.pool is pool for each in self.values())
+    def pool_for(self, generation: Generation) -> Any:
+        """Returns the pool that a generation may be captured in; None for a new one.
+
+        What an earlier generation lends must not lie in the temporary memory of a later one, which may be played. Torch
+        takes no pool again that nobody uses any more.
+        """
+        deepest: dict[Any, int] = {}
+        for each in self.values():
+            for pool in each.pools:
+                deepest[pool] = max(each.depth, deepest.get(pool, 0))
+        fitting = [pool for pool, depth in deepest.items() if depth <= generation.depth and not generation.captured]
+        return max(fitting, key=lambda pool: deepest[pool], default=None)
 
     def _for_any(self, key: Key) -> Generation | None:
         found = self.get(key)
@@ -216,7 +225,7 @@ class Generations(dict[Key, Generation]):
             self._refused.pop(static, None)
             return True
         idle = [key for key in own if self[key].used < since and not self[key].is_held()]
-        if self._fresh < 2 * GRAPHS.addresses:
+        if self._fresh < 4 * GRAPHS.addresses:
             idle += [key for key in own if key.static == static and not self[key].captured]
         if idle:
             del self[min(idle, key=lambda key: self[key].used)]

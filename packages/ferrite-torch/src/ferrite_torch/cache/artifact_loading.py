@@ -47,7 +47,7 @@ def load_artifact(
             options=runtime_options(options),
             captured=captured,
             saved=artifact.saved,
-            gradients=artifact.kind == "backward",
+            lends=artifact.kind != "forward",
             static=static_inputs(artifact),
         )
     call = in_layouts(boxed(compiled, artifact, tuple(constants)), artifact.layouts)
