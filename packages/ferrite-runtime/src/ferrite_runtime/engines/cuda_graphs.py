@@ -61,7 +61,7 @@ def graphed_host(
         device: the ``torch.device`` of its kernels.
         recorder: what captures.
         least: launches that a part has at least.
-        lending: what is not copied before it is returned: what only the program's backward sees, or gradients.
+        lending: what is not copied before it is returned, and which inputs stay where they are.
     """
     roots = size_roots(program)
     if not roots:
@@ -83,11 +83,11 @@ def capture_counts() -> Counter[str]:
 class GraphedProgram:
     """A program in sections, whose parts are captured when enough is known of its inputs, and played from then on.
 
-    Results are the caller's own, but for those that only its backward sees, and gradients: these stay where they are,
-    and nothing is played over them while somebody holds one. A call that comes meanwhile has a generation of its own,
-    which copies them if it is one too many (`Lending.calls`). Who reads what others lend has a generation for each
-    place where that lies, and for each set of parameters (`generations`). What is in no part runs as it did; a warning
-    says why.
+    Results are the caller's own, but for those that are lent (`Lending`): what only its backward sees, gradients, and
+    all results of a program for inference. These stay where they are, and nothing is played over them while somebody
+    holds one. A call that comes meanwhile has a generation of its own, which copies them if it is one too many
+    (`Lending.calls`). Who reads what others lend has a generation for each place where that lies, and for each set of
+    parameters (`generations`). What is in no part runs as it did; a warning says why.
     """
 
     def __init__(
