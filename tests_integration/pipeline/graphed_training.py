@@ -17,7 +17,7 @@ from torch import nn
 from ferrite_runtime import LoadedProgram, Program
 from ferrite_runtime.engines import graph_recorder
 from ferrite_runtime.engines.cuda_graphs import GraphedProgram, graphed_host
-from ferrite_runtime.engines.lent_memory import is_lent, memory_of
+from ferrite_runtime.engines.lent_memory import memory_of
 
 CPU = torch.device("cpu")
 
@@ -33,7 +33,7 @@ def at_address(tensor: torch.Tensor) -> torch.Tensor:
 def capture(run: Callable[[], tuple[Any, ...]], pool: Any) -> tuple[tuple[Any, ...], Callable[[], None]]:
     """Plays by running again; what a program lends is read at its address, and everything that is made lost before."""
     held = inspect.getclosurevars(run).nonlocals["held"]
-    fixed = [at_address(each) if is_lent(memory_of(each)) else each for each in held]
+    fixed = list(map(at_address, held))
 
     def again() -> tuple[Any, ...]:
         held[:], kept = fixed, list(held)

@@ -24,7 +24,9 @@ def only(changes: list[Change]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def test_pipelines_print_in_order() -> None:
-    assert " > ".join(map(str, REWRITES)).startswith("accumulated_products > in_place_products > contractions")
+    assert " > ".join(map(str, REWRITES)).startswith(
+        "accumulated_products > in_place_products > stored_slices > contractions"
+    )
     assert [str(step) for step in REFINEMENTS] == [
         *("register_norms", "prefetches", "workspaces", "mixed_combos", "last_uses", "reverse_traversal"),
     ]

@@ -10,6 +10,7 @@ from engines.test_graphs import DEVICE, Recorder, graphed, only
 from ferrite_runtime.engines import graph_recorder
 from ferrite_runtime.engines.cuda_graphs import GraphedProgram
 from ferrite_runtime.engines.engine import InterpretedEngine
+from ferrite_runtime.engines.generations import Key
 from ferrite_runtime.engines.lent_memory import Lending
 from ferrite_runtime.formats.program import Program
 from graph_part_programs import KERNELS, STEP, eight, made
@@ -87,7 +88,7 @@ def test_views_of_other_types_of_lent_memory() -> None:
         assert torch.equal(v, expected(x)[1][2:].view(torch.int32))
         assert torch.equal(a, expected(x)[0])
         del v, a
-    playback = call.generations[0,].playback
+    playback = call.generations[Key(0, (), ())].playback
     assert playback is not None
     assert len(playback.handover.kept) == 1
 
@@ -98,8 +99,8 @@ def test_views_of_lent_memory_hold_it(calls: int, held: str) -> None:
     call = lending(ending([view("v", "b", [2, 4])], [{"value": "v"}, {"value": "a"}]), Lending((0, 1), calls))
     for _ in range(6):
         call([torch.randn(8)])
-    assert list(call.generations) == [(0,)]
-    playback = call.generations[0,].playback
+    assert list(call.generations) == [Key(0, (), ())]
+    playback = call.generations[Key(0, (), ())].playback
     assert playback is not None
     assert len(playback.handover.kept) == 1
     kept = []
@@ -119,4 +120,4 @@ def test_views_of_lent_memory_hold_it(calls: int, held: str) -> None:
     assert max(key[0] for key in call.generations) <= calls
     del kept, found
     call([torch.randn(8)])
-    assert call._last is call.generations[0,]
+    assert call._last is call.generations[Key(0, (), ())]

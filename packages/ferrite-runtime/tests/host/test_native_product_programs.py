@@ -151,3 +151,34 @@ def test_matrices_that_are_not_surely_on_the_device_go_to_torch() -> None:
     host = steady(mapping, [x, w])
     assert "_aten_mm_default" in host.__code__.co_names
     assert torch.equal(host([x, w])[0], -x @ w + 1)
+
+
+@needs_native
+@pytest.mark.parametrize("wrong", [None, "shape", "dtype", "used"])
+def test_products_write_to_slices_that_they_are_given(wrong: str | None) -> None:
+    """Rows of the slices lie apart, and a sum takes the place of its summand; others are called from Python."""
+    whole = {"dtype": "f32", "strides": [2 * N, 1]}
+    place = {**whole, "shape": [M, N - (wrong == "shape")], "dtype": "i32" if wrong == "dtype" else "f32"}
+    out = {"kwargs": {"out": {"ref": "left"}}}
+    steps = [
+        {"do": "alloc", "name": "c", **layout([M, 2 * N])},
+        {"do": "view", "name": "left", "base": "c", **place, "offset": 0},
+        {"do": "view", "name": "right", "base": "c", **whole, "shape": [M, N], "offset": N},
+        {**extern("aten.mm.out", [{"ref": "x"}, {"ref": "w"}], "r" if wrong == "used" else None), **out},
+        {**extern("aten.mm.out", [{"ref": "x"}, {"ref": "w"}], None), "kwargs": {"out": {"ref": "right"}}},
+        {
+            **extern("aten.addmm.out", [{"ref": "right"}, {"ref": "x"}, {"ref": "w"}], None),
+            "kwargs": {"out": {"ref": "right"}, "alpha": 2},
+        },
+        {"do": "launch", "kernel": (kernel := pointwise("a + 1", size=2 * M * N))["id"], "args": ["c", "c"]},
+    ]
+    mapping = program([tensor_input("x", [M, K]), tensor_input("w", [K, N])], [kernel], steps, [{"value": "c"}])
+    made = [type(step).__name__ for step in with_products(Program.from_mapping(mapping), LIBRARY.targets)]
+    assert made.count("Multiply") == (3 if wrong is None else 2)
+    if wrong is None:
+        x, w = torch.randn(M, K), torch.randn(K, N)
+        host = steady(mapping, [x, w])
+        assert not any(name.startswith("_aten") for name in host.__code__.co_names)
+        for _ in range(3):
+            (found,) = host([x, w])
+            torch.testing.assert_close(found, torch.cat([x @ w, 3 * (x @ w)], 1) + 1)

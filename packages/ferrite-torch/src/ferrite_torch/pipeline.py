@@ -163,6 +163,7 @@ class _Ambient:
     saved: frozenset[int]
     donated: frozenset[int]
     held: frozenset[int]
+    static: frozenset[int]
     bases: tuple[SharedBase, ...]
 
     @classmethod
@@ -171,11 +172,11 @@ class _Ambient:
         found = positions_of(module, kind)
         donated, held = donated_arguments(module, found), held_arguments(module, kind, found)
         bases = bases_of(values_of_inputs(module), found.bases)
-        return cls(found.tokens, found.regenerated, found.saved, donated, held, bases)
+        return cls(found.tokens, found.regenerated, found.saved, donated, held, found.static, bases)
 
     def facts(self) -> tuple[object, ...]:
         """Returns it in a form that prints the same if it is equal."""
-        sets = (self.saved, self.donated, self.held)
+        sets = (self.saved, self.donated, self.held, self.static)
         return self.tokens, sorted(self.regenerated.items()), *map(sorted, sets), self.bases
 
 
@@ -252,6 +253,7 @@ class _Task:
             changed=changed_outputs(module, graph),
             donated=tuple(sorted(ambient.donated)),
             saved=tuple(sorted(ambient.saved)),
+            static=tuple(sorted(ambient.static)),
             lent=self.lent,
             captured=tuple((each.target, each.position, each.reason) for each in lowered.captured),
         )

@@ -33,11 +33,16 @@ def _addmm(summand: Tensor, left: Tensor, right: Tensor) -> Nested:
     return [[a + b for a, b in zip(row, other, strict=True)] for row, other in pairs]
 
 
-def _addmm_into(summand: Tensor, left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
-    rows = _addmm(summand, left, right)
-    for i, j in out.points():
-        out.write((i, j), round_to(rows[i][j], out.dtype))
-    return out
+def _into(function: Callable[..., Nested]) -> ExternFunction:
+    """Returns what writes the matrix that a function returns to a tensor that it is given."""
+
+    def call(*operands: Tensor, out: Tensor) -> Tensor:
+        rows: Any = function(*operands)
+        for i, j in out.points():
+            out.write((i, j), round_to(rows[i][j], out.dtype))
+        return out
+
+    return call
 
 
 def _copy(target: Tensor, source: Tensor) -> Tensor:
@@ -77,7 +82,8 @@ EXTERNS: dict[str, ExternFunction] = {
     "aten.clone.default": lambda x, **_: x.nested(),
     "aten.mm.default": _mm,
     "aten.addmm.default": _addmm,
-    "aten.addmm.out": _addmm_into,
+    "aten.mm.out": _into(_mm),
+    "aten.addmm.out": _into(_addmm),
     "aten.sort.stable": _sort,
     "ferrite.reduce_segments": _reduce_segments,
     "aten.copy_.default": lambda target, source, *_: _copy(target, source),

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
+from weakref import WeakSet
 
 from ferrite_runtime.engines.engine import HostFunction, build_host
+from ferrite_runtime.engines.generations import Generation, Generations
 from ferrite_runtime.engines.graph_parts import partition
 from ferrite_runtime.engines.graph_recorder import Recorder
 from ferrite_runtime.engines.graphed_part import GraphedPart, owners_of
 from ferrite_runtime.engines.lent_memory import (
     NO_LENDING,
-    GraphMemory,
     Lending,
-    is_gone,
-    is_lent,
-    lent_among,
     lent_view,
 )
 from ferrite_runtime.engines.playback import Playback, PlaybackWriter
@@ -37,6 +36,8 @@ from ferrite_runtime.process.forking import renewed_in_children
 _LOG = logging.getLogger("ferrite_runtime")
 
 _AS_IT_IS = nullcontext()
+
+_programs: WeakSet[GraphedProgram] = WeakSet()
 
 Build = Callable[[Program], HostFunction]
 """Returns the host function of a section."""
@@ -60,7 +61,7 @@ def graphed_host(
         device: the ``torch.device`` of its kernels.
         recorder: what captures.
         least: launches that a part has at least.
-        lending: what is not copied before it is returned: what only the program's backward sees, or gradients.
+        lending: what is not copied before it is returned, and which inputs stay where they are.
     """
     roots = size_roots(program)
     if not roots:
@@ -74,98 +75,19 @@ def graphed_host(
     return build_host(write_entry(program, roots), {"_prepared": cache.prepared, "_specialise": cache}, device)
 
 
-class Generation:
-    """A program captured for calls that are alike in whose memory is lent: its parts, and what they count on.
-
-    An input that is where it was at the call before is read there. When one moves that did not before, all parts are
-    captured again, so that they agree on where their common values lie.
-
-    Attributes:
-        depth: how many calls before it hold what they were lent while it is played.
-        lends: whether it lends anything, or copies all.
-        parts: the sections, once they have been captured.
-        moving: the inputs that lie elsewhere in the next call.
-        captured: how often its parts were captured.
-        memory: where the results of its parts lie.
-        places: where in it values lie, by name, of those that captured parts make: these lie there in each call.
-        playback: what a call does, once parts are captured; None where that is looked at in each call.
-        is_settled: whether this has been found out.
-    """
-
-    def __init__(self, watched: Sequence[str], depth: int, looks: int, *, lends: bool) -> None:
-        self.depth = depth
-        self.lends = lends
-        self.parts: tuple[GraphedPart, ...] = ()
-        self.moving: set[str] = set()
-        self.captured = 0
-        self.memory = GraphMemory()
-        self.places: dict[str, int | None] = {}
-        self._watched = watched
-        self._addresses: Sequence[int] | None = None
-        self._looks, self._least_looks = 0, looks
-        self._take_resting, self._take_moving = taker(()), taker(())
-        self._rests: Sequence[int] = ()
-        self.playback: Playback | None = None
-        self.is_settled = False
-        self._seen: Callable[[], bool] = lambda: True
-
-    def is_ready(self, addresses: Sequence[int]) -> bool:
-        """Tells whether its parts may be played where inputs lie at these addresses."""
-        return bool(self.parts) and self._take_resting(addresses) == self._rests
-
-    def comes_again(self, addresses: Sequence[int]) -> bool:
-        """Tells whether a call whose inputs lie at these addresses is like the one before, which played its parts."""
-        return self.is_ready(addresses) and not lent_among(self._take_moving(addresses))
-
-    def look_at(self, addresses: Sequence[int], *, is_warm: bool) -> bool:
-        """Looks at where inputs lie; tells whether enough is known of them for its parts to be captured."""
-        before = self._addresses
-        if before is None or not is_warm:
-            if not self.parts:  # graphs go on reading where they did
-                self._addresses = addresses
-            return False
-        moved = {name for name, one, now in zip(self._watched, before, addresses, strict=True) if one != now}
-        self.moving = self.moving | moved if self.parts else moved
-        self._addresses = addresses
-        self._looks += 1
-        return self._looks >= self._least_looks
-
-    def begin(self, parts: Iterable[GraphedPart], addresses: Sequence[int]) -> None:
-        """Forgets what is captured: all of it is captured anew in this call."""
-        self.captured += 1
-        resting = [place for place, name in enumerate(self._watched) if name not in self.moving]
-        self._take_resting = taker(resting)
-        self._rests = self._take_resting(addresses)
-        self._take_moving = taker([place for place, name in enumerate(self._watched) if name in self.moving])
-        self.playback, self.is_settled = None, False
-        self.memory, self.places = GraphMemory(), {}
-        self.parts = self.parts or tuple(parts)
-        for part in self.parts:
-            part.forget()
-
-    def watch(self, result: Any) -> None:
-        """Has a call that ran from the host count as one that holds what it was lent, as long as it holds a result."""
-        self._seen = is_gone(result)
-
-    def place_of(self, name: str, value: Any, placed: Collection[str]) -> int | None:
-        """Returns where the memory of its parts that a value lies in begins; None if it lies elsewhere, as a copy does.
-
-        ``placed`` are the names of values that are where they were at the capture.
-        """
-        return self.places[name] if name in self.places and name in placed else self.memory.find(value)
-
-    def is_held(self) -> bool:
-        """Tells whether somebody holds what its last call was lent."""
-        return not self._seen() or self.memory.is_held()
+def capture_counts() -> Counter[str]:
+    """Returns how many captures there are now in this process, by what they play and what is copied for that."""
+    return Counter(text for program in list(_programs) for text in program.captures())
 
 
 class GraphedProgram:
     """A program in sections, whose parts are captured when enough is known of its inputs, and played from then on.
 
-    Results are the caller's own, but for those that only its backward sees, and gradients: these stay where they are,
-    and nothing is played over them while somebody holds one. A call that comes meanwhile has a generation of its own,
-    which copies them if it is one too many (`Lending.calls`). Who reads what others lend has a generation for each
-    place where that lies. What is in no part runs as it did; a warning says why.
+    Results are the caller's own, but for those that are lent (`Lending`): what only its backward sees, gradients, and
+    all results of a program for inference. These stay where they are, and nothing is played over them while somebody
+    holds one. A call that comes meanwhile has a generation of its own, which copies them if it is one too many
+    (`Lending.calls`). Who reads what others lend has a generation for each place where that lies, and for each set of
+    parameters (`generations`). What is in no part runs as it did; a warning says why.
     """
 
     def __init__(
@@ -192,7 +114,7 @@ class GraphedProgram:
         self._take_watched = taker(self._watched)
         self._lendable, self._lent = _lendable(self._partition.sections[-1].program, lending.results, self._given)
         self._lending = lending
-        self.generations: dict[tuple[int, ...], Generation] = {}
+        self.generations = Generations(self._names, self._watched, lending, lends=bool(self._lent))
         self._streams: list[Any] = []
         self._last: Generation | None = None
         self.played = 0
@@ -200,6 +122,15 @@ class GraphedProgram:
         self.reason = "" if self._partition.parts else self._reasons()
         if self._partition.obstacles:
             self._warn()
+        _programs.add(self)
+
+    def captures(self) -> Iterator[str]:
+        """Yields for each generation that is captured what it plays, and what is copied for that."""
+        for each in list(self.generations.values()):
+            played = sum(part.section.launches for part in each.parts if part.is_played)
+            if played:
+                copied = f"{len(each.moving)} of {len(self._names)} inputs copied"
+                yield f"{self._program.name}: {played} launches, {copied}"
 
     def _reasons(self) -> str:
         found = "; ".join(map(str, self._partition.obstacles))
@@ -216,7 +147,8 @@ class GraphedProgram:
             )
 
     def _give_up(self, reason: str) -> None:
-        self.reason, self.generations, self._last = reason, {}, None
+        self.reason, self._last = reason, None
+        self.generations.clear()
         self._warn()
 
     def __call__(self, args: list[Any]) -> tuple[Any, ...]:
@@ -232,7 +164,7 @@ class GraphedProgram:
                 depth = self._depth()
                 generation = self._last
                 if generation is None or generation.depth != depth or not generation.comes_again(addresses):
-                    generation = self._last = self._generation(addresses, depth)
+                    generation = self._last = self.generations.at(depth, addresses, args)
                     if generation is None:
                         return self._host(args)
                     if not self._is_prepared(generation, addresses):
@@ -257,28 +189,6 @@ class GraphedProgram:
         held = (each.depth for each in self.generations.values() if each.lends and each.is_held())
         return min(1 + max(held, default=-1), self._lending.calls)
 
-    def _generation(self, addresses: Sequence[int], depth: int) -> Generation | None:
-        """Returns what is, or will be, played where inputs lie at these addresses; None if there are already many."""
-        key = (depth, *lent_among(addresses))
-        if key not in self.generations:
-            self._forget_stale(key)
-            if len(self.generations) == GRAPHS.generations:
-                return None
-            # The first call may have been another's, as of another layer: that somebody held what it was lent was not
-            # seen where it ran before this looked.
-            watched, looks = [self._names[position] for position in self._watched], 1 + self._lending.is_nested
-            lends = bool(self._lent) and depth < self._lending.calls
-            self.generations[key] = Generation(watched, depth, looks, lends=lends)
-        return self.generations[key]
-
-    def _forget_stale(self, key: tuple[int, ...]) -> None:
-        """Drops the generations that read what is lent no longer, and the one that copies it, if one is not to."""
-        for each in list(self.generations):
-            if not all(map(is_lent, each[1:])) or len(key) > len(each) == 1:
-                del self.generations[each]
-                self._last = None
-                self._pool = None  # torch takes no pool again that nobody used any more
-
     def _is_prepared(self, generation: Generation, addresses: Sequence[int]) -> bool:
         """Tells whether parts may be played; begins anew with them where inputs have moved that did not before."""
         if generation.is_ready(addresses):
@@ -289,12 +199,11 @@ class GraphedProgram:
             self._give_up(f"its inputs moved after each of {GRAPHS.captures} captures")
             return False
         self._recorder.wait()
-        # What an earlier generation lends must not lie in the temporary memory of a later one, which may be played.
-        later = (each for each in self.generations.values() if each.depth > generation.depth)
-        is_last = not generation.captured and not any(each.captured for each in later)
+        pool = self.generations.pool_for(generation)
         generation.begin((GraphedPart(s, self._build(s.program)) for s in self._partition.sections), addresses)
-        if self._pool is None or not is_last:
-            self._pool = self._recorder.make_pool()
+        self._pool = self._recorder.make_pool() if pool is None else pool
+        generation.pools = [self._pool]
+        self.generations.note_capture(generation)
         return True
 
     def _is_warm(self) -> bool:
@@ -366,7 +275,7 @@ class GraphedProgram:
         if part.is_played:
             found = map(generation.memory.find, part.results)
             generation.places |= {name: each for name, each in zip(part.outputs, found, strict=True) if name}
-        part.let_go()
+        part.let_go(generation.static or ())
         failures = [each.failure for each in generation.parts if each.failure]
         if len(failures) == self._partition.parts:
             self._give_up("; ".join(dict.fromkeys(failures)))
@@ -375,7 +284,9 @@ class GraphedProgram:
                 "program %s runs %d launches from the host: a CUDA graph of them failed: %s",
                 *(self._program.name, part.section.launches, part.failure),
             )
-            self._pool = self._recorder.make_pool()  # torch takes no pool again that nobody used any more
+            # torch takes no pool again that nobody used any more
+            self._pool = self._recorder.make_pool()
+            generation.pools.append(self._pool)
 
     def _lend(
         self, generation: Generation, names: Collection[str], values: dict[str, Any], placed: Collection[str]

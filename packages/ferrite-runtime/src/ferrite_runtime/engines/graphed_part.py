@@ -138,9 +138,13 @@ class GraphedPart:
         if self.failure:
             self.forget()
 
-    def let_go(self) -> None:
-        """Drops what would hold memory that another program lends: each call brings tensors that do."""
+    def let_go(self, static: Collection[str] = ()) -> None:
+        """Drops what would hold memory that others lend, or ``static`` inputs: each call brings tensors that do."""
         borrowed: dict[int, tuple[Any, int]] = {}
+        made = {memory_of(value) for value in self.results if is_strided(value)}
+        for position, (name, value) in enumerate(zip(self.inputs, self._held, strict=False)):
+            if name in static and is_strided(value) and memory_of(value) not in made:
+                self._held[position] = None
         for position, value in enumerate(self._held):
             if is_strided(value) and is_lent(memory_of(value)):
                 borrowed.setdefault(memory_of(value), (value, position))  # several may be views of one storage

@@ -1,9 +1,9 @@
 """Memory of CUDA graphs that is lent: results that lie where a graph left them, until nobody holds them any more.
 
-What a forward saves for its backward, and gradients, are not copied out of the memory of their graphs. Each call gives
-tensors of its own over that memory. They hold it as any tensor does, so it outlives the graphs if need be; how many
-hold it tells when it may be written to again. Where it lies is known to all programs: those that read it there do not
-hold it.
+What a forward saves for its backward, gradients and results of inference are not copied out of the memory of their
+graphs. Each call gives tensors of its own over that memory. They hold it as any tensor does, so it outlives the graphs
+if need be; how many hold it tells when it may be written to again. Where it lies is known to all programs: those that
+read it there do not hold it.
 """
 
 from __future__ import annotations
@@ -79,15 +79,18 @@ def _hear_readers() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lending:
-    """What a program lends.
+    """What a program lends, and what of others it counts on.
 
     Attributes:
         results: positions of the results that may be lent.
         calls: how many of its calls may be lent theirs at a time; those beyond get copies.
+        static: positions of the inputs that stay where they are as long as they are the same tensors: parameters,
+            buffers and constants.
     """
 
     results: tuple[int, ...] = ()
     calls: int = 0
+    static: tuple[int, ...] = ()
 
     @property
     def is_nested(self) -> bool:

@@ -102,15 +102,18 @@ def _padded(sizes: Sequence[Expr]) -> tuple[Any, ...]:
 def product_of(step: Extern, layout_of: Callable[[str], Layout | None]) -> Product | None:
     """Returns an extern call as a product, None where it is none that the native side computes.
 
-    The result has to be a new, contiguous tensor that somebody reads, and no size the number 0. Sizes that a call tells
-    may be 0; those that have to agree have to be surely the same.
+    The result has to be a new, contiguous tensor that somebody reads, or one that the call is given and does not give
+    back (``out``), however its rows lie; and no size the number 0. Sizes that a call tells may be 0; those that have to
+    agree have to be surely the same.
 
     Args:
         step: the call.
         layout_of: the layout of a tensor of the program's device; None where it is not known, or the tensor elsewhere.
     """
-    operation = step.target.removeprefix("aten.").removesuffix(".default")
-    if operation not in OPERATIONS or step.target != f"aten.{operation}.default":
+    place = place_of(step)
+    overload = ".default" if place is None else ".out"
+    operation = step.target.removeprefix("aten.").removesuffix(overload)
+    if operation not in OPERATIONS or step.target != f"aten.{operation}{overload}":
         return None
     names = [str(arg.value) for arg in step.args if isinstance(arg, Tagged) and arg.tag == "ref"]
     factors = _factors(step, operation)
@@ -118,19 +121,36 @@ def product_of(step: Extern, layout_of: Callable[[str], Layout | None]) -> Produ
         return None
     operands = [layout_of(name) for name in names]
     known = [layout for layout in operands if layout is not None]
-    if len(known) != len(operands) or len(step.results) != 1 or step.results[0] is None or step.binds:
+    if len(known) != len(operands) or len(step.results) != 1 or step.binds:
         return None
     result = _result(operation, known)
-    wanted = step.strides[0] if step.strides is not None else None
+    if result is not None and place is not None:
+        given = layout_of(place)
+        result = given if given is not None and step.results[0] is None and _fits(given, result) else None
+    elif step.results[0] is None:
+        return None
+    wanted = step.strides[0] if step.strides is not None and place is None else None
     if result is None or (wanted is not None and not _agree(wanted, result.strides)):
         return None
     return Product(operation, tuple(names), (result, *known), *factors, step.origin)
 
 
+def place_of(step: Extern) -> str | None:
+    """Returns the name of the tensor that a call writes its result to; None if it makes a new one."""
+    place = step.kwargs.get("out")
+    return str(place.value) if isinstance(place, Tagged) and place.tag == "ref" else None
+
+
+def _fits(given: Layout, result: Layout) -> bool:
+    """Tells whether a tensor has the type and the sizes of a result."""
+    return given.dtype == result.dtype and _agree(given.shape, result.shape)
+
+
 def _factors(step: Extern, operation: str) -> tuple[float, float] | None:
     """Returns the factors of the summand and the product; None where they are no plain numbers."""
     allowed = ("beta", "alpha") if operation in _SUMS else ()
-    if any(name not in allowed or type(value) not in (int, float) for name, value in step.kwargs.items()):
+    given = {name: value for name, value in step.kwargs.items() if name != "out"}
+    if any(name not in allowed or type(value) not in (int, float) for name, value in given.items()):
         return None
     return float(step.kwargs.get("beta", 1)), float(step.kwargs.get("alpha", 1))
 

@@ -41,7 +41,10 @@ class ProductLibrary:
         )
         known = _address(library, _CREATE) and _address(library, _DISCARD)
         self.targets = frozenset(
-            f"aten.{name}.default" for name, address in zip(OPERATIONS, products, strict=True) if address and known
+            f"aten.{name}.{overload}"
+            for name, address in zip(OPERATIONS, products, strict=True)
+            for overload in ("default", "out")
+            if address and known
         )
 
     def is_usable(self, allocated: Any) -> bool:

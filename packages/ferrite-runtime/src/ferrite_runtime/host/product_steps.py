@@ -11,7 +11,7 @@ from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Alloc, Extern, Reuse, Step, Tagged, View
 from ferrite_runtime.host.extern_calls import LOCAL_RESULTS
-from ferrite_runtime.host.native_products import Product, product_of
+from ferrite_runtime.host.native_products import Product, place_of, product_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ HostStep: TypeAlias = "Step | Multiply"
 
 def with_products(program: Program, targets: AbstractSet[str]) -> tuple[HostStep, ...]:
     """Returns the steps of a program, each extern call that native code can start as an allocation and a `Multiply`.
+
+    What is written to a tensor that is there needs no allocation.
 
     Args:
         program: the program.
@@ -71,6 +73,10 @@ class _TensorLocations:
                 self._add(name, layout)
             case Extern():
                 product = product_of(step, self.layouts.get) if step.target in targets else None
+                place = place_of(step)
+                if product is not None and place is not None:
+                    yield Multiply(product, place)
+                    return
                 if product is not None:
                     result = str(step.results[0])
                     self._add(result, product.result)

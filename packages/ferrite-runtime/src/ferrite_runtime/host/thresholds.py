@@ -57,12 +57,21 @@ class GraphThresholds:
             as long as many calls. Set.
         generations: calls of a program that hold what they were lent at a time (decision 0061); more run from the host.
             Set: one for each layer of a model whose layers are one program.
+        addresses: captures of a program for the addresses of one set of parameters each (decision 0073); calls with
+            other sets copy them. As many in a row are not captured, because their sets did not come again, until no
+            more are begun. Set, as ``generations``.
+        calls_when_full: calls with a set of parameters without a capture after which it takes the place of one that
+            was not asked for meanwhile. Set: a capture takes as long as many calls.
+        refused: sets of parameters without a capture whose calls are counted; beyond that counting starts anew. Set.
         launches: launches and extern calls that a part has at least, by default. Set: the driver's graphs of launches
             start from as many on (decision 0008); of a part more is replayed, and where its inputs lie is looked at.
     """
 
     captures: int = 4
     generations: int = 32
+    addresses: int = 32
+    calls_when_full: int = 256
+    refused: int = 256
     launches: int = 4
 
 

@@ -135,7 +135,8 @@ def load_program(
     provenance: Provenance = HERE,
     captured: Mapping[str, Callable[..., Any]] | None = None,
     saved: Collection[int] = (),
-    gradients: bool = False,
+    lends: bool = False,
+    static: Collection[int] = (),
 ) -> LoadedProgram:
     """Returns a program ready to run; its kernels compile in the background until they are needed.
 
@@ -148,8 +149,10 @@ def load_program(
             functions of tensors and numbers that return a flat tuple of tensors.
         saved: positions of results that nobody sees but the backward of the program, through autograd. CUDA graphs do
             not copy them: who keeps one past that keeps the graphs from being played.
-        gradients: whether all results are gradients, which autograd gets: CUDA graphs do not copy them either, but for
-            calls that come while somebody holds some of an earlier call.
+        lends: whether CUDA graphs do not copy any result, but for calls that come while somebody holds some of an
+            earlier call: where all are gradients, which autograd gets, or nothing is differentiated.
+        static: positions of inputs that are parameters, buffers or constants: CUDA graphs read them where they lie, and
+            have a capture for each set of these.
 
     Raises:
         SpecError: (or a subclass) if the program is malformed, naming the field.
@@ -166,7 +169,8 @@ def load_program(
     check_externs(program)
     if provenance.is_foreign:
         program = confined(program, provenance)
-    lending = Lending(tuple(range(len(program.outputs))), 1) if gradients else Lending(tuple(saved), GRAPHS.generations)
+    lent = tuple(range(len(program.outputs))) if lends else tuple(saved)
+    lending = Lending(lent, 1 if lends else GRAPHS.generations, tuple(static))
     return LoadedProgram(program, options, choose_engine(program, options, compiler, provenance), lending)
 
 

@@ -216,6 +216,10 @@ class Policy:
             lowers none.
         product_in_place_bytes: fewest bytes of a matrix that a product is added to in its own place. Set: a copy of
             less takes a few microseconds, which the host takes longer to call the library in this way.
+        slice_bytes: fewest bytes of what an extern call makes that is written to its slice of a concatenation. Set: a
+            copy of less takes no longer than a launch, and is often part of one that there is in any case.
+        slice_alignment: bytes that the rows of such a slice begin at multiples of. Set: what the library's kernels
+            load and store at once.
         sort_scatters: sort rows by destination before they are combined there, where that pays.
         sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
         sorted_row: fewest elements of such a row.
@@ -384,6 +388,8 @@ class Policy:
     accumulated_share: int = 64
     accumulated_near_peak: float = 7 / 8
     product_in_place_bytes: int = 16 << 20
+    slice_bytes: int = 1 << 20
+    slice_alignment: int = 16
     sort_scatters: bool = True
     sorted_bytes: int = 192 << 20
     sorted_row: int = 128

@@ -26,6 +26,7 @@ from .sorted_scatters import sort_scatters
 from .split_attention import split_attention
 from .split_precision import cut_rows
 from .split_products import split_products
+from .stored_slices import store_in_slices
 from .update_operands import separate_updates
 
 
@@ -57,6 +58,11 @@ REWRITES: tuple[Rewrite, ...] = (
         "in_place_products",
         "the library copies what it adds a product to, unless the sum may take its place",
         lambda graph, _, policy: add_in_place(graph, policy),
+    ),
+    Rewrite(
+        "stored_slices",
+        "the library writes to its slice of a concatenation, and nothing is copied there",
+        lambda graph, _, policy: store_in_slices(graph, policy),
     ),
     Rewrite(
         "contractions",

@@ -43,6 +43,7 @@ class Artifact:
         changed: strides of the results that lie otherwise than they were traced, by position.
         donated: positions of the arguments that a backward may overwrite.
         saved: positions of results of a forward that only its backward sees.
+        static: positions of the arguments that are parameters or buffers, which stay where they are.
         lent: how many of the last arguments the call around AOTAutograd's lends (`calls.lent_arguments`).
         names: what the user's program calls symbols of the program's sizes.
         locations: where each origin of a kernel or an extern call is in the graph, for messages (`origins.Location`).
@@ -63,6 +64,7 @@ class Artifact:
     changed: Layouts
     donated: tuple[int, ...] = ()
     saved: tuple[int, ...] = ()
+    static: tuple[int, ...] = ()
     lent: int = 0
     lazy: tuple[LazyResult, ...] = ()
     bases: tuple[SharedBase, ...] = ()
@@ -98,6 +100,7 @@ class Artifact:
             changed={int(position): tuple(strides) for position, strides in record["changed"]},
             donated=tuple(map(int, record["donated"])),
             saved=tuple(map(int, record["saved"])),
+            static=tuple(map(int, record["static"])),
             lent=int(record["lent"]),
             lazy=tuple(map(LazyResult.from_record, record["lazy"])),
             bases=tuple(map(SharedBase.from_record, record["bases"])),

@@ -47,7 +47,8 @@ def load_artifact(
             options=runtime_options(options),
             captured=captured,
             saved=artifact.saved,
-            gradients=artifact.kind == "backward",
+            lends=artifact.kind != "forward",
+            static=static_inputs(artifact),
         )
     call = in_layouts(boxed(compiled, artifact, tuple(constants)), artifact.layouts)
     call = on_bases(_sparing(call, artifact.donated), artifact.bases)
@@ -55,6 +56,13 @@ def load_artifact(
         call = _by_slices(call, compiled, artifact, tuple(constants))
     run = _naming_locations(call, locations)
     return CompiledGraph(run, wait=_naming_locations(compiled.wait, locations), is_ready=compiled.is_ready)
+
+
+def static_inputs(artifact: Artifact) -> tuple[int, ...]:
+    """Returns the inputs of a program that stay where they are: constants, and parameters that it takes as they lie."""
+    constants, static = len(artifact.constants), set(artifact.static) - artifact.layouts.keys()
+    chosen = (place for place, argument in enumerate(artifact.selection, constants) if argument in static)
+    return (*range(constants), *chosen)
 
 
 def _naming_locations(function: Callable[..., Any], locations: Mapping[str, str]) -> Callable[..., Any]:

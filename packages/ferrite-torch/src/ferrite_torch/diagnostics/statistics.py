@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
 
+from ferrite_runtime.engines.cuda_graphs import capture_counts
 from ferrite_runtime.process.forking import renewed_in_children
 
 KEPT_PROGRAMS = 256
@@ -96,8 +97,9 @@ def statistics() -> dict[str, Any]:
 
     Keys: ``graphs``, ``recalled`` (those that came out of the store), ``kernels`` (launches in their programs),
     ``extern_calls``, ``externs`` (op to reason to count), ``uncaptured`` (what is in no CUDA graph, where these are
-    asked for, and why, to count), ``fallbacks`` (reason to count of graphs that run eagerly), ``breaks`` (what dynamo
-    handed to no backend, in its words, to count; it counts for the functions of all backends together),
+    asked for, and why, to count), ``captures`` (what is captured in CUDA graphs now, by how much they play and how many
+    inputs are copied for that, to count), ``fallbacks`` (reason to count of graphs that run eagerly), ``breaks`` (what
+    dynamo handed to no backend, in its words, to count; it counts for the functions of all backends together),
     ``specialised`` (what needed a symbolic size to be fixed, and why, to count), ``losses`` (of linear layers with
     large logits: whether they are computed in chunks, or why not, to count), ``background`` (of graphs that are
     compiled beside their calls: how many are ``waiting`` now, and run eagerly, and how many are ``ready`` and have
@@ -114,6 +116,7 @@ def statistics() -> dict[str, Any]:
             "extern_calls": _ledger.extern_calls,
             "externs": externs,
             "uncaptured": {f"{op}: {reason}": count for (op, reason), count in sorted(_ledger.uncaptured.items())},
+            "captures": dict(sorted(capture_counts().items())),
             "fallbacks": dict(sorted(_ledger.fallbacks.items())),
             "breaks": dict(sorted((_breaks_so_far() - _ledger.breaks_before).items())),
             "specialised": {

@@ -183,6 +183,11 @@ class _Emitted:
     programs: tuple[tuple[tuple[str, ...], Program], ...]
 
 
+_WRITTEN_BY_CALLS = ("slice_bytes", "product_in_place_bytes")
+"""Thresholds from which on extern calls write to tensors that they are given: bundles may not call such operators."""
+_NEVER = 1 << 62
+
+
 class _Exporter:
     """The state of one export: programs by name, weights, blobs."""
 
@@ -194,7 +199,8 @@ class _Exporter:
         training: bool,  # noqa: FBT001
         device: str,
     ) -> None:
-        self.model, self.options, self.targets = model, options, targets
+        self.model, self.targets = model, targets
+        self.options = replace(options, policy={**dict.fromkeys(_WRITTEN_BY_CALLS, _NEVER), **options.policy})
         self.training, self.device = training, device
         self.programs: dict[str, Program] = {}
         self.weights: list[Weight] = []

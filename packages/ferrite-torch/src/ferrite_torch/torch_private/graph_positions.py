@@ -39,6 +39,7 @@ class Positions:
             `report_strides`.
         donated: arguments of a backward that nobody else reads, then or later. They may share storage with each other.
         held: arguments of a backward that are parameters or buffers.
+        static: arguments, of any graph, that are parameters, buffers or what else dynamo knows to stay where it is.
         bases: arguments that stand for several of the caller's, which share memory.
     """
 
@@ -47,6 +48,7 @@ class Positions:
     saved: frozenset[int] = frozenset()
     donated: frozenset[int] = frozenset()
     held: frozenset[int] = frozenset()
+    static: frozenset[int] = frozenset()
     bases: frozenset[int] = frozenset()
 
 
@@ -56,10 +58,12 @@ def positions_of(module: torch.fx.GraphModule, kind: str) -> Positions:
     if metadata is None:
         return Positions()
     if kind == "backward":
-        return Positions(donated=_donated(module, metadata), held=_held(module, metadata))
+        held = _held(module, metadata)
+        return Positions(donated=_donated(module, metadata), held=held, static=held)
     tokens = len(metadata.tokens)
     saved = _saved(module, metadata, tokens) if kind == "forward" else frozenset()
-    return Positions(tokens, _regenerated(metadata, tokens), saved, bases=_bases(module))
+    static = _held(module, metadata) if kind == "forward" else _static(metadata)
+    return Positions(tokens, _regenerated(metadata, tokens), saved, static=static, bases=_bases(module))
 
 
 def forward_metadata() -> Any:
@@ -196,7 +200,7 @@ def _donated(module: torch.fx.GraphModule, metadata: Any) -> frozenset[int]:
 
 
 def _held(module: torch.fx.GraphModule, metadata: Any) -> frozenset[int]:
-    """Returns the arguments that are parameters, known by the names that the joint graph gives to inputs.
+    """Returns the arguments of a graph split from a joint one that are parameters, known by the names of its inputs.
 
     The metadata numbers the inputs behind the tokens, which are inputs of the joint graph as well.
     """
@@ -204,3 +208,8 @@ def _held(module: torch.fx.GraphModule, metadata: Any) -> frozenset[int]:
     names = {f"primals_{tokens + number + 1}" for number in metadata.static_input_indices or ()}
     placeholders = module.graph.find_nodes(op="placeholder")
     return frozenset(position for position, node in enumerate(placeholders) if node.target in names)
+
+
+def _static(metadata: Any) -> frozenset[int]:
+    """Returns the arguments of a graph for inference that are parameters."""
+    return frozenset(len(metadata.tokens) + number for number in metadata.static_input_indices or ())
