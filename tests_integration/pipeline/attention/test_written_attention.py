@@ -49,3 +49,31 @@ def test_values_and_gradients(attend: Callable[..., Tensor], dtype: torch.dtype,
     forms = [kernel["form"] for program in programs for kernel in program["kernels"]]
     assert any("scaled_dot_product" in target for target in targets) or "attention" in forms
     assert_all_close(mine, run(attend, inputs), run(attend, tuple(map(widened, inputs))))
+
+
+READERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "an element-wise op": lambda o: o * o.sigmoid(),
+    "a view of its result": lambda o: (o * 2).view(o.shape[0], o.shape[1], -1),
+    "heads joined with images": lambda o: o.flatten(0, 1),
+    "cut elements": lambda o: o.reshape(*o.shape[:3], 8, -1),
+    "chunks": lambda o: o.chunk(2, 1)[1] + 1,
+    "a place": lambda o: o.mul_(2),
+    "zeros like it": torch.zeros_like,
+    "joined heads": lambda o: o.transpose(1, 2).reshape(o.shape[0], o.shape[2], -1) + 1,
+    "a product": lambda o: o.relu() @ o.new_ones(o.shape[-1], 3),
+}
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("what", READERS)
+def test_what_is_made_of_the_result_lies_as_in_eager_mode(what: str, batch: int, device: str) -> None:
+    """Attention lays out its result as heads side by side, a product by rows."""
+    torch.manual_seed(0)
+    inputs = [torch.randn(batch, 40, 6, 64, device=device).bfloat16().transpose(1, 2) for _ in range(3)]
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return READERS[what](plain(q, k, v))
+
+    mine = compiled(function, fullgraph=True, dynamic=False)(*inputs)
+    assert_all_close([mine], [function(*inputs)], [function(*map(widened, inputs))])

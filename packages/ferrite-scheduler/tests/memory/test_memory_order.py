@@ -158,6 +158,23 @@ def test_kernels_stay_whole_where_the_peak_is_not_much_lower() -> None:
     assert len(schedule(parse_graph(FIVE), Target(), policy, held=["x", "w"]).kernels) == len(together.kernels)
 
 
+# Two reductions of long rows, one after the other, each with what is made of it: a softmax, and its norm.
+TWO_NORMS = """
+graph @f(x: f32[257, 17]) -> (y, z) {
+  s: f32[257]     = reduce sum [i < 257 | j < 17] x[i, j]
+  t: f32[257]     = loop [i < 257] sqrt(s[i])
+  y: f32[257, 17] = loop [i < 257, j < 17] mul(x[i, j], t[i])
+  m: f32[257]     = reduce max [i < 257 | j < 17] y[i, j]
+  z: f32[257, 17] = loop [i < 257, j < 17] mul(y[i, j], m[i])
+}"""
+
+
+def test_parts_of_a_kernel_that_is_cut_wait_for_each_other_in_one_direction_only() -> None:
+    """What reads both the first part and the last is no kernel with the first, for which the last waits."""
+    policy = Policy(ordered_bytes=0, unfused_bytes=0, persistent_elements=8)
+    check(parse_graph(TWO_NORMS), policy=policy)
+
+
 @given(st.integers(0, 10**6), st.integers(2, 20))
 @settings(max_examples=60, deadline=None)
 def test_drawn_graphs_compute_the_same_in_searched_orders(seed: int, length: int) -> None:

@@ -303,3 +303,34 @@ def test_dropout_is_the_same_forward_and_backward() -> None:
     (gradient,) = torch.autograd.grad(result.sum(), v)
     torch.testing.assert_close((gradient * v).sum(), result.sum())
     assert not torch.allclose(result, attend(q, k, v)), "some are dropped"
+
+
+LAYOUTS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
+    "joined": (lambda o: o.transpose(1, 2).reshape(2, SIZE, -1) + 1, False),
+    "gated and joined": (lambda o: (o * o.sigmoid()).transpose(1, 2).flatten(2) * 2, False),
+    "a product": (lambda o: o.relu() @ torch.ones(WIDTH, 3) + 1, False),
+    "one that multiplies it": (lambda o: torch.ones(4, SIZE) @ o, True),
+    "an element-wise op": (lambda o: o + 1, True),
+    "every second": (lambda o: o.transpose(1, 2)[:, ::2].reshape(2, SIZE // 2, -1), True),
+    "a view": (lambda o: (o + 1).view(2, 3, -1), True),
+}
+
+
+@pytest.mark.parametrize("what", LAYOUTS)
+def test_the_result_is_copied_for_those_who_could_tell_how_it_lies(what: str) -> None:
+    reader, is_copied = LAYOUTS[what]
+    copies: list[int] = []
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        assert rewrite_attention(module) == 1
+        copies.append(len(module.graph.find_nodes(op="call_method", target="contiguous")))
+        return module.forward
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return reader(torch.softmax(q @ k.mT, -1) @ v)
+
+    torch.compiler.reset()
+    inputs = [torch.randn(2, SIZE, 3, WIDTH).transpose(1, 2) for _ in range(3)]
+    mine = torch.compile(function, backend=backend, fullgraph=True, dynamic=False)(*inputs)
+    assert copies == [int(is_copied)]
+    assert mine.stride() == function(*inputs).stride()

@@ -31,12 +31,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ferrite_torch.rewrites.attention_masks import changing_storages, storage_of
 from ferrite_torch.rewrites.einsum_products import take_einsums_apart
 from ferrite_torch.rewrites.pattern_masks import Mask, MaskPlan, mask_plan, masked_by
 from ferrite_torch.thresholds import ATTENTION
+from ferrite_torch.torch_private.fake_tensors import without_modes
 from ferrite_torch.torch_private.nodes import (
     add_method_call,
     argument_of,
@@ -62,7 +64,12 @@ _SCALINGS: dict[Any, Callable[[float], float]] = {
     "div": lambda number: 1.0 / number,
     "__truediv__": lambda number: 1.0 / number,
 }
-_VIEWS = frozenset(("transpose", "permute", "unsqueeze", "squeeze", "expand", "chunk", "split", "detach", "getitem"))
+_VIEWS = frozenset(
+    (
+        *("chunk", "detach", "expand", "flatten", "getitem", "movedim", "narrow", "permute", "reshape", "select"),
+        *("split", "squeeze", "swapaxes", "transpose", "unbind", "unflatten", "unsqueeze"),
+    )
+)
 _STRICT = frozenset(("view", "as_strided", "stride", "is_contiguous", "data_ptr", "untyped_storage", "storage_offset"))
 
 
@@ -296,7 +303,7 @@ def _is_fit(attention: Attention, node: Node, changing: frozenset[int]) -> bool:
     return same and key.shape[-1] == width and not any(storage_of(each) in changing for each in operands)
 
 
-def _is_static(fake: torch.Tensor) -> bool:
+def _is_static(fake: Tensor) -> bool:
     return all(isinstance(size, int) for size in fake.shape)
 
 
@@ -333,14 +340,60 @@ def _replace(node: Node, attention: Attention, plan: MaskPlan, *, is_changed: bo
 
 
 def _minds_layout(node: Node) -> bool:
-    """Returns whether somebody could tell that the result lies in memory in another order."""
-    pending, seen = [node], {node}
+    """Returns whether somebody could tell that the result lies in memory with its heads side by side.
+
+    That is so unless what else lies otherwise because of it is read by products alone, which lay out their own results.
+    """
+    fake = fake_of(node)
+    assert fake is not None, "judged before"
+    pending: list[tuple[Node, Any]] = [(node, _side_by_side(fake))]
+    seen = {node}
     while pending:
-        for user in pending.pop().users:
-            name = target_name(user)
-            if user.op == "output" or name in _STRICT:
+        current, moved = pending.pop()
+        for user in current.users:
+            if user.op == "output" or target_name(user) in _STRICT:
                 return True
-            if (name in _VIEWS or attribute_read(user)) and user not in seen:
+            if user in seen or _forgets(user, current):
+                continue
+            after = _moved(user, current, moved)
+            if not _lies_as(after, fake_of(user)):
                 seen.add(user)
-                pending.append(user)
+                pending.append((user, after))
     return False
+
+
+def _side_by_side(fake: Tensor) -> Tensor:
+    """Returns a tensor without elements of its own that lies as results of the fast kernels do."""
+    with without_modes():
+        return torch.empty(fake.shape, device="meta").transpose(-3, -2).contiguous().transpose(-3, -2)
+
+
+def _forgets(user: Node, operand: Node) -> bool:
+    """Returns whether a result lies as it does however an operand lies."""
+    if user.target in _PRODUCTS or user.target is F.linear:
+        return user.args[0] is operand  # the second one may be multiplied as its transpose
+    return user.target == "contiguous"
+
+
+def _moved(user: Node, operand: Node, moved: Any) -> Any:
+    """Returns what is made of an operand that lies otherwise, ``moved``; None where that is not known."""
+    before, after = fake_of(operand), fake_of(user)
+    attribute = attribute_read(user)
+    is_view = attribute is not None or target_name(user) in _VIEWS
+    if moved is not None and is_view and user.args[0] is operand and user.all_input_nodes == [operand]:
+        with without_modes():
+            if attribute is not None:
+                return getattr(moved, attribute)
+            method = operator.getitem if user.target is operator.getitem else getattr(type(moved), target_name(user))
+            return method(moved, *user.args[1:], **user.kwargs)
+    if before is None or after is None or (before.shape, before.stride()) != (after.shape, after.stride()):
+        return None
+    return moved
+
+
+def _lies_as(moved: Any, fake: Tensor | None) -> bool:
+    """Returns whether two tensors lie alike, as far as elements depend on it."""
+    if not isinstance(moved, Tensor) or fake is None:
+        return False
+    steps = [[step for step, size in zip(each.stride(), each.shape, strict=True) if size > 1] for each in (moved, fake)]
+    return steps[0] == steps[1]
