@@ -26,7 +26,7 @@ def only(changes: list[Change]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def test_pipelines_print_in_order() -> None:
     assert " > ".join(map(str, REWRITES)).startswith("accumulated_products > in_place_products > contractions")
     assert [str(step) for step in REFINEMENTS] == [
-        *("register_norms", "prefetches", "workspaces", "mixed_combos", "last_uses", "reverse_traversal"),
+        *("prefetches", "workspaces", "mixed_combos", "last_uses", "reverse_traversal"),
     ]
     assert len({step.name for step in (*REWRITES, *REFINEMENTS)}) == len(REWRITES) + len(REFINEMENTS)
 

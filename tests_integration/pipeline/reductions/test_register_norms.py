@@ -172,6 +172,33 @@ def test_results_may_lie_where_images_did(device: str) -> None:
     torch.testing.assert_close(found.double(), expected, rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_volumes_and_slices_are_images(dtype: torch.dtype, device: str) -> None:
+    volumes = images((2, 96, 16, 16), device, dtype).view(2, 96, 4, 4, 16)
+    affines = affine(96, device, dtype)
+    found = compiled(norm(8))(volumes, *affines)
+    assert forms() == ["register_norm"]
+    expected = norm(8)(*(t.double() for t in (volumes, *affines)))
+    torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=4e-2 if dtype is torch.bfloat16 else 1e-5)
+    wide = images((2, 96, 16, 16), device, dtype)
+    sliced = compiled(lambda x: F.group_norm(x[:, :48], 4))(wide)
+    assert forms() == ["register_norm"]
+    expected = F.group_norm(wide[:, :48].double(), 4)
+    torch.testing.assert_close(sliced.double(), expected, rtol=2e-2, atol=4e-2 if dtype is torch.bfloat16 else 1e-5)
+
+
+@pytest.mark.parametrize("device", devices())
+def test_a_norm_of_a_norm(device: str) -> None:
+    def function(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return norm(8)(norm(8)(x, weight, bias), weight, bias)
+
+    given = (images((2, 96, 16, 16), device), *affine(96, device))
+    found = compiled(function)(*given)
+    assert forms() == ["looped", "persistent", "register_norm"]
+    torch.testing.assert_close(found.double(), function(*(t.double() for t in given)), rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("shape", "groups", "changes"),
     [
