@@ -204,17 +204,6 @@ def test_moments_that_are_results(dtype: torch.dtype, device: str) -> None:
         torch.testing.assert_close(mine.double(), theirs, rtol=2e-2, atol=1e-5 if dtype is torch.float32 else 4e-2)
 
 
-@pytest.mark.parametrize("device", devices())
-def test_a_norm_of_a_norm(device: str) -> None:
-    def function(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return norm(8)(norm(8)(x, weight, bias), weight, bias)
-
-    given = (images((2, 96, 16, 16), device), *affine(96, device))
-    found = compiled(function)(*given)
-    assert forms() == ["looped", "persistent", "register_norm"]
-    torch.testing.assert_close(found.double(), function(*(t.double() for t in given)), rtol=1e-5, atol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("shape", "groups", "changes"),
     [

@@ -171,20 +171,11 @@ def test_volumes_are_images_of_as_many_positions() -> None:
     assert ", ".join(map(str, images.indices)) == "y0, x0*20 + x1, r0 // 32, (r0 // 8) % 4, r0 % 8"
 
 
-TWICE = """graph @norm(x: f32[2, 80, 8, 8]{5120, 1, 640, 80}) -> (z) {
-  mean: f32[2, 4], m2: f32[2, 4], count: f32[2, 4] = reduce welford
-      [n < 2, g < 4 | c < 20, h < 8, w < 8] x[n, g*20 + c, h, w]
-  mean_y: f32[2, 4], m2_y: f32[2, 4], count_y: f32[2, 4] = reduce welford [n < 2, g < 4 | c < 20, h < 8, w < 8]
-      mul(sub(x[n, g*20 + c, h, w], mean[n, g]), rsqrt(m2[n, g]))
-  z: f32[2, 80, 8, 8]{5120, 1, 640, 80} = loop [n < 2, k < 80, h < 8, w < 8]
-      mul(sub(mul(sub(x[n, k, h, w], mean[n, k // 20]), rsqrt(m2[n, k // 20])), mean_y[n, k // 20]),
-          rsqrt(m2_y[n, k // 20]))
-}"""
-
-
-def test_a_norm_of_a_norm_is_one_kernel_behind_moments() -> None:
-    """It computes the elements of the first, which nothing stores, where it reduces them and where it reads them."""
-    assert forms(check(TWICE, policy=SMALL)) == ["persistent", "persistent", "register_norm"]
+def test_what_is_beside_a_norm_is_in_no_norm() -> None:
+    """Definitions that neither make nor read anything of a norm could be programs of their own."""
+    head = norm((2, 80, 8, 8), 4).removesuffix("}").replace("bias: f32[80]", "bias: f32[80], u: f32[10240]")
+    text = f"{head.replace('-> (y)', '-> (y, v)')}  v: f32[10240] = loop [i < 10240] exp(u[i])\n}}"
+    assert sorted(forms(check(text, policy=SMALL))) == ["pointwise", "register_norm"]
 
 
 def test_images_of_too_many_parts_are_read_again() -> None:

@@ -95,7 +95,7 @@ def propose_norm(
         return None
     readers = {number for name in parts.made for number in dependences.readers.get(name, ())}
     groups = cluster_at(*readers) if len(readers) == 1 else None
-    if groups is None or not groups.kinds or not _is_plain(groups, dependences):
+    if groups is None or not groups.kinds or not _is_plain(groups, dependences) or not _is_one(groups, setting):
         return None
     reductions = [d for d in _definitions(groups, dependences) if isinstance(d, Reduction)]
     if len(reductions) != 1 or not _combines(reductions[0], part):
@@ -152,13 +152,18 @@ def _combines(moments: Reduction, part: Reduction) -> bool:
 
 
 def _reads_images(points: Cluster, parts: Cluster, setting: NormSetting) -> bool:
-    """Returns whether a cluster computes results for each element of what ``parts`` reduces, and is one kernel."""
+    """Returns whether a cluster computes results for each element of what ``parts`` reduces, and nothing besides."""
     if points.kinds or points.points != parts.points or points.touched.keys().isdisjoint(parts.touched):
         return False
     if points.device != parts.device or not _is_plain(points, setting.dependences):
         return False
+    return _is_one(points, setting)
+
+
+def _is_one(cluster: Cluster, setting: NormSetting) -> bool:
+    """Returns whether the definitions of a cluster would not be parts of one launch: a norm has no others beside it."""
     types, storage = setting.graph.values, setting.dependences.storage
-    read = (name for name in points.touched if name not in points.made)
-    small = {storage[name] for name in read if is_small(types[name].type, points.points, setting.policy)}
-    body = _definitions(points, setting.dependences)
+    read = (name for name in cluster.touched if name not in cluster.made)
+    small = {storage[name] for name in read if is_small(types[name].type, cluster.points, setting.policy)}
+    body = _definitions(cluster, setting.dependences)
     return len(list(independent_groups(body, small, setting.dependences))) == 1
