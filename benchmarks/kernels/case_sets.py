@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.kernels.cases import CASES, Case
+from benchmarks.kernels.column_cases import COLUMN_CASES
 from benchmarks.kernels.limit_cases import LIMIT_CASES
 from benchmarks.kernels.random_cases import FORMS, random_case, random_cases
 from benchmarks.kernels.sweep_cases import SWEEP_CASES
@@ -17,9 +18,10 @@ CASE_SETS: dict[str, tuple[Case, ...]] = {
     "table": tuple(case for case in _JUDGED if case.name in BARS),
     "rest": tuple(case for case in _JUDGED if case.name not in BARS),
     "sweep": SWEEP_CASES,
+    "columns": COLUMN_CASES,
 }
-"""The first list, the second, both; those that have figures of their own, or the rest; and many shapes."""
-_NAMED = {case.name: case for case in _JUDGED + SWEEP_CASES}
+"""The first list, the second, both; those that have figures of their own, or the rest; many shapes, and columns."""
+_NAMED = {case.name: case for case in _JUDGED + SWEEP_CASES + COLUMN_CASES}
 
 
 def cases_of(name: str, seed: int, count: int) -> tuple[Case, ...]:

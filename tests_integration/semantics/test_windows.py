@@ -48,3 +48,37 @@ def test_windows_larger_than_some_images(name: str) -> None:
     for shape in ((1, 2, 7, 5), (1, 2, 16, 9), (1, 2, 6, 30)):
         x = torch.randn(shape)
         torch.testing.assert_close(tensors_of(function(x)), tensors_of(POOLS[name][1](x)))
+
+
+NAN_POOLS: dict[str, tuple[int, Function]] = {
+    "line": (1, lambda x: F.max_pool1d(x, 3, 2, 1, return_indices=True)),
+    "image": (2, lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True)),
+    "overlapping": (2, lambda x: F.max_pool2d(x, (5, 3), 1, (2, 1), return_indices=True)),
+    "volume": (3, lambda x: F.max_pool3d(x, 2, 1, 1, return_indices=True)),
+    "large": (2, lambda x: F.max_pool2d(x, 7, 3, 3, return_indices=True)),
+    "adaptive": (2, lambda x: F.adaptive_max_pool2d(x, (2, 3), return_indices=True)),
+    "adaptive volume": (3, lambda x: F.adaptive_max_pool3d(x, 2, return_indices=True)),
+    "fractional": (
+        2,
+        lambda x: F.fractional_max_pool2d(
+            x, 3, output_size=3, return_indices=True, _random_samples=x.detach().new_full((2, 2, 2), 0.4)
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", NAN_POOLS)
+def test_of_several_nan_in_a_window_the_last_is_the_largest(name: str, dtype: torch.dtype) -> None:
+    """As torch's kernels have it; of equal numbers, infinities among them, it is the first."""
+    rank, function = NAN_POOLS[name]
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, 2, *{1: (17,), 2: (17, 9), 3: (7, 6, 5)}[rank])
+    x = torch.randint(-2, 3, shape, generator=generator).to(dtype)
+    x[torch.rand(shape, generator=generator) < 0.3] = torch.nan
+    x[torch.rand(shape, generator=generator) < 0.2] = torch.inf
+    x.requires_grad_()
+    actual, expected = compiled_to_kernels(function)(x), function(x)
+    torch.testing.assert_close(tensors_of(actual), tensors_of(expected), equal_nan=True)
+    if dtype is torch.float32:  # in bfloat16 torch rounds after each window that it adds
+        torch.testing.assert_close(gradients(actual[0], (x,)), gradients(expected[0], (x,)))

@@ -48,7 +48,7 @@ def chosen(text: str, own: float, library: float) -> tuple[Chosen, Told]:
 
 LINEAR = """
 graph @f(x: bf16[20, 6], w: bf16[5, 6], b: bf16[5]) -> (y) {
-  p: f32[20, 5]  = contract [m < 20, n < 5 | k < 6] x[m, k] * w[n, k]
+  p: f32[20, 5]  = contract stored bf16 [m < 20, n < 5 | k < 6] x[m, k] * w[n, k]
   y: bf16[20, 5] = loop [m < 20, n < 5] cast.bf16(relu(add(p[m, n], cast.f32(b[n]))))
 }"""
 
@@ -103,27 +103,27 @@ def test_nothing_is_asked_where_nothing_is_to_choose() -> None:
 
 CALLS = {
     "a bias is the call's": (
-        "p: f32[20, 5] = contract [m < 20, n < 5 | k < 6] x[m, k] * w[n, k]",
+        "p: f32[20, 5] = contract stored bf16 [m < 20, n < 5 | k < 6] x[m, k] * w[n, k]",
         "add(p[m, n], cast.f32(b[n]))",
         "aten.addmm.default(b, x, w as bf16[6, 5]{1, 6})",
     ),
     "a matrix that is added is not": (
-        "p: f32[20, 5] = contract [m < 20, n < 5 | k < 6] x[m, k] * w[n, k]",
+        "p: f32[20, 5] = contract stored bf16 [m < 20, n < 5 | k < 6] x[m, k] * w[n, k]",
         "add(p[m, n], cast.f32(s[m, n]))",
         "aten.mm.default(x, w",
     ),
     "a scaled product has no bias": (
-        "p: f32[20, 5] = contract [m < 20, n < 5 | k < 6] x[m, k] * w[n, k]",
+        "p: f32[20, 5] = contract stored bf16 [m < 20, n < 5 | k < 6] x[m, k] * w[n, k]",
         "add(neg(p[m, n]), cast.f32(b[n]))",
         "aten.mm.default(x, w",
     ),
     "a factor that is computed comes first": (
-        "p: f32[20, 5] = contract [m < 20, n < 5 | k < 6] cast.bf16(neg(cast.f32(x[m, k]))) * w[n, k]",
+        "p: f32[20, 5] = contract stored bf16 [m < 20, n < 5 | k < 6] cast.bf16(neg(cast.f32(x[m, k]))) * w[n, k]",
         "p[m, n]",
         "aten.mm.default(p_left, w",
     ),
     "a gathered factor, too": (
-        "p: f32[20, 5] = contract [m < 20, n < 5 | k < 6] x[m // 2, k] * w[n, k]",
+        "p: f32[20, 5] = contract stored bf16 [m < 20, n < 5 | k < 6] x[m // 2, k] * w[n, k]",
         "p[m, n]",
         "aten.mm.default(p_left, w",
     ),
@@ -146,7 +146,7 @@ def test_calls(case: str) -> None:
 def test_a_batch_is_one_call() -> None:
     graph = parse_graph("""
     graph @f(x: bf16[3, 20, 6], w: bf16[1, 5, 6]) -> (y) {
-      p: f32[3, 20, 5] = contract [b < 3, m < 20, n < 5 | k < 6] x[b, m, k] * w[0, n, k]
+      p: f32[3, 20, 5] = contract stored bf16 [b < 3, m < 20, n < 5 | k < 6] x[b, m, k] * w[0, n, k]
       y: bf16[3, 20, 5] = loop [b < 3, m < 20, n < 5] cast.bf16(p[b, m, n])
     }""")
     found = as_extern_calls(graph, ["p"])
@@ -157,7 +157,7 @@ def test_a_batch_is_one_call() -> None:
 def test_the_result_of_a_plain_product_is_the_calls_own() -> None:
     graph = parse_graph("""
     graph @f(x: bf16[20, 6], w: bf16[5, 6]) -> (y, z) {
-      p: f32[20, 5]  = contract [m < 20, n < 5 | k < 6] x[m, k] * w[n, k]
+      p: f32[20, 5]  = contract stored bf16 [m < 20, n < 5 | k < 6] x[m, k] * w[n, k]
       y: bf16[20, 5] = loop [m < 20, n < 5] cast.bf16(p[m, n])
       z: bf16[20, 5] = loop [m < 20, n < 5] cast.bf16(neg(cast.f32(y[m, n])))
     }""")
@@ -170,7 +170,7 @@ def test_the_result_of_a_plain_product_is_the_calls_own() -> None:
 def test_a_result_that_lies_otherwise_is_copied() -> None:
     graph = parse_graph("""
     graph @f(x: bf16[20, 6], w: bf16[5, 6]) -> (y) {
-      p: f32[20, 5]           = contract [m < 20, n < 5 | k < 6] x[m, k] * w[n, k]
+      p: f32[20, 5]           = contract stored bf16 [m < 20, n < 5 | k < 6] x[m, k] * w[n, k]
       y: bf16[20, 5]{1, 20}   = loop [m < 20, n < 5] cast.bf16(p[m, n])
     }""")
     assert len(as_extern_calls(graph, ["p"]).definitions) == 2
@@ -188,12 +188,14 @@ def test_choices_and_kernels_of_tiles_parse_back(own: float, library: float) -> 
 
 ROWS = """
 graph @f(x: bf16[20, 16], w: bf16[3, {k}, 24], ends: i32[3]) -> (y) {{
-  p: f32[20, 24]  = contract [m < 20, n < 24 | k < {k} | g < 3] x[m, k] * w[g, k, n] segments m as g until ends[g]
+  p: f32[20, 24]  = contract stored bf16 [m < 20, n < 24 | k < {k} | g < 3]
+    x[m, k] * w[g, k, n] segments m as g until ends[g]
   y: bf16[20, 24] = loop [m < 20, n < 24] cast.bf16(relu(p[m, n]))
 }}"""
 SUMS = """
 graph @f(x: bf16[20, 16], v: bf16[20, 24], ends: i32[3]) -> (y) {
-  p: f32[3, 16, 24]  = contract [g < 3, i < 16, j < 24 | m < 20] x[m, i] * v[m, j] segments m as g until ends[g]
+  p: f32[3, 16, 24]  = contract stored bf16 [g < 3, i < 16, j < 24 | m < 20]
+    x[m, i] * v[m, j] segments m as g until ends[g]
   y: bf16[3, 16, 24] = loop [g < 3, i < 16, j < 24] cast.bf16(p[g, i, j])
 }"""
 

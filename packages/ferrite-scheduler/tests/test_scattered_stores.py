@@ -15,7 +15,7 @@ LARGE = Policy(tile_products=True, sector_seconds=1.0, mixed_combos=False)
 
 FILTERS = """
 graph @f(g: bf16[{points}, {filters}], x: bf16[{points}, {steps}, {depth}]) -> (y) {{
-  p: f32[{filters}, {steps}, {depth}]  = contract [f < {filters}, s < {steps}, c < {depth} | k < {points}] g[k, f] * x[k, s, c]
+  p: f32[{filters}, {steps}, {depth}]  = contract stored bf16 [f < {filters}, s < {steps}, c < {depth} | k < {points}] g[k, f] * x[k, s, c]
   y: bf16[{filters}, {depth}, {steps}] = loop [f < {filters}, c < {depth}, s < {steps}] cast.bf16(p[f, s, c])
 }}"""  # noqa: E501
 """The gradient of filters that lie with their windows last, of images with channels last."""
@@ -55,7 +55,7 @@ READERS = {
 def test_results_in_runs_are_stored_by_their_tiles(reader: str) -> None:
     text = f"""
     graph @f(g: bf16[20, 24], x: bf16[20, 9, 16]) -> (y) {{
-      p: f32[24, 9, 16] = contract [f < 24, s < 9, c < 16 | k < 20] g[k, f] * x[k, s, c]
+      p: f32[24, 9, 16] = contract stored bf16 [f < 24, s < 9, c < 16 | k < 20] g[k, f] * x[k, s, c]
       {reader}
     }}"""
     (kernel,) = check(text, policy=LARGE).kernels
@@ -66,7 +66,7 @@ def test_factors_that_walk_as_the_result_does_make_runs() -> None:
     """Images whose positions lie side by side: so do the steps of windows on them."""
     text = """
     graph @f(g: bf16[24, 20], x: bf16[16, 28]) -> (y) {
-      p: f32[24, 9, 16]  = contract [f < 24, s < 9, c < 16 | k < 20] g[f, k] * x[c, k + s]
+      p: f32[24, 9, 16]  = contract stored bf16 [f < 24, s < 9, c < 16 | k < 20] g[f, k] * x[c, k + s]
       y: bf16[24, 16, 9] = loop [f < 24, c < 16, s < 9] cast.bf16(p[f, s, c])
     }"""
     (kernel,) = check(text, policy=LARGE).kernels
@@ -76,7 +76,7 @@ def test_factors_that_walk_as_the_result_does_make_runs() -> None:
 def test_what_nobody_stores_has_no_gaps() -> None:
     text = """
     graph @f(g: bf16[20, 24], x: bf16[20, 9, 16], b: bf16[24, 16, 9]) -> (z) {
-      p: f32[24, 9, 16]  = contract [f < 24, s < 9, c < 16 | k < 20] g[k, f] * x[k, s, c]
+      p: f32[24, 9, 16]  = contract stored bf16 [f < 24, s < 9, c < 16 | k < 20] g[k, f] * x[k, s, c]
       y: f32[24, 16, 9]  = loop [f < 24, c < 16, s < 9] add(p[f, s, c], cast.f32(b[f, c, s]))
       z: bf16[24, 9, 16] = loop [f < 24, s < 9, c < 16] cast.bf16(relu(y[f, c, s]))
     }"""

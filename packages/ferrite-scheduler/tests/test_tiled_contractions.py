@@ -24,10 +24,11 @@ def sole(text: str) -> Kernel:
 
 
 def product(rows: int | str = 20, dtype: str = "bf16", body: str = "add(p[m, n], b[n])", more: str = "") -> str:
-    """Returns the text of a product and of what reads it."""
+    """Returns the text of a product and of what reads it; one of halves may be stored as such."""
+    stored = f"stored {dtype} " if dtype in {"bf16", "f16"} else ""
     return f"""
     graph @f(x: {dtype}[{rows}, 6], w: {dtype}[5, 6], b: f32[5], s: f32[{rows}, 5]) -> (y) {{
-      p: f32[{rows}, 5] = contract [m < {rows}, n < 5 | k < 6] x[m, k] * w[n, k]
+      p: f32[{rows}, 5] = contract {stored}[m < {rows}, n < 5 | k < 6] x[m, k] * w[n, k]
       {more}
       y: f32[{rows}, 5] = loop [m < {rows}, n < 5] {body}
     }}"""
@@ -171,20 +172,27 @@ def test_a_result_takes_the_storage_of_what_is_read_at_its_points_alone(
     assert ("y = reuse h" in str(plan)) == is_reused
 
 
-def test_what_other_kernels_read_of_a_product_is_of_its_factors_type() -> None:
-    plan = schedule(
-        parse_graph("""
+OTHERS_READ = """
     graph @f(x: bf16[20, 6], w: bf16[5, 6], b: f32[5]) -> (y, s) {
-      p: f32[20, 5] = contract [m < 20, n < 5 | k < 6] x[m, k] * w[n, k]
+      p: f32[20, 5] = contract stored bf16 [m < 20, n < 5 | k < 6] x[m, k] * w[n, k]
       y: f32[20, 5] = loop [m < 20, n < 5] add(p[m, n], b[n])
       s: f32[20]    = reduce max [m < 20 | n < 5] p[m, n]
-    }"""),
-        policy=TILES,
-    )
+    }"""
+
+
+def test_what_other_kernels_read_of_a_product_is_of_the_type_that_it_is_stored_in() -> None:
+    plan = schedule(parse_graph(OTHERS_READ), policy=TILES)
     product, reduction = plan.kernels
     assert product.stored == ("p_rounded",)
     assert [param.name for param in reduction.params if param.access == "read"] == ["p_rounded", "b"]
     assert refusal(plan, "p_rounded", "y") == "F14"
+
+
+def test_sums_that_are_not_to_be_rounded_are_read_as_they_are() -> None:
+    plan = schedule(parse_graph(OTHERS_READ.replace("stored bf16 ", "")), policy=TILES)
+    product, reduction = plan.kernels
+    assert product.stored == ("p",)
+    assert [param.name for param in reduction.params if param.access == "read"] == ["p", "b"]
 
 
 @pytest.mark.parametrize(("head", "dtype"), [("contract", "f8e4m3fn"), ("contract fast", "f32")])

@@ -63,6 +63,20 @@ def test_gradients(what: str, dtype: torch.dtype, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", devices())
+def test_scores_on_their_way_through_memory_keep_their_digits(device: str) -> None:
+    """With products stored as halves these gradients erred 3.2 times as much as torch's unfused ones; now 1.2."""
+    length, head = 256, 64
+    generator = torch.Generator().manual_seed(0)
+    shapes = [*[(2, 2, length, head)] * 3, (2, length, length)]
+    inputs = [torch.randn(each, generator=generator).to(device, torch.bfloat16) for each in shapes]
+    attend: Callable[..., Tensor] = lambda q, k, v, t: flex_attention(q, k, v, SCORES["bias of heads"][1](t))  # noqa: E731
+    exact = results(attend, [widened(x) for x in inputs])[-1]
+    found = (results(call, inputs)[-1] for call in (compiled(attend, fullgraph=True, dynamic=False), attend))
+    mine, theirs = ((each.double() - exact).abs().max() for each in found)
+    assert mine <= 2 * theirs
+
+
+@pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("batch", [1, BATCH])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_gradients_where_heads_share_keys(dtype: torch.dtype, batch: int, device: str) -> None:

@@ -23,7 +23,6 @@ from ferrite_scheduler.memory.destinations import loop_bodies, with_destinations
 from ferrite_scheduler.memory.host_steps import Work, plan_memory
 from ferrite_scheduler.model.annotations import ColumnReduction, PartialContract, as_reduction, unannotated
 from ferrite_scheduler.model.changes import Change, changes_between
-from ferrite_scheduler.model.contractions import HALVES
 from ferrite_scheduler.model.policy import DEFAULT_POLICY, Policy
 from ferrite_scheduler.model.schedule import Conditions, Decision, Kernel, Schedule
 from ferrite_scheduler.model.target import DEFAULT_TARGET, Target
@@ -172,10 +171,10 @@ def _with_narrow_products(graph: Graph, plan: _Plan, setting: _Setting) -> tuple
 
 
 def _is_rounded(definition: Definition, policy: Policy) -> TypeGuard[Contract]:
-    """Returns whether a definition is a product of tiles of half types, and not a part of its sums."""
+    """Returns whether a definition is a product of tiles that may be stored rounded, and not a part of its sums."""
     if not isinstance(definition, Contract) or isinstance(definition, PartialContract):
         return False
-    return definition.left.dtype in HALVES and is_tiled(definition, policy)
+    return definition.stored is not None and is_tiled(definition, policy)
 
 
 def _with_versions(graph: Graph, plan: _Plan, setting: _Setting) -> tuple[_Plan, list[tuple[SinglePass, _Plan]]]:

@@ -18,7 +18,7 @@ SHORT = Policy(tile_products=True, product_part_points=4, product_part_step=2, m
 
 LINEAR = """
 graph @f(x: bf16[{rows}, {points}], w: bf16[{columns}, {points}], b: bf16[{columns}]) -> (y) {{
-  p: f32[{rows}, {columns}]  = contract [m < {rows}, n < {columns} | k < {points}] x[m, k] * w[n, k]
+  p: f32[{rows}, {columns}]  = contract stored bf16 [m < {rows}, n < {columns} | k < {points}] x[m, k] * w[n, k]
   y: bf16[{rows}, {columns}] = loop [m < {rows}, n < {columns}] cast.bf16(relu(add(p[m, n], cast.f32(b[n]))))
 }}"""
 
@@ -86,7 +86,11 @@ def test_what_reads_the_product_is_in_the_second_stage() -> None:
 
 
 def test_parts_are_as_fast_as_the_whole() -> None:
-    text = LINEAR.format(rows=32, points=8192, columns=512).replace("bf16", "f32").replace("contract", "contract fast")
+    text = (
+        LINEAR.format(rows=32, points=8192, columns=512)
+        .replace("contract stored bf16", "contract fast")
+        .replace("bf16", "f32")
+    )
     plan = schedule(parse_graph(text), Target(), TILES)
     assert parts(plan) == [16]
     assert [d.fast for kernel in plan.kernels for d in kernel.body if isinstance(d, Contract)] == [True]

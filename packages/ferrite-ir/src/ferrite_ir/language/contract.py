@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from .dtypes import DType
 from .index import Dim
 from .scalar import Scalar
 from .values import Origins, Value
@@ -56,6 +57,8 @@ class Contract:
         segments: the groups that points of one dim are in, None of most. Where a dim of the result is grouped, factors
             are those of its group, and the sum is 0 at points of none. Where a dim that is summed over is grouped,
             the result at a group is the sum over its points.
+        stored: a narrower float type that the sums may be rounded to on their way through memory, as the op that they
+            are of gives its result in that type; None where they count as they are.
     """
 
     result: Value
@@ -66,6 +69,7 @@ class Contract:
     origins: Origins = field(default=(), compare=False)
     fast: bool = False
     segments: Segments | None = None
+    stored: DType | None = None
 
     @property
     def results(self) -> tuple[Value, ...]:

@@ -145,7 +145,7 @@ def _key(definition: Definition, storage: Storage, position: int) -> Hashable:
         case Contract():
             segments = definition.segments
             grouped = None if segments is None else (segments.of, segments.group)
-            what = (definition.dims, definition.reduction_dims, definition.fast, grouped)
+            what = (definition.dims, definition.reduction_dims, definition.fast, definition.stored, grouped)
         case Attend():
             # Products have names of their own, so two of these are equal only if they are written twice.
             what = replace(definition, results=())

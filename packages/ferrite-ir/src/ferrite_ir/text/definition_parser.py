@@ -32,7 +32,7 @@ from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import Scalar
 
 from .attention_parser import read_dim, read_weights
-from .expression_parser import Scope, read_bindings, read_indices, read_listed, read_scalar
+from .expression_parser import Scope, read_bindings, read_dtype, read_indices, read_listed, read_scalar
 from .value_parser import ValueReader
 
 Results = tuple[Value | None, ...]
@@ -187,8 +187,9 @@ class DefinitionReader(ValueReader):
 
     def read_contract(self, results: Results) -> Contract:
         """Returns the rest of a contract."""
-        fast = self.words.accept("fast")
         words = self.words
+        fast = words.accept("fast")
+        stored = read_dtype(words) if words.accept("stored") else None
         dims, reduced, inner = self._read_parts()
         scope = self.scope((*dims, *reduced, *inner))
         read_bindings(words, scope)
@@ -198,13 +199,13 @@ class DefinitionReader(ValueReader):
         if not words.accept("segments"):
             if inner:
                 raise words.error("dims behind a second '|' are those of groups: say which by 'segments'", words.next)
-            return Contract(self._single(results), dims, reduced, left, right, fast=fast)
+            return Contract(self._single(results), dims, reduced, left, right, fast=fast, stored=stored)
         of = read_dim(words, (*dims, *reduced))
         words.expect("as")
         group = read_dim(words, (*dims, *inner))
         words.expect("until")
         segments = Segments(of, group, read_scalar(words, scope))
-        return Contract(self._single(results), dims, reduced, left, right, fast=fast, segments=segments)
+        return Contract(self._single(results), dims, reduced, left, right, fast=fast, segments=segments, stored=stored)
 
     def read_attend(self, results: Results) -> Attend:
         """Returns the rest of an attention."""

@@ -306,7 +306,8 @@ def _contract(contract: Contract, values: Mapping[str, Value]) -> str:
     tail, segments = "{1} * {2}", contract.segments
     if segments is not None:
         tail += f" segments {spelled(segments.of.name)} as {spelled(segments.group.name)} until {{3}}"
-    return _body(f"contract {'fast ' if contract.fast else ''}{domain}", contract.bodies, tail)
+    words = ["contract"] + ["fast"] * contract.fast + ([] if contract.stored is None else [f"stored {contract.stored}"])
+    return _body(f"{' '.join(words)} {domain}", contract.bodies, tail)
 
 
 def _attend(attend: Attend, values: Mapping[str, Value]) -> str:

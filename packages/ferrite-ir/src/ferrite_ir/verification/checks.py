@@ -397,6 +397,9 @@ class _Checker:
                 f"{contract.result.name} must be {left.compute}, the type in which {left} is carried",
                 f"{contract.result.name}:",
             )
+        stored = contract.stored
+        if stored is not None and not (stored.is_half and stored.compute is contract.result.type.dtype):
+            self.report("V18", f"sums in {contract.result.type.dtype} are not stored as {stored}", f"stored {stored}")
 
     def check_attend(self, attend: Attend) -> None:
         """Checks an attention."""

@@ -22,7 +22,7 @@ RULES: dict[str, str] = {
     "V15": "mutations name the final versions of inputs, and all inputs that change",
     "V16": "an extern call aliases and mutates operands of its own",
     "V17": "a scan or sort runs along a dim of its domain; a sort gives values and positions",
-    "V18": "a contraction multiplies numbers of one type, carried in f32 or wider",
+    "V18": "a contraction multiplies numbers of one type, carried in f32 or wider; it may be stored as a 16-bit float",
     "V19": "a condition is one bool",
     "V20": "a call fits the graph that it names",
     "V21": "graphs of a module do not call each other in a circle",

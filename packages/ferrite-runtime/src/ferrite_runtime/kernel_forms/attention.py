@@ -44,12 +44,12 @@ class Tile:
 
 SOFTMAX: dict[int, tuple[Tile, ...]] = {
     64: (
-        Tile(128, 128, 8, 3, 1.00),
-        Tile(128, 64, 4, 3, 0.98),
-        Tile(128, 64, 8, 3, 0.94),
-        Tile(64, 128, 4, 3, 0.90),
-        Tile(64, 64, 4, 3, 0.85),
-        Tile(128, 32, 4, 3, 0.80),
+        Tile(64, 64, 4, 3, 1.00),
+        Tile(128, 64, 8, 4, 0.97),
+        Tile(128, 64, 4, 3, 0.92),
+        Tile(64, 128, 4, 3, 0.91),
+        Tile(128, 128, 8, 3, 0.78),
+        Tile(128, 32, 4, 3, 0.70),
     ),
     128: (
         Tile(128, 128, 8, 3, 1.00),
@@ -68,7 +68,9 @@ SOFTMAX: dict[int, tuple[Tile, ...]] = {
         Tile(32, 32, 4, 2, 0.60),
     ),
 }
-"""For lanes of a head up to so many, what should be fast on Hopper for 16-bit factors; shares only order candidates."""
+"""For lanes of a head up to so many, what is fast on Hopper for 16-bit factors; shares only order candidates.
+
+Measured on an H200 for heads of 64, and for gradients of heads of 192 and 256 (`benchmarks/RESULTS.md`, Attention)."""
 SUMS: dict[int, tuple[Tile, ...]] = {
     64: (
         Tile(128, 64, 8, 3, 1.00),
@@ -85,13 +87,24 @@ SUMS: dict[int, tuple[Tile, ...]] = {
         Tile(64, 32, 4, 3, 0.80),
     ),
     256: (
-        Tile(64, 32, 8, 2, 1.00),
-        Tile(64, 32, 4, 2, 0.95),
-        Tile(32, 32, 4, 2, 0.80),
-        Tile(32, 64, 8, 1, 0.70),
+        Tile(64, 32, 4, 2, 1.00),
+        Tile(128, 32, 8, 2, 0.98),
+        Tile(64, 64, 8, 2, 0.80),
+        Tile(64, 32, 8, 2, 0.60),
+        Tile(32, 32, 4, 2, 0.50),
     ),
 }
-"""The same for gradients, which have two products in each round, and up to two sums."""
+"""The same for gradients, which have two products in each round."""
+PAIRS = SUMS | {
+    256: (
+        Tile(64, 64, 8, 2, 1.00),
+        Tile(32, 64, 4, 2, 0.98),
+        Tile(64, 32, 8, 2, 0.70),
+        Tile(32, 32, 4, 2, 0.65),
+        Tile(32, 64, 8, 1, 0.50),
+    ),
+}
+"""The same for gradients of keys and values in one kernel: two sums for each row."""
 WIDE: dict[int, tuple[Tile, ...]] = {
     64: (Tile(64, 32, 8, 2, 0.20), Tile(32, 32, 4, 2, 0.15), Tile(32, 16, 8, 2, 0.12), Tile(16, 32, 8, 2, 0.10)),
     128: (Tile(32, 16, 8, 2, 0.20), Tile(16, 32, 8, 2, 0.15)),
@@ -121,7 +134,8 @@ def attention_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a kernel of attention, best guess first."""
     facts = facts_as(shape.spec.facts, AttentionFacts)
     lanes = max(facts.depth // max(1, facts.products), shape.spec.blocks.get("XBLOCK", LEAST_EXTENT))
-    tables = WIDE if facts.factor_bytes > NARROW else SOFTMAX if facts.softmax else SUMS
+    gradients = PAIRS if facts.sums > 1 else SUMS
+    tables = WIDE if facts.factor_bytes > NARROW else SOFTMAX if facts.softmax else gradients
     known = next((table for limit, table in tables.items() if lanes <= limit), ())
     tiles = known if facts.factor_bytes > NARROW else (*known, *FEW_ROWS)
     fitting = [config for tile in tiles for config in _fitted(shape, tile)]

@@ -113,6 +113,8 @@ def _called(contract: Contract, graph: Graph, folded: _Bias | Scaled | None) -> 
     (point,) = contract.reduction_dims
     made, dtype = contract.result, contract.left.dtype
     before: list[Definition] = []
+    if dtype.is_half and contract.stored is not dtype:
+        return [contract]  # the library rounds its result
     if contract.segments is not None:
         return grouped_call(contract, contract.segments, graph) if has_call(contract) else [contract]
     left = operand_view(contract.left, (*batch, row, point), f"{made.name}_left", graph, before)

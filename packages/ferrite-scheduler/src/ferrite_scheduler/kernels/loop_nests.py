@@ -416,7 +416,7 @@ def _contraction(contract: Contract, layout: Layout, mapping: dict[Dim, Index], 
             raise Misfit("what is in groups does not have an axis of its own")
         segments = replace(segments, of=of, group=group)
     dims = layout.grid_dims, layout.reduction_dims
-    return Contract(moved.result, *dims, moved.left, moved.right, moved.origins, moved.fast, segments)
+    return Contract(moved.result, *dims, moved.left, moved.right, moved.origins, moved.fast, segments, moved.stored)
 
 
 def _over_axes(attend: Attend, layout: Layout) -> Attend:

@@ -1,6 +1,6 @@
-"""Products that other kernels read lie in memory in the type of their factors, as eager mode's do.
+"""Products that other kernels read lie in memory in the type that they may be stored in, as eager mode's do.
 
-    p: f32 = contract …                      p: f32  = contract …
+    p: f32 = contract stored bf16 …          p: f32  = contract stored bf16 …
     s: f32 = reduce sum [i | j] p[i, j]      q: bf16 = loop cast.bf16(p[i, j])          in the kernel of p
                                              s: f32  = reduce sum [i | j] cast.f32(q[i, j])
 
@@ -41,7 +41,8 @@ def store_narrow(graph: Graph, inside: Mapping[str, frozenset[str]]) -> Graph:
 
 
 def _rounding(contract: Contract) -> Loop:
-    sums, dtype = contract.result, contract.left.dtype
+    sums, dtype = contract.result, contract.stored
+    assert dtype is not None, "what may not be rounded is stored as it is"
     kind = replace(sums.type, dtype=dtype, strides=row_major(sums.type.shape))
     point = tuple(dim.index for dim in contract.dims)
     body = cast(load(sums.name, point, sums.type.dtype), dtype)

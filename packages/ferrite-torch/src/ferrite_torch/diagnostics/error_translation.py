@@ -172,6 +172,11 @@ def _is_standard(path: Path) -> bool:
     return any(map(path.is_relative_to, _STANDARD)) and not {"site-packages", "dist-packages"} & set(path.parts)
 
 
+def _first_paragraph(message: str) -> str:
+    """Returns what a message says before its first empty line: torch goes on with how to log more, and its graph."""
+    return message.strip().partition("\n\n")[0].rstrip(".")
+
+
 def translate(error: BaseException, phase: str, origins: Iterable[Origin] = ()) -> FerriteError:
     """Returns an exception of any layer as one of ours, naming the ops and source lines it is about.
 
@@ -185,7 +190,8 @@ def translate(error: BaseException, phase: str, origins: Iterable[Origin] = ()) 
     hint = row.hint or str(getattr(error, "hint", "")) or "the message above says what is wrong"
     subject = f"{where}: " if where else ""
     raised = f" (raised at {find_raiser(error)[1]})" if row.raiser == USER else ""
-    text = f"{subject}{phase} failed: {type(error).__name__}: {error}{raised}. What to do: {hint}."
+    said = _first_paragraph(str(error)) if row.raiser != USER else str(error)
+    text = f"{subject}{phase} failed: {type(error).__name__}: {said}{raised}. What to do: {hint}."
     translated = row.becomes(text)
     translated.__cause__ = error
     translated.origins, translated.remedy = named, ""

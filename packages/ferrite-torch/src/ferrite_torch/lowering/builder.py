@@ -206,6 +206,7 @@ class Builder:
         *,
         fast: bool = False,
         segments: Segments | None = None,
+        stored: DType | None = None,
     ) -> Tensor:
         """Returns sums of products of two factors, in the type that they are carried in.
 
@@ -216,12 +217,14 @@ class Builder:
             right: the other one.
             fast: whether tensor cores may round more than the types say (`Contract.fast`).
             segments: the groups that points of a canonical dim are in, if they are in any.
+            stored: the type that the op gives what is made of the sums in, if they may be rounded to it
+                (`Contract.stored`).
         """
         dims, reduced = grid_dims(shape), reduction_dims(sums)
         point, inside = (tuple(dim.index for dim in each) for each in (dims, reduced))
         first, second = left(point, inside), right(point, inside)
         value = self._value(first.dtype.compute, shape, None)
-        self.definitions.append(Contract(value, dims, reduced, first, second, self._origins, fast, segments))
+        self.definitions.append(Contract(value, dims, reduced, first, second, self._origins, fast, segments, stored))
         return whole_tensor(value)
 
     def scan(

@@ -124,6 +124,7 @@ class TritonProducts:
             and contract.segments is None
             and (len(contract.dims), len(contract.reduction_dims)) == (2, 1)
             and contract.left.dtype.name in self._dtypes
+            and contract.left.dtype in (contract.stored, contract.result.type.dtype)
             and all(isinstance(dim.size, int) for dim in (*contract.dims, *contract.reduction_dims))
         )
 

@@ -20,7 +20,7 @@ from ferrite_ir.language.sizes import Size, hint
 from ferrite_scheduler.model.contractions import LEAST_EXTENT
 from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.lowering.builder import Builder, Unlowered
-from ferrite_torch.lowering.products.matrix_contractions import DEVICES
+from ferrite_torch.lowering.products.matrix_contractions import DEVICES, stored_type
 from ferrite_torch.lowering.products.tiled_products import has_tiles, is_ours, tiled_sums
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.tensors import Tensor, grid_dims, reduction_dims
@@ -104,6 +104,7 @@ def _by_rows(b: Builder, left: Tensor, right: Tensor, offs: Tensor) -> Tensor:
         lambda point, inside: right.at((group.index, *inside, point[1])),
         fast=left.dtype is F32,
         segments=Segments(grid_dims(shape)[0], group, offs.at((group.index,))),
+        stored=stored_type(left.dtype),
     )
 
 
@@ -125,6 +126,7 @@ def _by_sums(b: Builder, left: Tensor, right: Tensor, offs: Tensor) -> Tensor:
         lambda point, inside: right.at((*inside, point[2])),
         fast=left.dtype is F32,
         segments=Segments(reduction_dims(sums)[0], group, offs.at((group.index,))),
+        stored=stored_type(left.dtype),
     )
 
 

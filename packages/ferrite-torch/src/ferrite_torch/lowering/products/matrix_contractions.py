@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ferrite_ir.language.dtypes import DType
 from ferrite_ir.language.scalar import Scalar
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.tensors import Point, Tensor
@@ -12,6 +13,8 @@ DEVICES = ("cuda",)
 
 def contract_matrices(b: Builder, left: Tensor, right: Tensor, *, fast: bool = False) -> Tensor:
     """Returns the product of ``left[…, m, k]`` and ``right[…, k, n]`` in the type that it is carried in.
+
+    It is that of an op which gives the type of its factors, so that it may be rounded to that.
 
     Args:
         b: the graph.
@@ -26,4 +29,10 @@ def contract_matrices(b: Builder, left: Tensor, right: Tensor, *, fast: bool = F
     def second(point: Point, inside: Point) -> Scalar:
         return right.at((*point[:-2], *inside, point[-1]))
 
-    return b.contract((*left.shape[:-1], right.shape[-1]), left.shape[-1:], first, second, fast=fast)
+    shape = (*left.shape[:-1], right.shape[-1])
+    return b.contract(shape, left.shape[-1:], first, second, fast=fast, stored=stored_type(left.dtype))
+
+
+def stored_type(factors: DType) -> DType | None:
+    """Returns what a product whose op gives the type of its factors may be rounded to (`Contract.stored`)."""
+    return factors if factors.is_half else None

@@ -32,6 +32,7 @@ from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.passes.vectors import VECTOR_BYTES
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.expressions import both, eq, guarded, is_between, mul, number_of
+from ferrite_torch.lowering.products.matrix_contractions import stored_type
 from ferrite_torch.lowering.spatial.pooling import Windows
 from ferrite_torch.lowering.tensors import Point, Tensor
 
@@ -70,7 +71,7 @@ class Convolution:
 
         sums = tuple((self.depth, *self.windows.size)[axis] for axis in order)
         shape = (self.count, self.groups, self.filters, *self.windows.outputs)
-        return self.b.contract(shape, sums, left, right, fast=image.dtype is F32)
+        return self.b.contract(shape, sums, left, right, fast=image.dtype is F32, stored=stored_type(image.dtype))
 
     def reduced(self, image: Tensor, weight: Tensor) -> Tensor:
         """Returns the same as a reduction over windows, where a filter has one channel."""
@@ -149,7 +150,7 @@ class Convolution:
         sums = tuple((self.filters, *(each.taps for each in phases))[axis] for axis in order)
         strides = (-(-size // each.stride) for size, each in zip(self.windows.inputs, phases, strict=True))
         shape = (self.count, self.groups, *(each.stride for each in phases), self.depth, *strides)
-        return self.b.contract(shape, sums, left, right, fast=result.dtype is F32)
+        return self.b.contract(shape, sums, left, right, fast=result.dtype is F32, stored=stored_type(result.dtype))
 
     def weight(self, image: Tensor, result: Tensor) -> Tensor:
         """Returns filters of readable images and results: ``[groups, filters, window …, channels]``."""
@@ -163,7 +164,8 @@ class Convolution:
             return self.image_at(image, count, group * self.depth + channel, output, step)
 
         shape = (self.groups, self.filters, *self.windows.size, self.depth)
-        return self.b.contract(shape, (self.count, *self.windows.outputs), left, right, fast=image.dtype is F32)
+        sums, stored = (self.count, *self.windows.outputs), stored_type(image.dtype)
+        return self.b.contract(shape, sums, left, right, fast=image.dtype is F32, stored=stored)
 
     @property
     def phases(self) -> tuple[Phases, ...]:

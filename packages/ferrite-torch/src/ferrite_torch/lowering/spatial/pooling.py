@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 
 from ferrite_ir.language import index as ix
 from ferrite_ir.language import scalar as sc
-from ferrite_ir.language.dtypes import I64, DType
+from ferrite_ir.language.dtypes import I32, I64, DType
 from ferrite_ir.language.graph import row_major
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar
-from ferrite_ir.language.sizes import hint, is_provably_at_most
+from ferrite_ir.language.sizes import hint, is_provably_at_most, product
 from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.lowering.builder import Builder, Lowered
 from ferrite_torch.lowering.elementwise import refuse_opaque
@@ -29,7 +29,9 @@ from ferrite_torch.lowering.expressions import (
     eq,
     guarded,
     is_between,
+    is_nan,
     larger,
+    lt,
     mul,
     number_of,
     smaller,
@@ -219,24 +221,32 @@ def largest_of_places(
     """Returns the largest element of each window and its flat position in the pooled axes of the input.
 
     ``positions`` gives, for a point of the result and a step in its window, the position in the pooled axes of the
-    input, and whether it is one.
+    input, and whether it is one. Of equal elements the first is taken, as everywhere, but of several NaN the last, as
+    torch's kernels go on to each: theirs are compared as complements, which fall where positions rise.
     """
     fake, position_fake = b.fake
     refuse_opaque(x.dtype)
     rank, compute = len(steps), x.dtype.compute
     strides = row_major(x.shape[-rank:])
+    counts = I32 if is_provably_at_most(product(x.shape[-rank:]), I32.highest) else I64
 
     def bodies(point: Point, reduced: Point) -> tuple[Scalar, Scalar]:
         found, inside = positions(point, reduced)
-        flat = number_of(ix.linearize(found, strides))
+        flat = sc.index_value(ix.linearize(found, strides), counts)
         value = x.value_at((*point[:-rank], *found))
-        if sc.is_constant(inside, True):
-            return value, flat
-        # A position that is none loses every tie.
-        return guarded(inside, value, compute.lowest), choose(inside, flat, 1 << 62)
+        if not sc.is_constant(inside, True):
+            # A position that is none loses every tie.
+            value, flat = guarded(inside, value, compute.lowest), choose(inside, flat, counts.highest)
+        if x.dtype.is_float:
+            flat = choose(is_nan(value), sc.apply("bitnot", flat), flat)
+        return value, flat
+
+    def position_at(point: Point) -> Scalar:
+        found = position.at(point)
+        return choose(lt(found, 0), sc.apply("bitnot", found), found) if x.dtype.is_float else found
 
     value, position = b.reduce("argmax", sizes_of(fake.shape), steps, bodies)
-    return b.loop(value.shape, x.dtype, value.at), b.loop(position.shape, dtype_of(position_fake.dtype), position.at)
+    return b.loop(value.shape, x.dtype, value.at), b.loop(position.shape, dtype_of(position_fake.dtype), position_at)
 
 
 @lowers("aten.max_pool2d_with_indices_backward.default")
