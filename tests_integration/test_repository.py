@@ -261,7 +261,6 @@ def test_rules_of_fusion_that_pages_name_exist():
     """The scheduler's README lists the rules that the code has, and no page names another."""
     folder = NOXFILE.PACKAGES["scheduler"].folder
     modules = [*(folder / "src" / "ferrite_scheduler").glob("fusion/*.py")]
-    modules.append(folder / "src" / "ferrite_scheduler" / "model" / "norm_rules.py")
     numbers = set(re.findall(r'"([FNP]\d\d)"', "".join(map(text_of, modules))))
     assert numbers
     rows = [line for line in text_of(folder / "README.md").splitlines() if line.startswith("| ")]

@@ -172,6 +172,38 @@ def test_results_may_lie_where_images_did(device: str) -> None:
     torch.testing.assert_close(found.double(), expected, rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_volumes_and_slices_are_images(dtype: torch.dtype, device: str) -> None:
+    volumes = images((2, 96, 16, 16), device, dtype).view(2, 96, 4, 4, 16)
+    affines = affine(96, device, dtype)
+    found = compiled(norm(8))(volumes, *affines)
+    assert forms() == ["register_norm"]
+    expected = norm(8)(*(t.double() for t in (volumes, *affines)))
+    torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=4e-2 if dtype is torch.bfloat16 else 1e-5)
+    wide = images((2, 96, 16, 16), device, dtype)
+    sliced = compiled(lambda x: F.group_norm(x[:, :48], 4))(wide)
+    assert forms() == ["register_norm"]
+    expected = F.group_norm(wide[:, :48].double(), 4)
+    torch.testing.assert_close(sliced.double(), expected, rtol=2e-2, atol=4e-2 if dtype is torch.bfloat16 else 1e-5)
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_moments_that_are_results(dtype: torch.dtype, device: str) -> None:
+    """In 16 bits, too: a mean is rounded for each group, while elements take it as it is."""
+
+    def function(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        return torch.native_group_norm(x, weight, bias, 2, 96, 256, 8, 1e-5)
+
+    given = (images((2, 96, 16, 16), device, dtype), *affine(96, device, dtype))
+    found = compiled(function)(*given)
+    assert forms() == ["register_norm"]
+    expected = function(*(t.double() for t in given))
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=2e-2, atol=1e-5 if dtype is torch.float32 else 4e-2)
+
+
 @pytest.mark.parametrize(
     ("shape", "groups", "changes"),
     [

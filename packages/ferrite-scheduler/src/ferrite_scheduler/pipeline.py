@@ -16,7 +16,9 @@ from ferrite_scheduler.fusion.combo_kernels import separate_parts
 from ferrite_scheduler.fusion.execution_order import in_execution_order
 from ferrite_scheduler.fusion.greedy import fuse
 from ferrite_scheduler.fusion.joining import clusters_of
+from ferrite_scheduler.fusion.register_norms import join_norms
 from ferrite_scheduler.kernels.loop_nests import Layouts, Misfit, build_kernel
+from ferrite_scheduler.kernels.register_norms import build_register_norm
 from ferrite_scheduler.memory.destinations import loop_bodies, with_destinations
 from ferrite_scheduler.memory.host_steps import Work, plan_memory
 from ferrite_scheduler.model.annotations import ColumnReduction, PartialContract, as_reduction, unannotated
@@ -245,7 +247,7 @@ def _clustered(
     if stages:
         numbers = {dependences.definer[name]: stage for name, stage in stages.items()}
         dependences = replace(dependences, stages=numbers)
-    fusion = fuse(dependences, target, policy)
+    fusion = join_norms(fuse(dependences, target, policy), graph)
     clusters = in_execution_order(fusion, graph, target)
     clusters, dependences = _without_lonely_columns(clusters, graph, dependences, target, policy)
     return _Plan(graph, dependences, clusters, tuple(fusion.decisions), changes)
@@ -325,6 +327,8 @@ def _kernels(cluster: Cluster, graph: Graph, dependences: Dependences, making: _
     stored = stored_names(cluster, dependences)
     policy = making.policy
     form = form_of(cluster, dependences, policy)
+    if cluster.norm is not None:
+        return [build_register_norm(cluster.norm, dependences, graph, stored, form, policy)]
     try:
         kernel = build_kernel(cluster, dependences, graph, stored, form, policy, making.layouts)
         shared = as_grid_reduction(kernel, cluster, making.target, policy)

@@ -91,3 +91,14 @@ def test_many_merges_at_one_place_keep_labels_apart():
     for i in range(1, count):
         assert order.merge(0, i) is None
     assert list(order.ordered()) == [order.find(0)]
+
+
+def test_paths_besides_one_class() -> None:
+    """Of 0 -> 1 -> 3 and 0 -> 2 -> 3 one is left without 1, and none without 1 where 2 is gone."""
+    before: list[dict[int, None]] = [{}, {0: None}, {0: None}, {1: None, 2: None}]
+    after: list[dict[int, None]] = [{1: None, 2: None}, {3: None}, {3: None}, {}]
+    assert MergeOrder(before, after, budget=10).path_between(0, 3, besides=1) == 2
+    before[3].pop(2)
+    after[2].clear()
+    order = MergeOrder(before, after, budget=10)
+    assert (order.path_between(0, 3), order.path_between(0, 3, besides=1)) == (1, None)

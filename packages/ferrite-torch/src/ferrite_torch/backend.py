@@ -24,7 +24,7 @@ from ferrite_torch.capture.joint_graphs import prepare_joint
 from ferrite_torch.capture.stand_ins import NotPutBack, Shortened, shorten
 from ferrite_torch.diagnostics.announcements import announce_eager
 from ferrite_torch.diagnostics.error_translation import translate
-from ferrite_torch.diagnostics.statistics import count_breaks_by, observed, observer
+from ferrite_torch.diagnostics.statistics import observed, observer
 from ferrite_torch.errors import ExternRefused, FerriteError, LaunchRefused, OptionError, Refused, Unsupported
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.rewrites.aliased_writes import (
@@ -55,7 +55,6 @@ from ferrite_torch.torch_private.dynamo import (
     keep_writes_through_restarts,
     register_backend,
 )
-from ferrite_torch.torch_private.dynamo_state import counted_breaks
 from ferrite_torch.torch_private.graph_positions import has_effects, written_positions
 from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.operators import has_no_memory
@@ -381,7 +380,6 @@ def _is_ferrite(compiler: Any) -> bool:
     return (getattr(compiler, "__module__", None) or "").partition(".")[0] == __package__
 
 
-count_breaks_by(counted_breaks)
 register_backend(ferrite, "ferrite")
 fix_module_floats(_is_ferrite)
 free_compilation_in_children()

@@ -349,10 +349,10 @@ def grid_expression(space: Space) -> Expr:
     if isinstance(space.form, RowColumnReduction):
         return space.form.chunks
     factors: list[Expr] = [["ceildiv", axis.name, axis.constant] for axis in space.grid]
-    if isinstance(space.form, TiledContraction) and space.form.row_groups:
+    if space.row_groups:
         # As many tiles as groups may need, wherever they begin; rows of no group are one (`bodies.products.groups`).
         number = [axis.name for axis in space.grid].index("y")
-        factors[number] = ["add", ["floordiv", "y", "YBLOCK"], space.form.row_groups + 1]
+        factors[number] = ["add", ["floordiv", "y", "YBLOCK"], space.row_groups + 1]
     if space.parts > 1:
         factors.append(space.parts)
     if space.splits:

@@ -20,7 +20,7 @@ a sum of its own:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .dtypes import DType
 from .index import Dim
@@ -80,6 +80,14 @@ class Contract:
     def bodies(self) -> tuple[Scalar, ...]:
         """Returns both factors and, where points are grouped, where groups end."""
         return (self.left, self.right) if self.segments is None else (self.left, self.right, self.segments.ends)
+
+    def with_bodies(self, bodies: tuple[Scalar, ...]) -> Contract:
+        """Returns the definition with other expressions, as many as `bodies` has; itself if they are the same."""
+        if bodies == self.bodies:
+            return self
+        left, right, *ends = bodies
+        segments = None if self.segments is None else replace(self.segments, ends=ends[0])
+        return replace(self, left=left, right=right, segments=segments)
 
     @property
     def has_grouped_rows(self) -> bool:

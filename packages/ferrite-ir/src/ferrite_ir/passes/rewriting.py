@@ -115,21 +115,11 @@ def map_scalars(
         case Sort():
             body = change(definition.body)
             return definition if body is definition.body else replace(definition, body=body)
-        case Contract():
-            return _map_contract(definition, change)
-        case Attend():
+        case Contract() | Attend():
             return definition.with_bodies(tuple([change(body) for body in definition.bodies]))
         case Update():
             return _map_update(definition, change, change_index)
     return definition
-
-
-def _map_contract(contract: Contract, change: Callable[[Scalar], Scalar]) -> Contract:
-    left, right, *ends = map(change, contract.bodies)
-    if (left, right, *ends) == contract.bodies:
-        return contract
-    segments = None if contract.segments is None else replace(contract.segments, ends=ends[0])
-    return replace(contract, left=left, right=right, segments=segments)
 
 
 def _map_update(update: Update, change: Callable[[Scalar], Scalar], change_index: Callable[[Index], Index]) -> Update:

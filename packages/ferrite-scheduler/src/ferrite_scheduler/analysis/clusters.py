@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from ferrite_ir.language.graph import Attend, Computed, Contract, Reduction, Scan, Sort
 from ferrite_scheduler.model.annotations import ColumnReduction, LookBackScan
+from ferrite_scheduler.model.norm_spaces import NormSpace
 
 from .dependences import Dependences, Stage
 from .generic_sizes import hinted
@@ -69,6 +70,8 @@ class Cluster:
         columns: the number of column reductions.
         inner: length of the blocks of a row that are reduced by themselves; 0 without any.
         stage: which stage of which multi-versioned reductions it makes, None for none; see `Dependences.stages`.
+        norm: the space of a register-resident norm; None for all others. Its members are of three levels, and only
+            that says where they lie, or what they touch.
     """
 
     grid: int
@@ -93,6 +96,7 @@ class Cluster:
     columns: int = 0
     inner: int = 0
     stage: Stage | None = None
+    norm: NormSpace | None = None
 
     @property
     def points(self) -> int:

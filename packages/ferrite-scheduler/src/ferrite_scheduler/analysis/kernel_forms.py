@@ -28,6 +28,7 @@ def form_of(cluster: Cluster, dependences: Dependences, policy: Policy) -> Form:
         inner=cluster.inner,
         fits_tile=partial(is_persistent_alone, cluster, dependences, policy),
         tile_limit=partial(persistent_limit, cluster, policy),
+        norm_block=0 if cluster.norm is None else cluster.norm.block_length,
         policy=policy,
     )
     for kind in FORMS.values():

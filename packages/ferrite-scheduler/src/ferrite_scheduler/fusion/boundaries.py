@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from ferrite_ir.language.graph import Definition, Extern, Origin, names_read
 from ferrite_scheduler.model.launch_rules import LAUNCH_RULES
-from ferrite_scheduler.model.norm_rules import NORM_RULES
 from ferrite_scheduler.model.schedule import Decision, Numbers, Schedule, with_numbers
 
+from .norm_rules import NORM_RULES
 from .rules import LEGALITY, PROFITABILITY
 
 KEPT = 3

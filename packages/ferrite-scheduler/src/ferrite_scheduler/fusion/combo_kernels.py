@@ -7,10 +7,11 @@ each tensor: a *part* of the kernel. What that saves is launches (``kernels.py -
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from ferrite_ir.language.graph import Computed, Update, names_read
+from ferrite_ir.language.graph import Computed, TensorType, Update, names_read
 from ferrite_ir.language.sizes import hint, product
 from ferrite_scheduler.analysis.clusters import Cluster
 from ferrite_scheduler.analysis.dependences import Dependences
@@ -57,7 +58,7 @@ def separate_parts(kernel: Kernel, dependences: Dependences, policy: Policy) -> 
     wanted = policy.combo if is_pointwise else policy.mixed_combos and kernel.form.separates
     if not wanted or len(kernel.body) < 2:
         return kernel
-    groups = list(_groups(kernel, dependences, policy))
+    groups = list(independent_groups(kernel.body, _small_inputs(kernel, dependences, policy), dependences))
     if len(groups) < 2:
         return kernel
     body = tuple(definition for group in groups for definition in group)
@@ -68,10 +69,14 @@ def separate_parts(kernel: Kernel, dependences: Dependences, policy: Policy) -> 
     return combined([whole], policy)
 
 
-def _groups(kernel: Kernel, dependences: Dependences, policy: Policy) -> Iterator[list[Computed]]:
-    """Yields the definitions that share a storage with each other, in order, groups by their first one."""
-    ignored = _small_inputs(kernel, dependences, policy)
-    leader = list(range(len(kernel.body)))
+def independent_groups(
+    body: Sequence[Computed], ignored: AbstractSet[str], dependences: Dependences
+) -> Iterator[list[Computed]]:
+    """Yields the definitions that share a storage with each other, in order, groups by their first one.
+
+    They may share those ``ignored``, and are independent yet.
+    """
+    leader = list(range(len(body)))
 
     def find(number: int) -> int:
         while leader[number] != number:
@@ -79,15 +84,20 @@ def _groups(kernel: Kernel, dependences: Dependences, policy: Policy) -> Iterato
         return number
 
     first: dict[str, int] = {}
-    for number, definition in enumerate(kernel.body):
+    for number, definition in enumerate(body):
         names = (*names_read(definition), *(result.name for result in definition.results))
         for storage in {dependences.storage[name] for name in names} - ignored:
             one, other = sorted((find(first.setdefault(storage, number)), find(number)))
             leader[other] = one
     groups: dict[int, list[Computed]] = {}
-    for number, definition in enumerate(kernel.body):
+    for number, definition in enumerate(body):
         groups.setdefault(find(number), []).append(definition)
     yield from groups.values()
+
+
+def is_small(tensor: TensorType, points: int, policy: Policy) -> bool:
+    """Returns whether parts over so many points may share what they read of a tensor, as it has few elements."""
+    return count_elements(tensor) <= max(1, points // policy.combo_shared_share)
 
 
 def _small_inputs(kernel: Kernel, dependences: Dependences, policy: Policy) -> set[str]:
@@ -96,7 +106,7 @@ def _small_inputs(kernel: Kernel, dependences: Dependences, policy: Policy) -> s
     small = {
         dependences.storage[param.name]
         for param in kernel.params
-        if param.access == "read" and count_elements(param.type) <= max(1, points // policy.combo_shared_share)
+        if param.access == "read" and is_small(param.type, points, policy)
     }
     written = {dependences.storage[param.name] for param in kernel.params if param.access != "read"}
     made = {dependences.storage[result.name] for definition in kernel.body for result in definition.results}

@@ -196,7 +196,7 @@ def _cuts(order: Sequence[int], partition: _Partition, policy: Policy) -> dict[i
     found: list[tuple[int, int, list[list[int]]]] = []
     for group in order:
         cluster = partition.work[group]
-        if not isinstance(cluster, Cluster) or cluster.stage or cluster.columns or cluster.updated:
+        if not isinstance(cluster, Cluster) or cluster.stage or cluster.columns or cluster.updated or cluster.norm:
             continue  # something else counts on what it does being one kernel
         weight = sum(items.sizes[root] for root in items.traces[group].touched & waiting)
         if weight >= policy.unfused_bytes // policy.unfused_share:

@@ -7,8 +7,9 @@ merge itself, see `topological_order`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from ferrite_ir.language.graph import Contract, Loop, Update
 from ferrite_ir.language.sizes import text
@@ -42,13 +43,17 @@ class Refusal:
         return with_numbers(self.reason, self.numbers)
 
 
+Asked = TypeVar("Asked")
+"""What rules are asked about: a `Proposal`, or one to make a norm."""
+
+
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Generic[Asked]):
     """A named test of a proposal."""
 
     number: str
     title: str
-    check: Callable[[Proposal], Refusal | None]
+    check: Callable[[Asked], Refusal | None]
 
 
 def refuse(reason: str, **numbers: int | str) -> Refusal:
@@ -335,7 +340,7 @@ def _stages(proposal: Proposal) -> Refusal | None:
     return refuse("stages of a reduction that is launched whole for some sizes share a kernel with their like alone")
 
 
-LEGALITY: tuple[Rule, ...] = (
+LEGALITY: tuple[Rule[Proposal], ...] = (
     Rule("F01", "both are kernels with points", _empty),
     Rule("F02", "same device", _devices),
     Rule("F03", "iteration spaces match", _spaces),
@@ -464,7 +469,7 @@ def _uncoalesced(proposal: Proposal) -> int:
     return wrong * (proposal.policy.uncoalesced_factor - 1)
 
 
-PROFITABILITY: tuple[Rule, ...] = (
+PROFITABILITY: tuple[Rule[Proposal], ...] = (
     Rule("P01", "not too many tensors", _size),
     Rule("P02", "not too many operations", _operations),
     Rule("P03", "not far apart", _distance),
@@ -479,7 +484,12 @@ _ALL = (*LEGALITY, *PROFITABILITY)
 
 def judge(proposal: Proposal) -> tuple[str, Refusal] | None:
     """Returns the number and refusal of the first rule that refuses, or None."""
-    for rule in _ALL:
+    return first_refusal(_ALL, proposal)
+
+
+def first_refusal(rules: Iterable[Rule[Asked]], proposal: Asked) -> tuple[str, Refusal] | None:
+    """Returns the number and refusal of the first of some rules that refuses a proposal, or None."""
+    for rule in rules:
         refusal = rule.check(proposal)
         if refusal is not None:
             return rule.number, refusal

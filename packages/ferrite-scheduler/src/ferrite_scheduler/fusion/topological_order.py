@@ -10,6 +10,7 @@ algorithm for directed acyclic graphs, 2007) on labels in a linked list.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 
 _GAP = 1 << 40
 _PLAIN = -1
@@ -24,16 +25,16 @@ class MergeOrder:
     """
 
     def __init__(self, before: Sequence[dict[int, None]], after: Sequence[dict[int, None]], budget: int) -> None:
-        count = len(before)
+        total = len(before)
         self.budget = budget
         self.visits = 0
-        self._parent = list(range(count))
+        self._parent = list(range(total))
         self._before = [dict(edges) for edges in before]
         self._after = [dict(edges) for edges in after]
-        self._label = [_GAP * (number + 1) for number in range(count)]
-        # A ring through a sentinel at index `count`.
-        self._next = [number + 1 for number in range(count)] + [0]
-        self._previous = [count, *range(count)]
+        self._label = [_GAP * (number + 1) for number in range(total)]
+        # A ring through a sentinel at index `total`.
+        self._next = [number + 1 for number in range(total)] + [0]
+        self._previous = [total, *range(total)]
 
     def find(self, number: int) -> int:
         """Returns the representative of a node's class."""
@@ -53,15 +54,22 @@ class MergeOrder:
             yield at
             at = self._next[at]
 
-    def path_between(self, first: int, second: int) -> int | None:
-        """Returns a class on a path between two classes; None if there is none, -1 if the budget ran out."""
-        witness, _, _ = self._search(*self._sorted(first, second))
+    def path_between(self, first: int, second: int, besides: int | None = None) -> int | None:
+        """Returns a class on a path between two classes; None if there is none, -1 if the budget ran out.
+
+        A path through ``besides`` is none.
+        """
+        without = () if besides is None else (self.find(besides),)
+        witness, _, _ = self._search(*self._sorted(first, second), without)
         return witness
 
-    def merge(self, first: int, second: int) -> int | None:
-        """Merges two classes; returns None, or, where that is impossible, what `path_between` returns."""
+    def merge(self, first: int, second: int, *, is_bounded: bool = True) -> int | None:
+        """Merges two classes; returns None, or, where that is impossible, what `path_between` returns.
+
+        A search that is not bounded by the budget is for classes of which it is known that no path joins them.
+        """
         low, high = self._sorted(first, second)
-        witness, region, forward = self._search(low, high)
+        witness, region, forward = self._search(low, high, is_bounded=is_bounded)
         if witness is not None:
             return witness
         keep, gone = (high, low) if forward else (low, high)
@@ -77,15 +85,18 @@ class MergeOrder:
         a, b = self.find(first), self.find(second)
         return (a, b) if self._label[a] < self._label[b] else (b, a)
 
-    def _search(self, low: int, high: int) -> tuple[int | None, set[int], bool]:
+    def _search(
+        self, low: int, high: int, without: tuple[int, ...] = (), *, is_bounded: bool = True
+    ) -> tuple[int | None, set[int], bool]:
         """Returns ``(witness, region, forward)``: see `path_between`.
 
         The region is all that follows ``low`` or, not ``forward``, precedes ``high``, of what lies between the two.
+        Paths through classes of ``without`` are none.
         """
-        ahead, behind = {low}, {high}
+        ahead, behind = {low, *without}, {high, *without}
         up = self._walk(self._after, low, high, ahead)
         down = self._walk(self._before, high, low, behind)
-        for _ in range(self.budget):
+        for _ in range(self.budget) if is_bounded else count():
             for walk, seen, other, forward in ((up, ahead, behind, True), (down, behind, ahead, False)):
                 found = next(walk, None)
                 self.visits += 1

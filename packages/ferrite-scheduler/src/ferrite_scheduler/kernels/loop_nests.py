@@ -15,7 +15,6 @@ from ferrite_ir.language.graph import (
     Loop,
     Reduction,
     Scan,
-    Segments,
     Sort,
     Update,
     loads_of,
@@ -409,15 +408,15 @@ def _contraction(contract: Contract, layout: Layout, mapping: dict[Dim, Index], 
     Raises:
         Misfit: what is in groups, or the groups, are not one of these dims.
     """
-    left, right, *ends = map(move, contract.bodies)
-    segments = contract.segments
+    moved = contract.with_bodies(tuple(map(move, contract.bodies)))
+    segments = moved.segments
     if segments is not None:
         of, group = (sole_dim(mapping[dim]) for dim in (segments.of, segments.group))
         if of is None or group is None:
             raise Misfit("what is in groups does not have an axis of its own")
-        segments = Segments(of, group, ends[0])
+        segments = replace(segments, of=of, group=group)
     dims = layout.grid_dims, layout.reduction_dims
-    return Contract(contract.result, *dims, left, right, contract.origins, contract.fast, segments, contract.stored)
+    return Contract(moved.result, *dims, moved.left, moved.right, moved.origins, moved.fast, segments, moved.stored)
 
 
 def _over_axes(attend: Attend, layout: Layout) -> Attend:

@@ -19,6 +19,7 @@ from ferrite_ir.language.sizes import Size, ceildiv
 from .annotations import LookBackScan as LookBackDefinition
 from .axes import Axis
 from .contractions import uses_tensor_cores
+from .group_blocks import COLUMNS
 from .policy import Policy
 from .tiled_contractions import is_tiled
 
@@ -41,6 +42,7 @@ class ClusterFacts:
         inner: length of the blocks of a row that are reduced by themselves; 0 without any.
         fits_tile: tells whether one tile holds the reduction axis.
         tile_limit: tells how long a symbolic reduction axis may be for one tile to hold it; 0 for never.
+        norm_block: positions of an image that a program holds, where it is a register-resident norm; else 0.
         policy: the thresholds.
     """
 
@@ -51,6 +53,7 @@ class ClusterFacts:
     inner: int
     fits_tile: Callable[[], bool]
     tile_limit: Callable[[], int]
+    norm_block: int
     policy: Policy
 
 
@@ -289,7 +292,9 @@ class GridReduction(Form):
 
 @dataclass(frozen=True, slots=True)
 class RegisterNorm(Form):
-    """Register-resident group norm: as a grid reduction, over the channels of a group, too; see `register_norms`.
+    """Register-resident group norm: as a grid reduction, over the channels of a group, too.
+
+    See `fusion.register_norms`.
 
     Attributes:
         block_length: points of the reduction axis that a program holds, a power of two.
@@ -304,6 +309,11 @@ class RegisterNorm(Form):
     channels: int
     workspace: str = ""
     prefetch_distance: int = 0
+
+    @classmethod
+    def of(cls, cluster: ClusterFacts) -> RegisterNorm | None:
+        """Returns the form of a cluster's kernel, None if it has another."""
+        return cls(cluster.norm_block, COLUMNS) if cluster.norm_block else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,11 +391,11 @@ FORMS: dict[str, type[Form]] = {
         Attention,
         TiledContraction,
         Contraction,
+        RegisterNorm,
         RowColumnReduction,
         PersistentReduction,
         LoopedReduction,
         GridReduction,
-        RegisterNorm,
     )
 }
 """The family, by name; a cluster's kernel has the first that claims the cluster."""

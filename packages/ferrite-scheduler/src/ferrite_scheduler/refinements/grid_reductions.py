@@ -28,12 +28,11 @@ from ferrite_scheduler.analysis.traffic import live_tiles
 from ferrite_scheduler.kernels.kernel_names import kernel_name
 from ferrite_scheduler.memory.host_steps import Work
 from ferrite_scheduler.model.forms import GridReduction, LoopedReduction, RegisterNorm
+from ferrite_scheduler.model.group_blocks import spans_of
 from ferrite_scheduler.model.intermediates import workspace_of
 from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import Kernel, Param
 from ferrite_scheduler.model.target import Target
-
-from .register_norms import words_of_images
 
 SHARED_COMBINES = frozenset(("sum", "max", "min", "online_softmax"))
 """Combines whose states are published, a 32-bit word for each component."""
@@ -164,7 +163,15 @@ def with_workspaces(
 def _words(kernel: Kernel) -> int:
     """Returns the words of such a kernel's workspace: a counter, one for each group of rows, states."""
     if isinstance(kernel.form, RegisterNorm):
-        return words_of_images(kernel)
+        return _words_of_images(kernel)
     rows = math.prod(int(axis.size) for axis in kernel.grid)
     states = sum(len(definition.results) for definition in kernel.body if isinstance(definition, Reduction))
     return 1 + rows + states * rows * kernel.splits
+
+
+def _words_of_images(kernel: Kernel) -> int:
+    """Returns the words of a register norm's workspace: a counter, one for each image, group, block and part."""
+    x = kernel.axes[-2]
+    images = math.prod(int(axis.size) for axis in kernel.axes[:-2])
+    groups, members = (int(dim.size) for dim in x.dims)
+    return 1 + images * groups * spans_of(members, int(x.size)) * kernel.splits

@@ -18,7 +18,6 @@ from .grid_reductions import with_workspaces
 from .last_uses import mark_last_uses
 from .mixed_combos import combine_kernels
 from .prefetches import prefetch
-from .register_norms import merge_norms
 from .reverse_traversal import reverse_traversal
 
 
@@ -27,7 +26,7 @@ class Ordered:
     """Kernels and calls in execution order, with the graph that they carry out.
 
     ``released`` are inputs whose storage is freed after their last use; ``decisions`` tell
-    which norms are one kernel, and what shares launches.
+    what shares launches.
     """
 
     work: Sequence[Work]
@@ -56,11 +55,6 @@ class Refinement:
 
 
 REFINEMENTS: tuple[Refinement, ...] = (
-    Refinement(
-        "register_norms",
-        "programs that hold elements in registers until the moments of their groups are known read images once",
-        lambda plan, target, policy: _with_norms(plan, *merge_norms(plan.work, plan.dependences, target, policy)),
-    ),
     Refinement(
         "prefetches",
         "programs that wait for others leave memory idle meanwhile",
@@ -97,10 +91,6 @@ REFINEMENTS: tuple[Refinement, ...] = (
 def _with_workspaces(plan: Ordered) -> Ordered:
     work, graph, dependences = with_workspaces(plan.work, plan.graph, plan.dependences)
     return replace(plan, work=work, graph=graph, dependences=dependences)
-
-
-def _with_norms(plan: Ordered, work: Sequence[Work], decisions: Sequence[Decision]) -> Ordered:
-    return replace(plan, work=work, decisions=(*plan.decisions, *decisions))
 
 
 def _combined(plan: Ordered, policy: Policy, most: int) -> Ordered:

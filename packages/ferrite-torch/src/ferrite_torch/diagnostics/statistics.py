@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 from ferrite_runtime.engines.cuda_graphs import capture_counts
 from ferrite_runtime.process.forking import renewed_in_children
+from ferrite_torch.torch_private.dynamo_state import counted_breaks
 
 KEPT_PROGRAMS = 256
 """Number of compiled programs that `compiled_programs` remembers; older ones are forgotten."""
@@ -66,8 +67,6 @@ class Ledger:
 
 _ledger = Ledger()
 _observer: ContextVar[Ledger | None] = ContextVar("ferrite_observer", default=None)
-_breaks: list[Callable[[], Counter[str]]] = []
-"""What tells how often dynamo has handed over no graph since the process began."""
 _lock = renewed_in_children(threading.Lock())
 _waiting: WeakSet[Any] = WeakSet()
 """What compiles beside the calls of its graph and is not ready yet."""
@@ -118,7 +117,7 @@ def statistics() -> dict[str, Any]:
             "uncaptured": {f"{op}: {reason}": count for (op, reason), count in sorted(_ledger.uncaptured.items())},
             "captures": dict(sorted(capture_counts().items())),
             "fallbacks": dict(sorted(_ledger.fallbacks.items())),
-            "breaks": dict(sorted((_breaks_so_far() - _ledger.breaks_before).items())),
+            "breaks": dict(sorted((counted_breaks() - _ledger.breaks_before).items())),
             "specialised": {
                 f"{where}: {reason}": count for (where, reason), count in sorted(_ledger.specialised.items())
             },
@@ -128,20 +127,11 @@ def statistics() -> dict[str, Any]:
         }
 
 
-def count_breaks_by(function: Callable[[], Counter[str]]) -> None:
-    """Has `statistics` ask ``function`` how often dynamo has handed over no graph, by its reasons."""
-    _breaks[:] = [function]
-
-
-def _breaks_so_far() -> Counter[str]:
-    return sum((tell() for tell in _breaks), Counter[str]())
-
-
 def reset_statistics() -> None:
     """Sets every count to zero and forgets the compiled programs."""
     global _ledger  # noqa: PLW0603  # the one mutable record of the package
     with _lock:
-        _ledger = Ledger(breaks_before=_breaks_so_far())
+        _ledger = Ledger(breaks_before=counted_breaks())
 
 
 def compiled_programs() -> list[dict[str, Any]]:

@@ -150,9 +150,7 @@ def flatten(kernel: Kernel, space: Space) -> FlatKernel:
             case Attend():
                 definitions.append(over_flat_positions(definition, space, memo))
             case Contract():
-                left, right, *ends = map(scalar, definition.bodies)
-                segments = None if definition.segments is None else replace(definition.segments, ends=ends[0])
-                definitions.append(replace(definition, left=left, right=right, segments=segments))
+                definitions.append(definition.with_bodies(tuple(map(scalar, definition.bodies))))
     producers = {
         result.name: (definition, position)
         for definition in definitions

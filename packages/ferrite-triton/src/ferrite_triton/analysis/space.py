@@ -26,6 +26,7 @@ from ferrite_scheduler.model.forms import (
     RowColumnReduction,
     Scan,
     Sort,
+    TiledContraction,
     Waiting,
 )
 from ferrite_scheduler.model.schedule import Kernel
@@ -175,6 +176,11 @@ class Space:
         if self.reduction is None or not isinstance(self.form, Waiting):
             return 0
         return -(-int(self.reduction.size) // self.form.block_length)
+
+    @property
+    def row_groups(self) -> int:
+        """Returns in how many groups the rows of a kernel are, each with tiles of its own; 0 of other kernels."""
+        return self.form.row_groups if isinstance(self.form, TiledContraction) else 0
 
     @property
     def chunk_length(self) -> Size:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 
 from ferrite_ir.language.dtypes import BOOL, F32, I32, I64, DType
@@ -231,6 +231,8 @@ class RegisterNorms:
         self.evaluator.publish(reduction, states)
         values = self._values_of_groups(reduction)
         tiles = [self.evaluator.tile(node) for node in values]
+        made = {result.name for result in reduction.results}
+        self.builder.forget_if(lambda key, _: _reads_any(key, made))  # one for each group, not for each channel
         for node, tile in zip(values, tiles, strict=True):
             self.evaluator.know(node, self._of_channels(tile))
         self.evaluator.publish(reduction, tuple(self._of_channels(state) for state in states))
@@ -291,3 +293,9 @@ class RegisterNorms:
         if self.flat.space.axis("y") is None:
             return first
         return Offset(first, mul(self.builder.position("y"), Literal(words, dtype)))
+
+
+def _reads_any(key: Hashable, names: Collection[str]) -> bool:
+    """Returns whether what a builder knows by a key is an expression that reads a value of one of some names."""
+    node = key[0] if isinstance(key, tuple) else None
+    return isinstance(node, Scalar) and any(load.source in names for load in node.loads)

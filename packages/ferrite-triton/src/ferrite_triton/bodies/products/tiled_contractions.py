@@ -30,7 +30,6 @@ from ferrite_ir.language.dtypes import F32, I32, DType
 from ferrite_ir.language.graph import Contract
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import is_static
-from ferrite_scheduler.model.forms import TiledContraction
 from ferrite_triton.analysis.contraction_space import LEFT, RIGHT, factor_space
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.lowering_policy import LOWERING
@@ -129,10 +128,10 @@ def _place_tile(
     height = builder.let("height", rows_left, NO_AXES).expression
     inside = builder.let("inside", remainder(tile, group_size), NO_AXES).expression
     mine = {"y": add(first, remainder(inside, height)), "x": quotient(inside, height)}
-    if groups is not None and not has_row_groups(flat):
+    if groups is not None and not flat.space.row_groups:
         groups.place_sums()
     for name, number in mine.items():
-        if name == "y" and groups is not None and has_row_groups(flat):
+        if name == "y" and groups is not None and flat.space.row_groups:
             groups.place_rows(number, axes[name])
             continue
         start = mul(number, block_size(axes[name].constant, dtype))
@@ -146,16 +145,10 @@ def _place_tile(
 
 def _tiles(flat: FlatKernel, axis: KernelAxis, dtype: DType) -> Expression:
     """Returns how many tiles lie along an axis."""
-    block, form = block_size(axis.constant, dtype), flat.space.form
-    if axis.name == "y" and isinstance(form, TiledContraction) and form.row_groups:
-        return add(quotient(flat.space.params.value(axis.size, dtype), block), Literal(form.row_groups + 1, dtype))
+    block, groups = block_size(axis.constant, dtype), flat.space.row_groups
+    if axis.name == "y" and groups:
+        return add(quotient(flat.space.params.value(axis.size, dtype), block), Literal(groups + 1, dtype))
     return quotient(sub(add(flat.space.params.value(axis.size, dtype), block), Literal(1, dtype)), block)
-
-
-def has_row_groups(flat: FlatKernel) -> bool:
-    """Returns whether the rows of a kernel are in groups, each with tiles of its own."""
-    form = flat.space.form
-    return isinstance(form, TiledContraction) and form.row_groups > 0
 
 
 class TiledContractions:
@@ -176,7 +169,7 @@ class TiledContractions:
             raise AssertionError("a contraction without a reduction axis")
         bounds, counter = self._open(reduction)
         totals = [builder.carry("sum", full(TILE, 0.0, F32), R) for _ in contractions]
-        end = None if self._groups is None or has_row_groups(self._flat) else bounds[1]
+        end = None if self._groups is None or self._flat.space.row_groups else bounds[1]
         self._left.set_positions(reduction, counter, end)
         lefts = [self._left.tile(contraction.left) for contraction in contractions]
         builder.forget_inside(R)  # along the other axis of a tile the same positions are other values

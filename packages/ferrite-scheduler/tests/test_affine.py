@@ -7,7 +7,7 @@ import pytest
 from ferrite_ir.language.dtypes import BF16, F32
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import Scalar, apply, cast, const, load
-from ferrite_scheduler.refinements.affine_factors import join_factors
+from ferrite_scheduler.kernels.affine_factors import join_factors
 
 CHANNEL, PLACE = Dim("k", 8), Dim("p", 16)
 X = load("x", [CHANNEL.index, PLACE.index], F32)

@@ -1,4 +1,4 @@
-"""Norms of images by one kernel whose programs hold what they read: which are, and what they compute."""
+"""Norms of images that fusion proposes as one kernel, whose programs hold what they read: which, and why not others."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from checks import check
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, Schedule, Target, explain, parse_schedule, schedule
 from ferrite_scheduler.fusion.boundaries import boundaries
-from ferrite_scheduler.model.norm_rules import NORM_RULES
+from ferrite_scheduler.fusion.norm_rules import NORM_RULES
+from ferrite_scheduler.model.group_blocks import slots_of, spans_of
 from ferrite_scheduler.model.schedule import CallExtern, Free, Keep, Kernel, Launch, Reuse
-from ferrite_scheduler.refinements.register_norms import slots_of, spans_of
 
 SMALL = Policy(small_kernel_bytes=0, split_minimum=64)
 """So that small images are worth kernels of their own."""
@@ -122,15 +122,17 @@ def test_other_norms_are_read_again() -> None:
     assert "register_norm" not in forms(check(norm((2, 80, 8, 8), 4, MIRRORED), policy=SMALL)), "other elements"
 
 
+ROW_MAJOR = norm((2, 80, 64, 64), 4).replace("{327680, 1, 5120, 80}", "")
 MIRRORED = f"add({SCALED}, cast.f32(x[n, k, h, 7 - w]))"
 
 
 @pytest.mark.parametrize(
     ("text", "changes", "rule", "numbers"),
     [
-        (norm((2, 24, 8, 8), 4), {}, "N02", {}),
+        (ROW_MAJOR, {}, "N02", {}),
         (norm((2, 80, 8, 8), 4, MIRRORED), {}, "N03", {}),
-        (norm((2, 80, 8, 8), 4, dtype="u8"), {}, "N04", {}),
+        (norm((2, 80, 8, 8), 4, dtype="u8"), {}, "N04", {"bytes": 1}),
+        (norm((2, 24, 8, 8), 4), {}, "N05", {"group": 6, "needed": 4, "image": 24, "block": 32}),
         (norm((2, 80, 8, 8), 40), {}, "N05", {"group": 2, "needed": 4, "image": 80, "block": 32}),
         (norm((2, 80, 8, 12), 4), {}, "N06", {"positions": 32, "needed": 64}),
         (norm((2, 80, 8, 8), 4), {"processors": 1}, "N07", {"programs": 2, "multiprocessors": 1}),
@@ -151,6 +153,29 @@ def test_why_a_norm_is_three_kernels(text: str, changes: dict[str, int], rule: s
 
 def test_that_a_norm_is_one_kernel_is_explained() -> None:
     assert "mean with y: images are read once" in explain(planned(norm((2, 80, 8, 8), 4)), "mean", "y")
+
+
+VOLUMES = """graph @norm(x: f32[2, 80, 2, 4, 8]{5120, 1, 2560, 640, 80}) -> (y) {
+  mean: f32[2, 4], m2: f32[2, 4], count: f32[2, 4] = reduce welford
+      [n < 2, g < 4 | c < 20, d < 2, h < 4, w < 8] x[n, g*20 + c, d, h, w]
+  y: f32[2, 80, 2, 4, 8]{5120, 1, 2560, 640, 80} = loop [n < 2, k < 80, d < 2, h < 4, w < 8]
+      mul(sub(x[n, k, d, h, w], mean[n, k // 20]), rsqrt(m2[n, k // 20]))
+}"""
+
+
+def test_volumes_are_images_of_as_many_positions() -> None:
+    kernel = only(check(VOLUMES, policy=SMALL))
+    assert [str(axis) for axis in kernel.axes] == ["y(y0 < 2)", "x(x0 < 4, x1 < 20)", "r(r0 < 64)"]
+    (body,) = kernel.body[-1].bodies
+    images = next(load for load in body.loads if load.source == "x")
+    assert ", ".join(map(str, images.indices)) == "y0, x0*20 + x1, r0 // 32, (r0 // 8) % 4, r0 % 8"
+
+
+def test_what_is_beside_a_norm_is_in_no_norm() -> None:
+    """Definitions that neither make nor read anything of a norm could be programs of their own."""
+    head = norm((2, 80, 8, 8), 4).removesuffix("}").replace("bias: f32[80]", "bias: f32[80], u: f32[10240]")
+    text = f"{head.replace('-> (y)', '-> (y, v)')}  v: f32[10240] = loop [i < 10240] exp(u[i])\n}}"
+    assert sorted(forms(check(text, policy=SMALL))) == ["pointwise", "register_norm"]
 
 
 def test_images_of_too_many_parts_are_read_again() -> None:
@@ -184,6 +209,8 @@ def test_what_is_overwritten_before_the_images_are_read_again_keeps_three_kernel
     found = check(text, policy=SMALL)
     assert "register_norm" not in forms(found)
     assert [decision.rule for decision in found.decisions if decision.rule in NORM_RULES] == ["N01"]
+    beside = text.replace("w[k])\n}", "bias[k])\n}")
+    assert forms(check(beside, policy=SMALL)).count("register_norm") == 1, "weights are overwritten after it"
     plain = text.replace(" mutates (weight: w)", "").replace("w[k])\n}", "weight[k])\n}")
     lines = [line for line in plain.splitlines() if " = update set " not in line]
     assert forms(check("\n".join(lines), policy=SMALL)) == ["register_norm"]
