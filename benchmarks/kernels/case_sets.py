@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from benchmarks.kernels.cases import CASES, Case
-from benchmarks.kernels.column_cases import COLUMN_CASES
 from benchmarks.kernels.limit_cases import LIMIT_CASES
 from benchmarks.kernels.random_cases import FORMS, random_case, random_cases
-from benchmarks.kernels.sweep_cases import SWEEP_CASES
+from benchmarks.kernels.sweep_cases import COLUMN_CASES, SWEEP_CASES
 from benchmarks.kernels.verdict import BARS
 
 _JUDGED = CASES + LIMIT_CASES

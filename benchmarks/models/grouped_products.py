@@ -1,7 +1,7 @@
 """Products in groups and layers of experts, forward and with gradients: eager, Inductor and Ferrite side by side.
 
-    python benchmarks/kernels/grouped_products.py
-    python benchmarks/kernels/grouped_products.py --cases layer --rounds 3
+    python benchmarks/models/grouped_products.py
+    python benchmarks/models/grouped_products.py --cases layer --rounds 3
 
 A layer of experts routes each token to some of them: `torch._grouped_mm` with two gates, their product, and back, times
 the token's share, added up; in bfloat16. Eager mode is the library's. ``ferrite-own-first`` multiplies groups of any
