@@ -26,6 +26,7 @@ from ferrite_torch.diagnostics.announcements import announce_eager
 from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.diagnostics.statistics import observed, observer
 from ferrite_torch.errors import ExternRefused, FerriteError, LaunchRefused, OptionError, Refused, Unsupported
+from ferrite_torch.graphs.device_parts import accelerators_of, compile_parts
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.rewrites.aliased_writes import (
     keeping_aliases,
@@ -55,7 +56,7 @@ from ferrite_torch.torch_private.dynamo import (
     keep_writes_through_restarts,
     register_backend,
 )
-from ferrite_torch.torch_private.graph_positions import has_effects, written_positions
+from ferrite_torch.torch_private.graph_positions import has_effects, without_metadata, written_positions
 from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.operators import has_no_memory
 from ferrite_torch.torch_private.partitioning import saving_at_most
@@ -262,6 +263,9 @@ def _compiler(kind: str, options: Options, plan: Plan | None, short: Shortened |
         if kind == "forward":
             drop_dynamic_marks()
         try:
+            if len(accelerators_of(module)) > 1:
+                call = finished(_on_several_devices(module, kind, options, inputs))
+                return mark_storable(call, None, options, plan) if plan else call
             compiled = compile_graph(
                 module, kind, options, inputs, any_sizes=plan is not None, lent=len(short.withheld) if short else 0
             )
@@ -291,6 +295,31 @@ def _compiler(kind: str, options: Options, plan: Plan | None, short: Shortened |
     return compile_one
 
 
+def _on_several_devices(
+    module: torch.fx.GraphModule, kind: str, options: Options, inputs: Sequence[Any]
+) -> CompiledGraph:
+    """Returns a graph that calls what each device computes as a graph of its own, compiled for it.
+
+    Raises:
+        FerriteError: it cannot be taken apart so, or some layer refused a part.
+    """
+    from ferrite_torch.calls.saved_layouts import changed_layouts  # noqa: PLC0415
+    from ferrite_torch.pipeline import compile_graph  # noqa: PLC0415
+
+    own = replace(options, background=False, compile_budget_s=None)
+
+    def compile_part(part: torch.fx.GraphModule, fakes: Sequence[Any]) -> CompiledGraph:
+        with without_metadata():
+            compiled = compile_graph(part, "inference", own, fakes)
+        if options.fallback:
+            compiled.fall_back(lambda error: announce_eager(translate(error, "compiling kernels"), part))
+        return compiled
+
+    traced = changed_layouts(module, inputs if kind == "backward" else ())[1]
+    call = run_eagerly(compile_parts(module, compile_part), traced)
+    return CompiledGraph(by_slices(call)) if kind == "backward" else call
+
+
 def _give_up(error: Exception, options: Options, module: torch.fx.GraphModule) -> None:
     """Says that a graph stays as it is because it did not compile beside its calls, or raises why."""
     translated = translate(error, "compiling kernels")
@@ -300,14 +329,11 @@ def _give_up(error: Exception, options: Options, module: torch.fx.GraphModule) -
 
 
 def _check_devices(module: torch.nn.Module, inputs: Sequence[Any]) -> None:
-    """Refuses (`Unsupported`) inputs on a device that kernels are not compiled for, or on several accelerators."""
+    """Refuses (`Unsupported`) inputs on a device that kernels are not compiled for."""
     devices = {value.device for value in _tensors(module, inputs)}
     others = sorted(str(device) for device in devices if device.type not in COMPILED_DEVICES)
     if others:
         raise Unsupported(f"a graph on {', '.join(others)}: kernels are compiled for {' and '.join(COMPILED_DEVICES)}")
-    accelerators = sorted(str(device) for device in devices if device.type != "cpu")
-    if len(accelerators) > 1:
-        raise Unsupported(f"a graph on several devices: {', '.join(accelerators)}")
     if "cuda" in (device.type for device in devices) and not torch.cuda.is_available():
         raise Unsupported("a graph on cuda, where torch finds no GPU")
 

@@ -15,7 +15,8 @@ themselves, and stays with their nodes, whatever is put before or behind these l
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +73,16 @@ def forward_metadata() -> Any:
 
     context = TracingContext.try_get()
     return None if context is None else context.fw_metadata
+
+
+@contextmanager
+def without_metadata() -> Iterator[None]:
+    """Has nothing known of the graph around what is compiled: parts of it have other inputs and results."""
+    from torch._guards import TracingContext, tracing
+
+    context = TracingContext.try_get()
+    with tracing(TracingContext(None if context is None else context.fake_mode)):
+        yield
 
 
 def note_metadata(metadata: Any) -> None:
