@@ -180,3 +180,42 @@ def test_views_of_written_inputs_begin_where_these_do(name: str) -> None:
         assert found.storage_offset() == expected.storage_offset()
         assert found.untyped_storage().data_ptr() == own.untyped_storage().data_ptr()
         assert torch.equal(*memory)
+
+
+UNSAFE_SPLITS: dict[str, Function] = {
+    "chunks": lambda x: torch.unsafe_chunk(x, 2),
+    "columns": lambda x: x.unsafe_chunk(2, 1),
+    "sizes": lambda x: torch.unsafe_split_with_sizes(x, [1, 5]),
+    "parts": lambda x: x.unsafe_split(4),
+}
+
+
+@pytest.mark.parametrize("name", UNSAFE_SPLITS)
+def test_splits_that_say_they_copy_are_views(name: str) -> None:
+    split = UNSAFE_SPLITS[name]
+
+    def written(x: torch.Tensor) -> Any:
+        parts = split(x)
+        parts[0].add_(1)
+        return x * 2, parts
+
+    x = torch.arange(24.0).view(6, 4)
+    for found, expected in zip(compiled(split)(x), split(x), strict=True):
+        assert found.data_ptr() == expected.data_ptr()
+        assert found.stride() == expected.stride()
+    mine, theirs = x.clone(), x.clone()
+    (double, parts), (wanted, others) = compiled(written)(mine), written(theirs)
+    assert torch.equal(mine, theirs)
+    assert torch.equal(double, wanted)
+    assert all(map(torch.equal, parts, others))
+
+
+@pytest.mark.parametrize("name", UNSAFE_SPLITS)
+def test_autograd_allows_writes_to_such_parts(name: str) -> None:
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        first, *_, last = UNSAFE_SPLITS[name](x * 2)
+        first.add_(1)
+        return (first * last.mean()).mean()
+
+    x = torch.randn(6, 4, requires_grad=True)
+    torch.testing.assert_close(*(torch.autograd.grad(call(x), x) for call in (compiled(loss), loss)))

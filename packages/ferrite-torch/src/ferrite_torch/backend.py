@@ -38,6 +38,7 @@ from ferrite_torch.rewrites.attention_patterns import rewrite_attention
 from ferrite_torch.rewrites.captured.kept_checks import keep_checks
 from ferrite_torch.rewrites.captured.overlapping_writes import refuse_overlapping_writes
 from ferrite_torch.rewrites.captured.recomposed_ops import recompose
+from ferrite_torch.rewrites.captured.unsafe_splits import split_as_views
 from ferrite_torch.rewrites.captured.view_results import take_view_results
 from ferrite_torch.rewrites.copied_storages import counts_from_storage
 from ferrite_torch.rewrites.decompositions import DeferredTable, decomposition_table
@@ -139,6 +140,7 @@ def _compiled(
         _check_layouts(module, inputs)
         keep_checks(captured)
         recompose(captured)
+        split_as_views(captured)
         refuse_lost_writes(captured)
         refuse_overlapping_writes(captured)
         watched = watched_inputs(captured, inputs if module is captured else ())
