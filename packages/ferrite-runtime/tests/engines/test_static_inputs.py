@@ -74,8 +74,8 @@ class Recorder:
         return GraphedProgram(found, engine.first(DEVICE), build, recorder, 1, Lending(static=(1,)))
 
 
-INPUTS = itertools.cycle(torch.randn(3, 8).unbind())
-"""Each lies elsewhere than the one before it, which what is allocated anew may not."""
+INPUTS = itertools.cycle(torch.randn(5, 8).unbind())
+"""Each lies elsewhere than the one before it, of all calls and of those with one parameter; what is new may not."""
 
 
 def check(call: GraphedProgram, w: Any) -> None:
