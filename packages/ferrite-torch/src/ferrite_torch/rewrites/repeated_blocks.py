@@ -24,6 +24,7 @@ import operator
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -50,6 +51,9 @@ class _Call:
     @property
     def length(self) -> int:
         return self.last - self.first + 1
+
+
+_SUMS = frozenset(("add", "__add__"))
 
 
 _Block: TypeAlias = "tuple[list[Run], tuple[int, ...]]"
@@ -107,11 +111,50 @@ def _chosen(nodes: Sequence[torch.fx.Node], is_wanted: Callable[[int], bool]) ->
     chosen: list[_Block] = []
     for calls in sorted(alike.values(), key=lambda calls: (-calls[0].length, calls[0].first)):
         free = [call for call in calls if not any(taken[call.first : call.last + 1])]
-        for runs, written in _equal_runs(nodes, free):
+        for runs, written in _equal_runs_anywhere(nodes, free):
             chosen.append(([run for _, run in runs], written))
             for call, _ in runs:
                 taken[call.first : call.last + 1] = [True] * call.length
     return chosen
+
+
+def _equal_runs_anywhere(
+    nodes: Sequence[torch.fx.Node], calls: Sequence[_Call]
+) -> list[tuple[list[tuple[_Call, Run]], tuple[int, ...]]]:
+    """Returns what `_equal_runs` yields, of calls that begin with the last sum of the one before if they can.
+
+    A sum at the end of a layer (its residual) is read by a norm at the beginning of the next. In one region with that
+    they are one kernel, as in a whole graph; two regions would store it and read it again. The first call then stays
+    as it is, and so does the last sum of the last one.
+
+    Not where something is differentiated: both terms would get one gradient, in one memory or in two, and torch traces
+    a derivative for each case.
+    """
+    moved = _from_sum_to_sum(nodes, calls)
+    found = list(_equal_runs(nodes, moved)) if moved else []
+    return found if found and sum(len(runs) for runs, _ in found) == len(moved) else list(_equal_runs(nodes, calls))
+
+
+def _from_sum_to_sum(nodes: Sequence[torch.fx.Node], calls: Sequence[_Call]) -> list[_Call]:
+    """Returns calls that follow each other, all but the first, each from the last node of the one before to its last.
+
+    There are none where one does not end in a sum of two values of its own that is its only result.
+    """
+    ordered = sorted(calls, key=lambda call: call.first)
+    is_differentiated = any(example_of(nodes[call.last]).requires_grad for call in ordered)
+    if is_differentiated or not all(one.last + 1 == other.first for one, other in pairwise(ordered)):
+        return []
+    if not all(_ends_in_own_sum(nodes, call) for call in ordered):
+        return []
+    return [replace(call, first=call.first - 1, last=call.last - 1) for call in ordered[1:]]
+
+
+def _ends_in_own_sum(nodes: Sequence[torch.fx.Node], call: _Call) -> bool:
+    """Returns whether the only result of a call is its last node, the sum of two others of its nodes."""
+    own, last = frozenset(nodes[call.first : call.last + 1]), nodes[call.last]
+    read = [node for node in own if any(user not in own for user in node.users)]
+    is_sum = target_name(last) in _SUMS and len(last.args) == 2 and not last.kwargs
+    return read == [last] and is_sum and all(term in own for term in last.args)
 
 
 def _equal_runs(
