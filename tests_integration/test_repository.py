@@ -88,7 +88,9 @@ def test_every_supported_torch_is_in_the_matrix():
     assert bounds in manifest_of(NOXFILE.PACKAGES["torch"])["project"]["dependencies"]
     assert manifest_of(NOXFILE.PACKAGES["runtime"])["project"]["optional-dependencies"]["torch"] == [bounds]
     assert f"| torch | {names[0]} to {names[-1]} |" in (ROOT / "README.md").read_text()
-    assert f"torch=={NOXFILE.TORCHES[names.index('2.13')].torch}" in (ROOT / "constraints.txt").read_text()
+    pinned, constraints = NOXFILE.TORCHES[names.index("2.13")], (ROOT / "constraints.txt").read_text().split("\n")
+    assert f"torch=={pinned.torch}" in constraints
+    assert f"triton=={pinned.triton}" in constraints, "that torch's wheel for Linux asks for this one, and no other"
 
 
 def test_a_torch_of_the_matrix_takes_the_place_of_two_pins():

@@ -293,6 +293,18 @@ class DeviceUnavailable(NoVariantForTarget):
     """What was asked for needs a device or a library that this machine lacks."""
 
 
+class InterpreterUnavailable(DeviceUnavailable):
+    """Kernels are to run in Triton's interpreter, for which a package is missing."""
+
+    hint = 'python3 -m pip install "ferrite-runtime[interpreter]"'
+
+
+class WeightMissing(GuardFailed):
+    """A program runs with weights of a model, and one of them was not given; ``name`` says which."""
+
+    hint = "give load() or bind() the state dict of the model that was exported"
+
+
 class KernelCompileError(CompileFailed):
     """A kernel did not compile; carries its name, what it came from and the compiler's message."""
 

@@ -21,6 +21,7 @@ from ferrite_runtime import (  # noqa: E402
     OptionError,
     Options,
     PackageInvalid,
+    WeightMissing,
     load,
 )
 from ferrite_runtime.bundles.prebuilt import BundleLibrary  # noqa: E402
@@ -107,7 +108,7 @@ def test_call_that_was_not_exported_is_refused_by_name_every_time(args, kwargs, 
 def test_weights_are_checked() -> None:
     state = dict(Example().state_dict())
     args, kwargs = example_inputs()
-    with pytest.raises(GuardFailed, match="has no weights yet"):
+    with pytest.raises(WeightMissing, match="has no weights yet"):
         load(EXAMPLE, options=INTERPRET)(*args, **kwargs)
     with pytest.raises(GuardFailed, match="'scale' of main is not among those given") as caught:
         load(EXAMPLE, weights={"words": state["words"]}, options=INTERPRET)

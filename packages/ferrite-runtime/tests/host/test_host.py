@@ -8,7 +8,15 @@ from typing import ClassVar
 
 import pytest
 
-from ferrite_runtime import DeviceUnavailable, ExternError, InputError, Options, SpecError, load_program
+from ferrite_runtime import (
+    DeviceUnavailable,
+    ExternError,
+    InputError,
+    InterpreterUnavailable,
+    Options,
+    SpecError,
+    load_program,
+)
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.host.extern_calls import find_operator, resolve_extern
 from ferrite_runtime.host.host_function import write_host
@@ -426,6 +434,14 @@ def test_program_for_a_gpu_is_interpreted_on_the_cpu_when_asked() -> None:
     t, z = load_program(mapping, options=Options(interpret=True))(x)
     assert torch.equal(t, x + 1)
     assert z.device.type == "cpu"
+
+
+def test_an_interpreter_without_its_libraries_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ferrite_runtime.loading.loaded_program.find_spec", lambda name: None if name == "numpy" else 1)
+    mapping = program([tensor_input("x", [1000])], [pointwise("a + 1")], [], [])
+    with pytest.raises(InterpreterUnavailable, match="needs numpy to run kernels") as caught:
+        load_program(mapping)
+    assert "ferrite-runtime[interpreter]" in caught.value.hint
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -74,6 +74,10 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def compile(  # noqa: A001  # the name that torch gives it
     model: Callable[..., Any],
     *,

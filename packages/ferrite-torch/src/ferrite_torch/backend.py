@@ -139,10 +139,8 @@ def _compiled(
         _check_devices(module, inputs)
         _check_layouts(module, inputs)
         keep_checks(captured)
-        recompose(captured)
-        split_as_views(captured)
-        refuse_lost_writes(captured)
-        refuse_overlapping_writes(captured)
+        for settle in (recompose, split_as_views, refuse_lost_writes, refuse_overlapping_writes):
+            settle(captured)
         watched = watched_inputs(captured, inputs if module is captured else ())
         rewrite_attention(captured)
         simplify_masks(captured)
@@ -303,7 +301,7 @@ def _on_several_devices(
     """Returns a graph that calls what each device computes as a graph of its own, compiled for it.
 
     Raises:
-        FerriteError: it cannot be taken apart so, or some layer refused a part.
+        FerriteError: it cannot be partitioned so, or some layer refused a part.
     """
     from ferrite_torch.calls.saved_layouts import changed_layouts  # noqa: PLC0415
     from ferrite_torch.pipeline import compile_graph  # noqa: PLC0415

@@ -23,6 +23,7 @@ from ferrite_runtime.errors import (
     InputError,
     NoVariantForTarget,
     PackageInvalid,
+    WeightMissing,
     failed_program,
 )
 from ferrite_runtime.formats.layouts import Layout
@@ -202,7 +203,7 @@ class LoadedEntry:
             if weight.kind == "constant":
                 continue
             if weight.name not in weights:
-                raise GuardFailed(f"the weight {weight.name!r} of {self.name} is not among those given", weight.name)
+                raise WeightMissing(f"the weight {weight.name!r} of {self.name} is not among those given", weight.name)
             check_tensor(
                 weights[weight.name], weight.layout, None, f"weight {weight.name!r}", weight.name, strides=False
             )
@@ -300,7 +301,7 @@ class LoadedEntry:
         if weight.kind == "constant":
             return read_constant(self._owner.bundle.blobs[weight.blob], weight.layout, device)
         if weight.name not in self._weights:
-            raise GuardFailed(
+            raise WeightMissing(
                 f"{self.name} has no weights yet: give load() or bind() a state dict with {weight.name!r}", weight.name
             )
         tensor = self._weights[weight.name]

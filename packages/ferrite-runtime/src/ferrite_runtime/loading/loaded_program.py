@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 from ferrite_runtime.compilation.assertions import checked_program
@@ -14,7 +15,7 @@ from ferrite_runtime.engines.engine import Engine, HostFunction, InterpretedEngi
 from ferrite_runtime.engines.graph_recorder import torch_recorder
 from ferrite_runtime.engines.launcher_choice import uses_triton_launcher
 from ferrite_runtime.engines.lent_memory import NO_LENDING, Lending
-from ferrite_runtime.errors import DeviceUnavailable
+from ferrite_runtime.errors import DeviceUnavailable, InterpreterUnavailable
 from ferrite_runtime.formats.buffer_bounds import with_bounds
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Extern
@@ -204,6 +205,9 @@ def choose_engine(
         DeviceUnavailable: if this machine cannot run its kernels.
     """
     if program.device == "cpu" if options.interpret is None else options.interpret:
+        missing = [name for name in ("triton", "numpy") if find_spec(name) is None]
+        if missing:
+            raise InterpreterUnavailable(f"Triton's interpreter needs {' and '.join(missing)} to run kernels here")
         return InterpretedEngine.load(program, provenance)
     if program.device != "cuda":
         raise DeviceUnavailable(f"no engine runs kernels on {program.device!r}; cuda and cpu are known")

@@ -1,6 +1,6 @@
 """Graphs whose tensors lie on several GPUs: what each computes is compiled for it, copies are torch's.
 
-Without two GPUs a rule says which "device" computes an op, so that graphs of the CPU are taken apart alike.
+Without two GPUs a rule says which "device" computes an op, so that graphs of the CPU are partitioned alike.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PROGRAMS: dict[str, tuple[Callable[..., object], int]] = {
 
 @pytest.mark.usefixtures("pretended")
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_graphs_are_taken_apart(name: str) -> None:
+def test_graphs_are_partitioned(name: str) -> None:
     function, least = PROGRAMS[name]
     x, w = torch.randn(8, 8) / 4, torch.randn(8, 8) / 4
     mine = compiled(function, fullgraph=True)(x, w)
