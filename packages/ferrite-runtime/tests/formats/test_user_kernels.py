@@ -41,6 +41,22 @@ def saxpy(**changes) -> KernelSpec:
     return user_kernel(user_functions.saxpy, changes.pop("params", SAXPY), **{**given, **changes})
 
 
+def test_configs_are_mappings_or_tritons() -> None:
+    own = triton.Config({"BLOCK": 256}, num_warps=2, num_stages=1)
+    assert saxpy(configs=[own]) == saxpy(configs=[{"BLOCK": 256, "num_warps": 2, "num_stages": 1}])
+    with pytest.raises(UserKernelError, match=r"configs\[1\]: maxnreg of a triton.Config cannot be written down"):
+        saxpy(configs=[own, triton.Config({"BLOCK": 256}, maxnreg=64)])
+    with pytest.raises(UserKernelError, match=r"configs\[0\]: a int is neither a mapping nor a triton.Config"):
+        saxpy(configs=[256])
+
+
+@pytest.mark.parametrize("grid", [lambda meta: 1, "cdiv", ("ceildiv", "n", "BLOK")])
+def test_a_grid_that_cannot_be_written_is_the_users(grid: Any) -> None:
+    with pytest.raises(UserKernelError, match="grid") as caught:
+        saxpy(grid=grid)
+    assert "user_kernel" in caught.value.hint
+
+
 def test_spec_holds_all_that_the_function_names() -> None:
     spec = saxpy()
     assert spec.form == "user"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ferrite_runtime.errors import UserKernelSpecError
+from ferrite_runtime.errors import SpecError, UserKernelSpecError
 from ferrite_runtime.formats.canonical_json import kernel_id
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.dtypes import DTYPES
@@ -17,13 +17,15 @@ from ferrite_runtime.kernel_source.user_text import DescribedTensor, describing_
 
 _OWN = ("num_warps", "num_stages")
 _DEFAULTS = {"num_warps": 4, "num_stages": 3}
+_LEFT_OUT = {"num_ctas": 1, "maxnreg": None, "pre_hook": None, "ir_override": None}
+"""Fields of Triton's ``Config`` that ours does not have, and what they are where they say nothing."""
 
 
 def user_kernel(
     function: Any,
     params: Mapping[str, str],
     grid: Any,
-    configs: Iterable[Mapping[str, int]] = ({},),
+    configs: Iterable[Any] = ({},),
     **constants: Any,
 ) -> KernelSpec:
     """Returns the spec of a kernel that a person wrote; `Kernel` runs it, `bundle_kernels` packs it.
@@ -37,7 +39,8 @@ def user_kernel(
             compiler, and a tensor that breaks it runs a build without the promise. 16 unless stated.
         grid: the number of programs: an expression of sizes and constants as in docs/kernel-spec.md, such as
             ``("ceildiv", "n", "BLOCK")``, or a list of up to three.
-        configs: values of the constants to try, with ``num_warps`` and ``num_stages``; the first is the default.
+        configs: values of the constants to try, with ``num_warps`` and ``num_stages``: mappings, or Triton's own
+            ``triton.Config``. The first is the default.
         constants: values of the constants that are the same in every config.
 
     Raises:
@@ -51,7 +54,12 @@ def user_kernel(
     axes = list(grid) if isinstance(grid, list) else [grid]
     if not 1 <= len(axes) <= 3:
         raise UserKernelSpecError("grid", f"a grid has one to three axes, not {len(axes)}")
-    _check_params(function, read, configs := list(configs), constants)
+    if any(map(callable, axes)):
+        raise UserKernelSpecError(
+            "grid", "a function cannot be written down; ('ceildiv', 'n', 'BLOCK') is an expression"
+        )
+    chosen = [_values(each, f"configs[{number}]") for number, each in enumerate(configs)]
+    _check_params(function, read, chosen, constants)
     name, text = named_module_text(function)
     mapping: dict[str, Any] = {
         "format": FORMAT,
@@ -66,10 +74,13 @@ def user_kernel(
         "index_width": 32,
         "facts": {},
         "origin": [function.__name__],
-        "configs": [_config(each).to_mapping() for each in configs],
+        "configs": [_config(each).to_mapping() for each in chosen],
     }
     mapping |= {key: _plain(axis) for key, axis in zip(("grid_y", "grid_z"), axes[1:], strict=False)}
-    return KernelSpec.from_mapping({**mapping, "id": kernel_id(mapping)})
+    try:
+        return KernelSpec.from_mapping({**mapping, "id": kernel_id(mapping)})
+    except SpecError as error:  # of what was said of the kernel here: there is no file that could be damaged
+        raise UserKernelSpecError(error.path, error.reason) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +170,19 @@ def _plain(expr: Any) -> Any:
     return [_plain(part) for part in expr] if isinstance(expr, (tuple, list)) else expr
 
 
+def _values(config: Any, path: str) -> Mapping[str, int]:
+    """Returns the constants, warps and stages of a mapping, or of Triton's ``Config``."""
+    if isinstance(config, Mapping):
+        return config
+    own = [getattr(config, name, None) for name in ("kwargs", *_OWN)]
+    if not isinstance(own[0], Mapping) or None in own:
+        raise UserKernelSpecError(path, f"a {type(config).__name__} is neither a mapping nor a triton.Config")
+    others = [name for name, plain in _LEFT_OUT.items() if getattr(config, name, plain) not in (plain, None)]
+    if others:
+        raise UserKernelSpecError(path, f"{', '.join(others)} of a triton.Config cannot be written down: leave it out")
+    return {**own[0], **dict(zip(_OWN, own[1:], strict=True))}
+
+
 def _config(values: Mapping[str, int]) -> Config:
     given = {**_DEFAULTS, **values}
     blocks = {name: value for name, value in given.items() if name not in _OWN}
@@ -194,7 +218,7 @@ def _check_params(
         missing = [name for name in wanted if name not in given]
         unknown = [name for name in given if name not in wanted]
         if missing or unknown:
-            reason = (
-                f"gives no value for {', '.join(missing)}" if missing else f"names {', '.join(unknown)}, no constant"
-            )
+            reason = f"names {', '.join(unknown)}, no constant"
+            if missing:
+                reason = f"gives no value for {', '.join(missing)}, and params does not describe it: an argument"
             raise UserKernelSpecError(f"configs[{position}]", f"{reason} of {function.__name__}")
