@@ -6,8 +6,9 @@
     d = mm(c, v)               cuda:1   part 1: d
 
 A part has a *level*: one more than that of what it waits for on another device. So no two parts wait for each other,
-and what a device computes of nothing but its own values is one graph. Between parts stand calls of torch's: copies, and
-ops that have tensors of several devices; those that write to their operands come last, as AOTAutograd puts them.
+and what a device computes of nothing but its own values is one graph. A draw of random numbers waits for those of the
+same device before it, as in eager mode. Between parts stand calls of torch's: copies, and ops that have tensors of
+several devices; those that write to their operands come last, as AOTAutograd puts them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch.fx import Graph, GraphModule, Node
 from ferrite_torch.calls.compiled_graph import CompiledGraph
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.torch_private.operators import Overload, schema_of
+from ferrite_torch.torch_private.seeded_ops import is_random
 from ferrite_torch.torch_private.symbolic_shapes import is_symbolic
 
 CompilePart = Callable[[GraphModule, Sequence[Any]], CompiledGraph]
@@ -90,6 +92,7 @@ def _placed(nodes: Iterable[Node]) -> tuple[dict[Node, Place], dict[Node, int]]:
     """
     places: dict[Node, Place] = {}
     levels: dict[Node, int] = {}
+    drawn: dict[str | None, Node] = {}
     for node in nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
@@ -101,8 +104,11 @@ def _placed(nodes: Iterable[Node]) -> tuple[dict[Node, Place], dict[Node, int]]:
             continue
         if node.op != "call_function" or not isinstance(node.target, Overload):
             raise Unsupported(f"a graph on several devices with {node.target}, which calls other graphs or functions")
-        device = place_of(node)
-        levels[node] = max((_level_for(device, each, places, levels) for each in node.all_input_nodes), default=0)
+        device, before = place_of(node), node.all_input_nodes
+        if is_random(node.target):
+            before += [drawn[device]] if device in drawn else []
+            drawn[device] = node
+        levels[node] = max((_level_for(device, each, places, levels) for each in before), default=0)
         if device is not None:
             places[node] = Place(device, levels[node])
     return places, levels
