@@ -92,6 +92,19 @@ def test_inputs_are_written_last() -> None:
 
 
 @pytest.mark.usefixtures("pretended")
+def test_views_of_inputs_that_are_written() -> None:
+    """AOTAutograd makes them of the new values, behind the writes."""
+
+    def function(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        x.t().mul_(3)
+        return x.t()[1:], w.add_(1).sin()
+
+    mine, theirs = torch.ones(2, 4, 4), torch.ones(2, 4, 4)
+    torch.testing.assert_close(compiled(function, fullgraph=True)(*mine), function(*theirs))
+    assert torch.equal(mine, theirs)
+
+
+@pytest.mark.usefixtures("pretended")
 def test_torch_draws_in_the_order_of_the_program() -> None:
     def function(x: Tensor) -> tuple[Tensor, Tensor]:
         first = torch.sin(torch.rand_like(x.sin()).cos())  # drawn behind the other part

@@ -21,6 +21,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from ferrite_torch.calls.compiled_graph import CompiledGraph
 from ferrite_torch.errors import Unsupported
+from ferrite_torch.rewrites.aliased_writes import destinations
+from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.operators import Overload, schema_of
 from ferrite_torch.torch_private.seeded_ops import is_random
 from ferrite_torch.torch_private.symbolic_shapes import is_symbolic
@@ -60,7 +62,7 @@ def compile_parts(module: GraphModule, compile_part: CompilePart) -> GraphModule
         if node.op in ("placeholder", "get_attr"):
             made[node] = graph.node_copy(node, made.__getitem__)
     rest = [node for node in levels if node not in places]
-    writing = list(_writing(rest, nodes))
+    writing = list(_writing(nodes))
     for level in sorted({*levels.values()}):
         for number, (place, members) in enumerate(parts.items()):
             if place.level == level:
@@ -122,18 +124,22 @@ def _level_for(device: str | None, operand: Node, places: dict[Node, Place], lev
     return levels[operand] + (device is not None and not is_own)
 
 
-def _writing(rest: Iterable[Node], nodes: Sequence[Node]) -> Iterator[Node]:
+def _writing(nodes: Iterable[Node]) -> Iterator[Node]:
     """Yields the ops that write to their operands.
 
     Raises:
-        Unsupported: something else comes behind one of them.
+        Unsupported: something else reads, behind one of them, what lies in the memory of an operand.
     """
-    found = [node for node in rest if isinstance(node.target, Overload) and schema_of(node.target).is_mutable]
-    behind = nodes[nodes.index(found[0]) :] if found else ()
-    other = next((node for node in behind if node.op == "call_function" and node not in found), None)
-    if other is not None:
-        raise Unsupported(f"a graph on several devices in which {other.target} comes behind {found[0].target}")
-    yield from found
+    written: dict[Any, Node] = {}
+    for node in nodes:
+        if isinstance(node.target, Overload) and schema_of(node.target).is_mutable:
+            written |= {storage_key(fake): node for each in destinations(node) for fake in _fakes_of(each)}
+            yield node
+        elif node.op == "call_function":
+            read = (storage_key(fake) for each in node.all_input_nodes for fake in _fakes_of(each))
+            before = next((written[each] for each in read if each in written), None)
+            if before is not None:
+                raise Unsupported(f"a graph on several devices in which {node.target} comes behind {before.target}")
 
 
 def _takes_one_result(node: Node) -> bool:
