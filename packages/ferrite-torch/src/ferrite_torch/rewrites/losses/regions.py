@@ -84,7 +84,7 @@ def layer_at(node: Node) -> Layer | None:
             argument_of(node, 1, "weight", None),
             argument_of(node, 2, "bias", None),
         )
-        layer = Layer(node, hidden, weight, bias)  # type: ignore[arg-type]
+        layer = Layer(node, hidden, weight, bias)
     elif node.target in _PRODUCTS and len(node.args) == 2 and not node.kwargs and _transposed(node.args[1]) is not None:
         layer = Layer(node, node.args[0], _transposed(node.args[1]))  # type: ignore[arg-type]
     else:
