@@ -91,6 +91,32 @@ def test_inputs_are_written_last() -> None:
     assert torch.equal(mine, theirs)
 
 
+@pytest.mark.usefixtures("pretended")
+def test_views_of_inputs_that_are_written() -> None:
+    """AOTAutograd makes them of the new values, behind the writes."""
+
+    def function(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        x.t().mul_(3)
+        return x.t()[1:], w.add_(1).sin()
+
+    mine, theirs = torch.ones(2, 4, 4), torch.ones(2, 4, 4)
+    torch.testing.assert_close(compiled(function, fullgraph=True)(*mine), function(*theirs))
+    assert torch.equal(mine, theirs)
+
+
+@pytest.mark.usefixtures("pretended")
+def test_torch_draws_in_the_order_of_the_program() -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        first = torch.sin(torch.rand_like(x.sin()).cos())  # drawn behind the other part
+        return first, torch.rand_like(x)
+
+    x, results = torch.randn(4, 4), []
+    for call in (compiled(function, fullgraph=True, options={"fallback_random": True}), function):
+        torch.manual_seed(0)
+        results.append(call(x))
+    torch.testing.assert_close(*results)
+
+
 def test_symbolic_sizes_and_control_flow_run_eagerly_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "accelerators_of", lambda _: NAMES)
     ferrite_torch.reset_statistics()

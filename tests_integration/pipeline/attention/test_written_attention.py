@@ -51,6 +51,12 @@ def test_values_and_gradients(attend: Callable[..., Tensor], dtype: torch.dtype,
     assert_all_close(mine, run(attend, inputs), run(attend, tuple(map(widened, inputs))))
 
 
+def written_to(part: Tensor, o: Tensor) -> Tensor:
+    """Returns what products see of a result once something that is made of it was written to."""
+    part.add_(1)
+    return o @ torch.ones(o.shape[-1], 3, dtype=o.dtype, device=o.device)
+
+
 READERS: dict[str, Callable[[Tensor], Tensor]] = {
     "an element-wise op": lambda o: o * o.sigmoid(),
     "a view of its result": lambda o: (o * 2).view(o.shape[0], o.shape[1], -1),
@@ -60,6 +66,10 @@ READERS: dict[str, Callable[[Tensor], Tensor]] = {
     "a place": lambda o: o.mul_(2),
     "zeros like it": torch.zeros_like,
     "joined heads": lambda o: o.transpose(1, 2).reshape(o.shape[0], o.shape[2], -1) + 1,
+    "a write to what may be a view": lambda o: written_to(o.reshape(*o.shape[:2], -1), o),
+    "a write to what may be a copy": lambda o: written_to(o.transpose(1, 2).flatten(2), o),
+    "operands by name": lambda o: torch.transpose(input=o, dim0=1, dim1=2) + 1,
+    "a layer whose operands have names": lambda o: F.linear(input=o, weight=o.new_ones(3, o.shape[-1])),
     "a product": lambda o: o.relu() @ o.new_ones(o.shape[-1], 3),
 }
 
@@ -77,3 +87,13 @@ def test_what_is_made_of_the_result_lies_as_in_eager_mode(what: str, batch: int,
 
     mine = compiled(function, fullgraph=True, dynamic=False)(*inputs)
     assert_all_close([mine], [function(*inputs)], [function(*map(widened, inputs))])
+
+
+def test_operands_that_have_names() -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights = F.softmax(input=q @ k.mT / 8.0, dim=-1)
+        return F.dropout(input=weights, p=0.0) @ v
+
+    inputs = [torch.randn(1, 2, 8, 8) for _ in range(3)]
+    mine = compiled(function, fullgraph=True, dynamic=False)(*inputs)
+    torch.testing.assert_close(mine, function(*inputs))

@@ -6,8 +6,9 @@
     d = mm(c, v)               cuda:1   part 1: d
 
 A part has a *level*: one more than that of what it waits for on another device. So no two parts wait for each other,
-and what a device computes of nothing but its own values is one graph. Between parts stand calls of torch's: copies, and
-ops that have tensors of several devices; those that write to their operands come last, as AOTAutograd puts them.
+and what a device computes of nothing but its own values is one graph. A draw of random numbers waits for those of the
+same device before it, as in eager mode. Between parts stand calls of torch's: copies, and ops that have tensors of
+several devices; those that write to their operands come last, as AOTAutograd puts them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from torch.fx import Graph, GraphModule, Node
 
 from ferrite_torch.calls.compiled_graph import CompiledGraph
 from ferrite_torch.errors import Unsupported
+from ferrite_torch.rewrites.aliased_writes import destinations
+from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.operators import Overload, schema_of
+from ferrite_torch.torch_private.seeded_ops import is_random
 from ferrite_torch.torch_private.symbolic_shapes import is_symbolic
 
 CompilePart = Callable[[GraphModule, Sequence[Any]], CompiledGraph]
@@ -58,7 +62,7 @@ def compile_parts(module: GraphModule, compile_part: CompilePart) -> GraphModule
         if node.op in ("placeholder", "get_attr"):
             made[node] = graph.node_copy(node, made.__getitem__)
     rest = [node for node in levels if node not in places]
-    writing = list(_writing(rest, nodes))
+    writing = list(_writing(nodes))
     for level in sorted({*levels.values()}):
         for number, (place, members) in enumerate(parts.items()):
             if place.level == level:
@@ -90,6 +94,7 @@ def _placed(nodes: Iterable[Node]) -> tuple[dict[Node, Place], dict[Node, int]]:
     """
     places: dict[Node, Place] = {}
     levels: dict[Node, int] = {}
+    drawn: dict[str | None, Node] = {}
     for node in nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
@@ -101,8 +106,11 @@ def _placed(nodes: Iterable[Node]) -> tuple[dict[Node, Place], dict[Node, int]]:
             continue
         if node.op != "call_function" or not isinstance(node.target, Overload):
             raise Unsupported(f"a graph on several devices with {node.target}, which calls other graphs or functions")
-        device = place_of(node)
-        levels[node] = max((_level_for(device, each, places, levels) for each in node.all_input_nodes), default=0)
+        device, before = place_of(node), node.all_input_nodes
+        if is_random(node.target):
+            before += [drawn[device]] if device in drawn else []
+            drawn[device] = node
+        levels[node] = max((_level_for(device, each, places, levels) for each in before), default=0)
         if device is not None:
             places[node] = Place(device, levels[node])
     return places, levels
@@ -116,18 +124,22 @@ def _level_for(device: str | None, operand: Node, places: dict[Node, Place], lev
     return levels[operand] + (device is not None and not is_own)
 
 
-def _writing(rest: Iterable[Node], nodes: Sequence[Node]) -> Iterator[Node]:
+def _writing(nodes: Iterable[Node]) -> Iterator[Node]:
     """Yields the ops that write to their operands.
 
     Raises:
-        Unsupported: something else comes behind one of them.
+        Unsupported: something else reads, behind one of them, what lies in the memory of an operand.
     """
-    found = [node for node in rest if isinstance(node.target, Overload) and schema_of(node.target).is_mutable]
-    behind = nodes[nodes.index(found[0]) :] if found else ()
-    other = next((node for node in behind if node.op == "call_function" and node not in found), None)
-    if other is not None:
-        raise Unsupported(f"a graph on several devices in which {other.target} comes behind {found[0].target}")
-    yield from found
+    written: dict[Any, Node] = {}
+    for node in nodes:
+        if isinstance(node.target, Overload) and schema_of(node.target).is_mutable:
+            written |= {storage_key(fake): node for each in destinations(node) for fake in _fakes_of(each)}
+            yield node
+        elif node.op == "call_function":
+            read = (storage_key(fake) for each in node.all_input_nodes for fake in _fakes_of(each))
+            before = next((written[each] for each in read if each in written), None)
+            if before is not None:
+                raise Unsupported(f"a graph on several devices in which {node.target} comes behind {before.target}")
 
 
 def _takes_one_result(node: Node) -> bool:

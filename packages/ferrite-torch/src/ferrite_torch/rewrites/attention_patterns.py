@@ -108,7 +108,7 @@ def rewrite_attention(module: GraphModule) -> int:
             changing = changing_storages(module.graph)
         plan = mask_plan(attention.masks, attention.query, attention.key, changing)
         if _is_fit(attention, node, changing) and plan is not None:
-            _replace(node, attention, plan, is_changed=storage_of(node) in changing)
+            _replace(node, attention, plan, changing)
             found += 1
     if found or apart:
         module.recompile()
@@ -188,7 +188,7 @@ def _through_weights(walk: _Walk) -> float | None:
             dropout = share if training else 0.0
         elif not _is_cast(node):
             return dropout
-        walk.enter(node.args[0])
+        walk.enter(argument_of(node, 0, "input", None))
     return None
 
 
@@ -199,7 +199,7 @@ def _enter_softmax(walk: _Walk) -> bool:
     dim = argument_of(node, 1, "dim", None)
     if dim not in (-1, fake_of(node).ndim - 1):  # type: ignore[union-attr]
         return False
-    walk.enter(node.args[0])
+    walk.enter(argument_of(node, 0, "input", None))
     return True
 
 
@@ -310,12 +310,12 @@ def _is_static(fake: Tensor) -> bool:
 # --- replacing --------------------------------------------------------------------------------------------------------
 
 
-def _replace(node: Node, attention: Attention, plan: MaskPlan, *, is_changed: bool) -> None:
+def _replace(node: Node, attention: Attention, plan: MaskPlan, changing: frozenset[int]) -> None:
     """Puts the call in the place of attention; of a result that the graph writes to a copy, as autograd keeps its own.
 
     The product that was there before needs only its operands for its gradient.
     """
-    graph = node.graph
+    graph, is_changed = node.graph, storage_of(node) in changing
     fake = fake_of(node)
     assert fake is not None, "judged before"
     with graph.inserting_before(node):
@@ -329,7 +329,7 @@ def _replace(node: Node, attention: Attention, plan: MaskPlan, *, is_changed: bo
         result = with_fake(call, fake if fake.ndim == 4 else fake.unsqueeze(0))
         if fake.ndim == 3:
             result = with_fake(graph.call_method("squeeze", (result, 0)), fake)
-        if _minds_layout(node):
+        if is_changed or _minds_layout(node, changing):
             result = with_fake(graph.call_method("contiguous", (result,)), fake)
         if is_changed:
             result = with_fake(graph.call_method("clone", (result,)), fake)
@@ -339,10 +339,11 @@ def _replace(node: Node, attention: Attention, plan: MaskPlan, *, is_changed: bo
             graph.erase_node(each)
 
 
-def _minds_layout(node: Node) -> bool:
+def _minds_layout(node: Node, changing: frozenset[int]) -> bool:
     """Returns whether somebody could tell that the result lies in memory with its heads side by side.
 
     That is so unless what else lies otherwise because of it is read by products alone, which lay out their own results.
+    Whether a write to what is made of it reaches it, as through a ``reshape``, depends on how it lies, too.
     """
     fake = fake_of(node)
     assert fake is not None, "judged before"
@@ -351,7 +352,7 @@ def _minds_layout(node: Node) -> bool:
     while pending:
         current, moved = pending.pop()
         for user in current.users:
-            if user.op == "output" or target_name(user) in _STRICT:
+            if user.op == "output" or target_name(user) in _STRICT or storage_of(user) in changing:
                 return True
             if user in seen or _forgets(user, current):
                 continue
@@ -371,7 +372,7 @@ def _side_by_side(fake: Tensor) -> Tensor:
 def _forgets(user: Node, operand: Node) -> bool:
     """Returns whether a result lies as it does however an operand lies."""
     if user.target in _PRODUCTS or user.target is F.linear:
-        return user.args[0] is operand  # the second one may be multiplied as its transpose
+        return argument_of(user, 0, "input", None) is operand  # the second one may be multiplied as its transpose
     return user.target == "contiguous"
 
 
@@ -380,7 +381,7 @@ def _moved(user: Node, operand: Node, moved: Any) -> Any:
     before, after = fake_of(operand), fake_of(user)
     attribute = attribute_read(user)
     is_view = attribute is not None or target_name(user) in _VIEWS
-    if moved is not None and is_view and user.args[0] is operand and user.all_input_nodes == [operand]:
+    if moved is not None and is_view and user.args[:1] == (operand,) and user.all_input_nodes == [operand]:
         with without_modes():
             if attribute is not None:
                 return getattr(moved, attribute)

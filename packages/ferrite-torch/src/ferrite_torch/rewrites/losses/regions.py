@@ -79,8 +79,12 @@ class Region:
 def layer_at(node: Node) -> Layer | None:
     """Returns the linear layer whose result a node computes."""
     if node.target is F.linear:
-        hidden, weight, bias = node.args[0], argument_of(node, 1, "weight", None), argument_of(node, 2, "bias", None)
-        layer = Layer(node, hidden, weight, bias)  # type: ignore[arg-type]
+        hidden, weight, bias = (
+            argument_of(node, 0, "input", None),
+            argument_of(node, 1, "weight", None),
+            argument_of(node, 2, "bias", None),
+        )
+        layer = Layer(node, hidden, weight, bias)
     elif node.target in _PRODUCTS and len(node.args) == 2 and not node.kwargs and _transposed(node.args[1]) is not None:
         layer = Layer(node, node.args[0], _transposed(node.args[1]))  # type: ignore[arg-type]
     else:
