@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import ferrite_torch
 from against_eager import compiled, tensors_of
 
 Function = Callable[[torch.Tensor], Any]
@@ -219,3 +220,20 @@ def test_autograd_allows_writes_to_such_parts(name: str) -> None:
 
     x = torch.randn(6, 4, requires_grad=True)
     torch.testing.assert_close(*(torch.autograd.grad(call(x), x) for call in (compiled(loss), loss)))
+
+
+@pytest.mark.parametrize("name", UNSAFE_SPLITS)
+@pytest.mark.parametrize("writes_whole", [False, True])
+def test_writes_that_reach_the_whole_and_a_part_are_eager_modes(name: str, *, writes_whole: bool) -> None:
+    """With a gradient, where autograd is not told: such a graph runs eagerly."""
+
+    def function(x: torch.Tensor) -> Any:
+        y = x * 2
+        parts = UNSAFE_SPLITS[name](y)
+        (y if writes_whole else parts[0]).add_(5)
+        return y.sin() if not writes_whole else parts[0].cos()
+
+    x = torch.randn(6, 4, requires_grad=True)
+    ferrite_torch.reset_statistics()
+    torch.testing.assert_close(torch.compile(function, backend="ferrite")(x), function(x))
+    assert len(ferrite_torch.statistics()["fallbacks"]) == 1
