@@ -22,11 +22,12 @@ from ferrite_torch.capture.chosen_models import is_asked, is_wanted
 from ferrite_torch.capture.garbage import rare_collections
 from ferrite_torch.capture.joint_graphs import prepare_joint
 from ferrite_torch.capture.stand_ins import NotPutBack, Shortened, shorten
+from ferrite_torch.devices.placement import accelerators_of
 from ferrite_torch.diagnostics.announcements import announce_eager
 from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.diagnostics.statistics import observed, observer
 from ferrite_torch.errors import ExternRefused, FerriteError, LaunchRefused, OptionError, Refused, Unsupported
-from ferrite_torch.graphs.device_parts import accelerators_of, compile_parts
+from ferrite_torch.graphs.device_parts import compile_parts
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.rewrites.aliased_writes import (
     keeping_aliases,

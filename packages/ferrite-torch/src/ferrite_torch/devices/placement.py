@@ -15,19 +15,21 @@ def graph_device(module: torch.fx.GraphModule) -> str:
     Raises:
         Unsupported: two accelerators, or two devices of one type.
     """
-    found: dict[torch.device, None] = {}
-    for node in module.graph.nodes:
-        for fake in _tensors_of(node):
-            found.setdefault(fake.device)
-    accelerators = [device for device in found if device.type != "cpu"]
-    if len({str(device) for device in accelerators}) > 1:
+    accelerators = accelerators_of(module)
+    if len(accelerators) > 1:
         raise Unsupported(f"a graph on several devices: {', '.join(map(str, accelerators))}")
     return accelerators[0].type if accelerators else "cpu"
 
 
+def accelerators_of(module: torch.fx.GraphModule) -> tuple[torch.device, ...]:
+    """Returns the devices other than the CPU that a graph has tensors on, in the order in which it comes to them."""
+    found = dict.fromkeys(fake.device for node in module.graph.nodes for fake in tensors_of(node))
+    return tuple(device for device in found if device.type != "cpu")
+
+
 def is_made_on(device: str, node: torch.fx.Node) -> bool:
     """Returns whether all tensors that a node makes are on a type of device."""
-    return all(fake.device.type == device for fake in _tensors_of(node))
+    return all(fake.device.type == device for fake in tensors_of(node))
 
 
 def is_number_for(device: str, node: torch.fx.Node) -> bool:
@@ -36,15 +38,15 @@ def is_number_for(device: str, node: torch.fx.Node) -> bool:
     Such are the floats that dynamo keeps symbolic, say the constant of a norm. The kernels that read them cast them
     as well, where each extern call would cost the host as much as dozens of launches.
     """
-    if str(node.target) not in CASTS or any(fake.ndim or fake.device.type == device for fake in _tensors_of(node)):
+    if str(node.target) not in CASTS or any(fake.ndim or fake.device.type == device for fake in tensors_of(node)):
         return False
     return all(
-        (_tensors_of(user) and is_made_on(device, user)) or (user.op != "output" and is_number_for(device, user))
+        (tensors_of(user) and is_made_on(device, user)) or (user.op != "output" and is_number_for(device, user))
         for user in node.users
     )
 
 
-def _tensors_of(node: torch.fx.Node) -> list[torch.Tensor]:
+def tensors_of(node: torch.fx.Node) -> list[torch.Tensor]:
     """Returns the fake tensors that a node makes."""
     fakes = node.meta.get("val")
     listed = fakes if isinstance(fakes, (tuple, list)) else (fakes,)

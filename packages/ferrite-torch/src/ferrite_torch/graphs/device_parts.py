@@ -20,6 +20,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ferrite_torch.calls.compiled_graph import CompiledGraph
+from ferrite_torch.devices.placement import tensors_of
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.rewrites.aliased_writes import destinations
 from ferrite_torch.torch_private.fake_tensors import storage_key
@@ -36,12 +37,6 @@ class Place(NamedTuple):
 
     device: str
     level: int
-
-
-def accelerators_of(module: GraphModule) -> tuple[str, ...]:
-    """Returns the devices other than the CPU that a graph has tensors on, in the order in which it comes to them."""
-    found = dict.fromkeys(str(fake.device) for node in module.graph.nodes for fake in _fakes_of(node))
-    return tuple(device for device in found if device != "cpu")
 
 
 def compile_parts(module: GraphModule, compile_part: CompilePart) -> GraphModule:
@@ -80,8 +75,8 @@ def place_of(node: Node) -> str | None:
     """Returns the accelerator that computes a node from its own tensors and numbers of the CPU; None for others."""
     if not isinstance(node.target, Overload) or schema_of(node.target).is_mutable:
         return None
-    made = {str(fake.device) for fake in _fakes_of(node)}
-    given = {fake for each in node.all_input_nodes for fake in _fakes_of(each)}
+    made = {str(fake.device) for fake in tensors_of(node)}
+    given = {fake for each in node.all_input_nodes for fake in tensors_of(each)}
     others = {str(fake.device) for fake in given if fake.ndim or fake.device.type != "cpu"} - made
     return made.pop() if len(made) == 1 and not others and made != {"cpu"} else None
 
@@ -133,10 +128,10 @@ def _writing(nodes: Iterable[Node]) -> Iterator[Node]:
     written: dict[Any, Node] = {}
     for node in nodes:
         if isinstance(node.target, Overload) and schema_of(node.target).is_mutable:
-            written |= {storage_key(fake): node for each in destinations(node) for fake in _fakes_of(each)}
+            written |= {storage_key(fake): node for each in destinations(node) for fake in tensors_of(each)}
             yield node
         elif node.op == "call_function":
-            read = (storage_key(fake) for each in node.all_input_nodes for fake in _fakes_of(each))
+            read = (storage_key(fake) for each in node.all_input_nodes for fake in tensors_of(each))
             before = next((written[each] for each in read if each in written), None)
             if before is not None:
                 raise Unsupported(f"a graph on several devices in which {node.target} comes behind {before.target}")
@@ -155,7 +150,7 @@ def _call_part(
     given = list(dict.fromkeys(each for node in members for each in node.all_input_nodes if each not in inside))
     results = [node for node in members if any(user not in inside for user in node.users)]
     results = [node for node in results if isinstance(node.meta.get("val"), torch.Tensor)]
-    if not any(fake.ndim for node in given for fake in _fakes_of(node)):  # nothing says to a program where it runs
+    if not any(fake.ndim for node in given for fake in tensors_of(node)):  # nothing says to a program where it runs
         for node in members:
             made[node] = graph.node_copy(node, made.__getitem__)
         return
@@ -192,8 +187,3 @@ class _Part(torch.nn.Module):
 
     def forward(self, *arguments: Any) -> Any:
         return self.compiled(list(arguments))
-
-
-def _fakes_of(node: Node) -> Iterator[torch.Tensor]:
-    fakes = node.meta.get("val")
-    yield from (each for each in (fakes if isinstance(fakes, (tuple, list)) else (fakes,)) if torch.is_tensor(each))
