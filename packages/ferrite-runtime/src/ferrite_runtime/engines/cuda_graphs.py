@@ -105,7 +105,6 @@ class GraphedProgram:
         self._recorder = recorder
         self._lock = renewed_in_children(threading.Lock())
         self._warm = threading.local()
-        self._pool: Any = None
         self._partition = partition(program, least)
         self._names = [value.name for value in program.inputs]
         self._given = frozenset(self._names)
@@ -201,8 +200,7 @@ class GraphedProgram:
         self._recorder.wait()
         pool = self.generations.pool_for(generation)
         generation.begin((GraphedPart(s, self._build(s.program)) for s in self._partition.sections), addresses)
-        self._pool = self._recorder.make_pool() if pool is None else pool
-        generation.pools = [self._pool]
+        generation.pools = [self._recorder.make_pool() if pool is None else pool]
         self.generations.note_capture(generation)
         return True
 
@@ -270,7 +268,7 @@ class GraphedProgram:
     def _capture(
         self, generation: Generation, part: GraphedPart, given: Sequence[Any], placed: Collection[str]
     ) -> None:
-        part.capture(given, set(part.inputs) - set(placed), self._recorder, self._pool)
+        part.capture(given, set(part.inputs) - set(placed), self._recorder, generation.pools[-1])
         generation.memory.add(part.results)
         if part.is_played:
             found = map(generation.memory.find, part.results)
@@ -285,8 +283,7 @@ class GraphedProgram:
                 *(self._program.name, part.section.launches, part.failure),
             )
             # torch takes no pool again that nobody used any more
-            self._pool = self._recorder.make_pool()
-            generation.pools.append(self._pool)
+            generation.pools.append(self._recorder.make_pool())
 
     def _lend(
         self, generation: Generation, names: Collection[str], values: dict[str, Any], placed: Collection[str]

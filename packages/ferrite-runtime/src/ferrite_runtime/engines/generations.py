@@ -34,7 +34,7 @@ class Generation:
         places: where in it values lie, by name, of those that captured parts make: these lie there in each call.
         playback: what a call does, once parts are captured; None where that is looked at in each call.
         is_settled: whether this has been found out.
-        pools: those that its parts are captured in.
+        pools: those that its parts are captured in, the next of them in the last.
         used: when `Generations` was asked for it last.
     """
 
@@ -162,7 +162,7 @@ class Generations(dict[Key, Generation]):
             if self._has_room(key.static):
                 found = self._added(key, dict(zip(self._static, self._take_tensors(args), strict=True)))
         if found is None:
-            found = self._for_any(key if not key.static else key._replace(static=()))
+            found = self._for_any(key._replace(static=()))
         if found is not None:
             found.used = self._time
         return found
