@@ -31,7 +31,7 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarks.models.gpt import GPT, Block
 from benchmarks.tools.backends import UNCOMPILED, compile_with, count_work
-from benchmarks.tools.side_by_side import Contender, compare, make_step, parser_of, whole_graph
+from benchmarks.tools.side_by_side import Contender, compare, make_step, parser_of, require_errors, whole_graph
 from benchmarks.tools.timing import machine_name
 from benchmarks.tools.tree import add_packages_to_path
 
@@ -148,9 +148,7 @@ def check(found: list[Contender]) -> None:
     Raises:
         SystemExit: it is.
     """
-    for each in found:
-        if each.name.startswith("ferrite") and not each.error <= TOLERANCE:
-            raise SystemExit(f"{each.name}: the gradient is off the slope of the loss by {each.error:.1e}")
+    require_errors(found, TOLERANCE, "the slope of the loss along a gradient")
 
 
 def report(found: list[Contender]) -> str:

@@ -15,12 +15,10 @@ What is asked: at most a third of the memory of the logits, at most 1.12 times t
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -30,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.tools.backends import compile_with, count_work
-from benchmarks.tools.side_by_side import Contender, compare, parser_of, whole_graph
+from benchmarks.tools.side_by_side import Contender, compare, keep_record, parser_of, require_errors, whole_graph
 from benchmarks.tools.timing import machine_name, time_launches
 
 SHAPES = ("4096x4096x128256", "8192x4096x151936")
@@ -137,10 +135,7 @@ def check(found: list[Contender]) -> None:
     Raises:
         SystemExit: they are.
     """
-    allowed = MOST * found[0].error
-    for each in found:
-        if each.name.startswith("ferrite") and not each.error <= allowed:
-            raise SystemExit(f"{each.name}: a gradient is off by {each.error:.2e}, {allowed:.2e} is allowed")
+    require_errors(found, MOST * found[0].error, "a gradient")
 
 
 def report(shape: str, found: list[Contender]) -> str:
@@ -172,10 +167,8 @@ def main() -> int:
         plan.shape = shape
         found = compare(plan, contender, check, time_launches, plan.device)
         print(report(shape, found), flush=True)
-        record[shape] = list(map(asdict, found))
-    plan.out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"machine": machine_name(plan.device), "rows": record}, indent=1, default=str)
-    (plan.out / "chunked-losses.json").write_text(text)
+        record[shape] = found
+    keep_record(plan, "chunked-losses", rows=record)
     return 0
 
 

@@ -12,12 +12,11 @@ timed; calls are queued while the device waits, so that the host's time does not
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -27,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.tools.backends import compile_with, count_work
-from benchmarks.tools.side_by_side import Contender, compare, parser_of, whole_graph
+from benchmarks.tools.side_by_side import Contender, compare, keep_record, parser_of, require_errors, whole_graph
 from benchmarks.tools.timing import machine_name, time_launches
 
 MOST = 0.03
@@ -119,9 +118,7 @@ def check(found: list[Contender]) -> None:
     Raises:
         SystemExit: they are.
     """
-    for each in found:
-        if each.name.startswith("ferrite") and not each.error <= MOST:
-            raise SystemExit(f"{each.name}: a result is off by {each.error:.2e}, {MOST:.2e} is allowed")
+    require_errors(found, MOST, "a result")
 
 
 def report(name: str, found: list[Contender]) -> str:
@@ -142,10 +139,8 @@ def main() -> int:
             plan.case = name
             found = compare(plan, contender, check, time_launches, plan.device)
             print(report(name, found), flush=True)
-            record[name] = list(map(asdict, found))
-    plan.out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"machine": machine_name(plan.device), "rows": record}, indent=1, default=str)
-    (plan.out / "grouped-products.json").write_text(text)
+            record[name] = found
+    keep_record(plan, "grouped-products", rows=record)
     return 0
 
 

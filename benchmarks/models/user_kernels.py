@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,15 @@ import torch
 from benchmarks.models.architectures import DecoderConfig
 from benchmarks.reference.written_kernels import KernelDecoder
 from benchmarks.tools.backends import compile_with, count_work
-from benchmarks.tools.side_by_side import Contender, compare, make_step, parser_of, whole_graph
+from benchmarks.tools.side_by_side import (
+    Contender,
+    compare,
+    keep_record,
+    make_step,
+    parser_of,
+    require_errors,
+    whole_graph,
+)
 from benchmarks.tools.timing import machine_name, time_launches
 from benchmarks.tools.tree import add_packages_to_path
 
@@ -94,10 +100,7 @@ def check(found: list[Contender]) -> None:
     Raises:
         SystemExit: they are.
     """
-    allowed = MOST * found[0].error
-    for each in found:
-        if each.name.startswith("ferrite") and not each.error <= allowed:
-            raise SystemExit(f"{each.name}: a gradient is off by {each.error:.2e}, {allowed:.2e} is allowed")
+    require_errors(found, MOST * found[0].error, "a gradient")
 
 
 def report(found: list[Contender]) -> str:
@@ -123,9 +126,7 @@ def main() -> int:
     found = compare(plan, contender, check, time_launches, plan.device)
     print(machine_name(plan.device))
     print(report(found))
-    plan.out.mkdir(parents=True, exist_ok=True)
-    record = {"machine": machine_name(plan.device), "size": plan.size, "rows": list(map(asdict, found))}
-    (plan.out / "user-kernels.json").write_text(json.dumps(record, indent=1, default=str))
+    keep_record(plan, "user-kernels", size=plan.size, rows=found)
     return 0
 
 

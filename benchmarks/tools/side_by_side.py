@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.tools.backends import UNCOMPILED
+from benchmarks.tools.timing import machine_name
 from benchmarks.tools.tree import caches_in, results_folder
 from benchmarks.tools.turns import Turn
 
@@ -113,6 +115,24 @@ def compare(
     return found
 
 
+def require_errors(found: list[Contender], allowed: float, what: str) -> None:
+    """Fails where an error of ours is greater than allowed, or is not a number; those of others are only shown.
+
+    Raises:
+        SystemExit: it is; ``what`` says of what the error is one.
+    """
+    for each in found:
+        if each.name.startswith("ferrite") and not each.error <= allowed:
+            raise SystemExit(f"{each.name}: {what} is off by {each.error:.2e}, {allowed:.2e} is allowed")
+
+
+def keep_record(plan: argparse.Namespace, name: str, **record: Any) -> None:
+    """Writes a file of JSON in the folder of the results, with the machine; contenders are written field by field."""
+    plan.out.mkdir(parents=True, exist_ok=True)
+    record = {"machine": machine_name(plan.device), **record}
+    (plan.out / f"{name}.json").write_text(json.dumps(record, indent=1, default=_as_json))
+
+
 class SideBySide:
     """A process for each backend. What they are given, and what they find, is pickled."""
 
@@ -140,6 +160,10 @@ class SideBySide:
         """Lets the processes end."""
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _as_json(value: Any) -> Any:
+    return asdict(value) if isinstance(value, Contender) else str(value)
 
 
 def _prepare(make: Make, *given: Any) -> Contender:
