@@ -66,3 +66,23 @@ def test_views_whose_sizes_change_keep_what_is_known() -> None:
     for n in (-5, -1, -7):
         x = torch.arange(24.0)
         assert torch.equal(call(x, n), function(x, n))
+
+
+# From programs that the fuzzer found.
+SORTED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "one operand": lambda x, y: y // (x.abs() + 1),
+    "two": lambda x, y: y // (x * x + 1),
+    "a comparison": lambda x, y: (y == x.abs()).select_scatter(x.expand(3, 1, 4, 5).select(1, 0) > 0, 1, 0),
+    "no op before": lambda x, y: y // x,
+    "a number": lambda x, y: y // (x + 1),
+}
+
+
+@pytest.mark.parametrize("name", SORTED)
+def test_axes_are_sorted_by_the_strides_that_kernels_give(name: str) -> None:
+    """A kernel's result goes by rows where its operands do, whatever strides their axes of one element have."""
+    x, y = torch.arange(1, 16).as_strided((3, 1, 1, 5), (5, 1, 5, 1)), torch.arange(4).view(4, 1)
+    function = SORTED[name]
+    expected, found = function(x, y), compiled(function, dynamic=False)(x, y)
+    assert torch.equal(found, expected)
+    assert found.stride() == expected.stride()

@@ -347,21 +347,28 @@ def test_many_rows_are_combined_in_two_stages():
     assert parts.dims[0].size == last.reduction_dims[0].size > 1
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (ROWS.format(n=7), "there are fewer rows than programs"),
-        (
-            ROWS.format(n=24).replace(
-                "y[i, j], sub(sub(x[i, j], m[i]), log(s[i]))", "y[i, j], m[{}]".format("(i + j) // 2")
-            ),
-            "no row",
-        ),
-    ],
-)
-def test_other_sums_are_cut_anywhere(text, why):
-    assert find_row_partials(parse_graph(ROWS.format(n=8)), *IN_EIGHT, ()).keys() == {"t"}
-    assert find_row_partials(parse_graph(text), *IN_EIGHT, ()) == {}, why
+def test_few_rows_are_cut_as_for_their_statistics():
+    """What the elements of a row share is computed once for a part, and parts of all rows are combined at once."""
+    text = ROWS.format(n=3).replace("3, 5", "3, 4096").replace("j < 5", "j < 4096")
+    found = check(text, *IN_EIGHT)
+    first = first_stage(found)
+    *_, last = found.graph.definitions
+    assert len(first.dims) == 2
+    assert first.reduction_dims[0].size < 4096
+    assert [dim.size for dim in last.reduction_dims] == [3, first.dims[0].size]
+
+
+def test_rows_too_few_for_the_programs_are_read_once_all_the_same():
+    found = check(ROWS.format(n=7), *IN_EIGHT)
+    assert kernel_of(found, first_stage(found).results[0].name) is kernel_of(found, "m")
+
+
+def test_sums_without_rows_are_cut_anywhere():
+    text = ROWS.format(n=24).replace(
+        "y[i, j], sub(sub(x[i, j], m[i]), log(s[i]))", "y[i, j], m[{}]".format("(i + j) // 2")
+    )
+    assert find_row_partials(parse_graph(ROWS.format(n=8)), ()).keys() == {"t"}
+    assert find_row_partials(parse_graph(text), ()) == {}
     check(text, *IN_EIGHT)
 
 

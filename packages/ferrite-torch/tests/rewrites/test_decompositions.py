@@ -7,7 +7,7 @@ from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.lowering.recomputation import stays_whole
 from ferrite_torch.rewrites.convolutions import rules_for_convolutions
 from ferrite_torch.rewrites.decompositions import EXTRA, KEPT, decomposition_table
-from ferrite_torch.rewrites.eager_layouts import broadcasting_ops, laid_out_ops
+from ferrite_torch.rewrites.eager_layouts import broadcasting_ops, iterating_ops, laid_out_ops
 from ferrite_torch.rewrites.integer_bounds import rules_for_integer_bounds
 from ferrite_torch.rewrites.overlapping_targets import rules_for_overlapping_targets
 
@@ -21,7 +21,7 @@ def test_an_op_with_a_lowering_stays_whole() -> None:
     bounded = {op for op, _ in rules_for_integer_bounds()}  # and these where a type lacks a bound
     biased = {op for op, _ in rules_for_convolutions()}  # and these where they have a bias, or one dim
     broadcast = set(broadcasting_ops())  # as are those of operands that lie differently
-    kept = laid_out | overlapping | bounded | biased | broadcast
+    kept = laid_out | overlapping | bounded | biased | broadcast | set(iterating_ops())  # rows with free strides
     assert not [op for op in table if str(op) in LOWERINGS and op not in kept]
 
 

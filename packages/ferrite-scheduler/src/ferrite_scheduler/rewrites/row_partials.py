@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from ferrite_ir.language.graph import Graph, Reduction
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.sizes import Size, hint, is_static, product
-from ferrite_scheduler.model.policy import Policy
-from ferrite_scheduler.model.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class Rows:
     length: int
 
 
-def find_row_partials(graph: Graph, target: Target, policy: Policy, settled: Collection[str]) -> dict[str, Rows]:
+def find_row_partials(graph: Graph, settled: Collection[str]) -> dict[str, Rows]:
     """Returns the rows of reductions, by their first results, that read statistics of rows which they reduce whole."""
     statistics = {
         result.name: product(dim.size for dim in definition.reduction_dims)
@@ -40,7 +38,7 @@ def find_row_partials(graph: Graph, target: Target, policy: Policy, settled: Col
     for definition in graph.definitions:
         if isinstance(definition, Reduction) and not definition.dims and definition.results[0].name not in settled:
             rows = _rows_of(definition, statistics)
-            if rows is not None and rows.count >= target.processors * policy.programs_per_processor:
+            if rows is not None:
                 found[definition.results[0].name] = rows
     return found
 

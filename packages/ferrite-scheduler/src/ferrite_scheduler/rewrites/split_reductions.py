@@ -85,7 +85,7 @@ def prepare_reductions(graph: Graph, target: Target, policy: Policy, settled: Co
     readers = readers_of_states(graph)
     plans = _plans(graph, types, target, policy, settled)
     columns = find_column_sums(graph, types, target, policy, settled)
-    rows = find_row_partials(graph, target, policy, settled)
+    rows = find_row_partials(graph, settled)
     lasting = {value.name for value in graph.inputs}.union(graph.output_names)
     definitions: list[Definition] = []
     merging: dict[str, Reduction] = {}  # second stages by the states of which a reader combines what they would
@@ -98,7 +98,7 @@ def prepare_reductions(graph: Graph, target: Target, policy: Policy, settled: Co
                 continue
         is_settled = any(result is not None and result.name in settled for result in definition.results)
         if not is_settled and isinstance(definition, Reduction) and definition.results[0].name in rows:
-            rewritten = _split_by_rows(definition, rows[definition.results[0].name], types, target, policy)
+            rewritten = _split_by_rows(definition, rows[definition.results[0].name], plans, types, target, policy)
         else:
             open_plans = {} if is_settled else plans
             rewritten = _prepared(definition, open_plans, columns, types, lasting, target, policy, graph.device)
@@ -148,10 +148,24 @@ def _prepared(
 
 
 def _split_by_rows(
-    reduction: Reduction, rows: Rows, types: dict[str, TensorType], target: Target, policy: Policy
+    reduction: Reduction,
+    rows: Rows,
+    plans: dict[tuple[tuple[int, ...], ...], Plan],
+    types: dict[str, TensorType],
+    target: Target,
+    policy: Policy,
 ) -> tuple[Definition, ...]:
-    """Returns the stages of a reduction: of each row, and of what the rows come to, which may be many."""
+    """Returns the stages of a reduction: of each row, and of what the rows come to, which may be many.
+
+    Rows that are cut for their statistics are cut alike, and the last stage combines parts of rows.
+    """
     first, second = split(reduction, Plan(rows.count, rows.length, exact=True), types)
+    plan = plans.get(_domain(first))
+    if plan is not None:
+        parts_of_rows, combined = split(first, plan, types)
+        if combines_parts_of(second, combined, policy):
+            return parts_of_rows, merge_parts(second, combined)
+        return parts_of_rows, combined, second
     made = types | {result.name: result.type for result in first.results}
     node = make_node(0, second, made, {})
     parts = _parts(_work(node, policy), node, target, policy, is_image=False)

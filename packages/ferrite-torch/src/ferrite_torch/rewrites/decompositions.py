@@ -14,7 +14,15 @@ from typing import Any
 import torch
 
 from ferrite_torch.rewrites.convolutions import rules_for_convolutions
-from ferrite_torch.rewrites.eager_layouts import broadcasting_ops, is_sorted_otherwise, iterated, laid_out, laid_out_ops
+from ferrite_torch.rewrites.eager_layouts import (
+    broadcasting_ops,
+    is_sorted_otherwise,
+    iterated,
+    iterating_ops,
+    laid_out,
+    laid_out_ops,
+    of_packed_operands,
+)
 from ferrite_torch.rewrites.integer_bounds import rules_for_integer_bounds
 from ferrite_torch.rewrites.overlapping_targets import rules_for_overlapping_targets
 from ferrite_torch.thresholds import TRACING
@@ -96,6 +104,7 @@ def decomposition_table(has_lowering: Callable[[str], bool]) -> Mapping[Any, Any
     table |= {op: _unless_many(rule) for op, rule in table.items() if str(op) == "aten.unbind.int"}
     table |= {op: laid_out(op, rule, table.get(op)) for op, rule in laid_out_ops()}
     table |= {op: laid_out(op, iterated, table.get(op), is_sorted_otherwise) for op in broadcasting_ops()}
+    table |= {op: of_packed_operands(op, table.get(op)) for op in iterating_ops()}
     rules = (rules_for_overlapping_targets(), rules_for_integer_bounds(), rules_for_convolutions())
     return table | dict(chain.from_iterable(rules))
 

@@ -8,6 +8,7 @@ into the kernel's layout where it is traced; the copy fuses with what makes it.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -17,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ferrite_torch.torch_private.fake_tensors import without_modes
-from ferrite_torch.torch_private.operators import Overload
+from ferrite_torch.torch_private.operators import Overload, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import is_known
 
 Order: TypeAlias = "list[int] | None"
@@ -315,6 +316,22 @@ def broadcasting_ops() -> Iterator[Overload]:
     yield from _found(_BROADCAST_NAMES)
 
 
+@functools.cache
+def iterating_ops() -> tuple[Overload, ...]:
+    """Returns the ops that go element by element over tensors alone or with numbers, and make their results anew."""
+    found = []
+    for name in dir(torch.ops.aten):
+        packet: Any = getattr(torch.ops.aten, name)
+        for overload in packet.overloads() if hasattr(packet, "overloads") else ():
+            op = getattr(packet, overload)
+            schema = schema_of(op)
+            makes = not schema.is_mutable and all(result.alias_info is None for result in schema.returns)
+            takes = schema.arguments and "Tensor" in str(schema.arguments[0].type)
+            if torch.Tag.pointwise in op.tags and makes and takes and name not in ("clone", "equal"):
+                found.append(op)
+    return tuple(found)
+
+
 def _found(names: str) -> Iterator[Overload]:
     for name in names.split():
         packet, overload = name.split(".")
@@ -343,6 +360,52 @@ def _is_shape(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 def _is_packed(x: torch.Tensor) -> bool:
     return all(is_known(a == b) for a, b in zip(x.stride(), _packed(x.shape), strict=True))
+
+
+def of_packed_operands(op: Overload, pieces: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Returns a decomposition that has axes of one element lie as in a row-major tensor, if operands else lie so.
+
+    A ``TensorIterator`` whose operands are tensors of one shape, row by row, allocates a row-major result. A fake
+    tensor keeps the strides of axes of one element, and the next op that broadcasts the result sorts its axes by them.
+    Other operands are left to ``pieces``.
+    """
+
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        operands = _operands(args)
+        if any(map(_has_free_strides, operands)) and _is_alone(op, args) and all(map(_goes_by_rows, operands)):
+            return op(*(_repacked(x) if isinstance(x, torch.Tensor) else x for x in args), **kwargs)
+        return NotImplemented if pieces is None else pieces(*args, **kwargs)
+
+    return decomposed
+
+
+def _is_alone(op: Overload, args: Sequence[Any]) -> bool:
+    """Returns whether tensors of one static shape are all that an op goes over: no number stands for a tensor."""
+    shapes = [operand.shape for operand in _operands(args)]
+    declared = zip(schema_of(op).arguments, args, strict=False)
+    numbers = [argument for argument, value in declared if not isinstance(value, torch.Tensor) and value is not None]
+    is_number = any("Tensor" in str(argument.type) or argument.name == "other" for argument in numbers)
+    return not is_number and all(_is_shape(shape, shapes[0]) for shape in shapes)
+
+
+def _has_free_strides(x: torch.Tensor) -> bool:
+    """Returns whether a tensor of static sizes has axes of one element, and not the strides of a row-major one."""
+    shape, strides = x.shape, x.stride()
+    return all(type(size) is int for size in (*shape, *strides)) and 1 in shape and list(strides) != _packed(shape)
+
+
+def _goes_by_rows(x: torch.Tensor) -> bool:
+    steps = zip(x.shape, x.stride(), _packed(x.shape), strict=True)
+    return all(type(size) is int and (size == 1 or step == packed) for size, step, packed in steps)
+
+
+def _repacked(x: torch.Tensor) -> torch.Tensor:
+    """Returns a view of a tensor that goes by rows, with the strides of a row-major one."""
+    ones = [axis for axis, size in enumerate(x.shape) if size == 1]
+    view = x.squeeze(ones)
+    for axis in ones:
+        view = view.unsqueeze(axis)
+    return view
 
 
 _WITHIN: ContextVar[tuple[Overload, ...]] = ContextVar("ops whose layout is being seen to", default=())
