@@ -192,6 +192,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of programs that are drawn")
     parser.add_argument("--count", type=int, default=30, help="of programs that are drawn")
     parser.add_argument("--dtypes", default="bfloat16,float32")
+    parser.add_argument("--policy", type=json.loads, default={}, help="scheduler thresholds, as JSON")
     parser.add_argument("--workers", type=int, default=12, help="processes that compile")
     parser.add_argument("--out", type=Path, help="file for the times of all configs")
     arguments = parser.parse_args()
@@ -199,7 +200,7 @@ def main() -> int:
     grid = Grid(arguments.workers)
     cases = cases_of(arguments.set, arguments.seed, arguments.count)
     for dtype in arguments.dtypes.split(","):
-        for case, mapping in emitted_kernels(cases, arguments.cases.split(","), dtype, {}):
+        for case, mapping in emitted_kernels(cases, arguments.cases.split(","), dtype, arguments.policy):
             grid.begin(case, dtype, mapping)
     with torch.device("cuda"):
         print(f"copy bandwidth {copy_bandwidth('cuda', 1 << 30) / 1e12:.3f} TB/s on {torch.cuda.get_device_name()}")

@@ -4,7 +4,7 @@ A program is of one of the forms below. Its sizes are drawn log-uniformly, among
 of two, its dtype is the one that `run.py` is asked for; the same seed gives the same programs on any machine. The
 name of a case says what was drawn. ``--set convolutions`` draws of that form alone, in float32 with the tensor cores
 that torch uses for it by default, ``--set convolution-training`` of the same with all gradients; ``--set images`` what
-stands between them, in either layout.
+stands between them, in either layout; ``--set scans`` and ``--set losses`` of these alone.
 """
 
 from __future__ import annotations
@@ -412,7 +412,7 @@ EVERY: tuple[Callable[[Numbers], Case], ...] = (
     pointwise, norms, batch_norms, reductions, scans, losses, gathers, moves, pools, images, products, convolutions
 )  # fmt: skip
 FORMS: dict[str, tuple[Callable[[Numbers], Case], ...]] = {
-    "random": EVERY, "convolutions": (convolutions,), "images": (images,),
+    "random": EVERY, "convolutions": (convolutions,), "images": (images,), "scans": (scans,), "losses": (losses,),
     "convolution-training": (partial(convolutions, trains=True),),
 }  # fmt: skip
 """What programs of a set are drawn from."""

@@ -14,6 +14,7 @@ from ferrite_ir.language.scalar import Number, Scalar, postorder
 from ferrite_ir.language.sizes import is_provably_at_most
 from ferrite_scheduler.model.annotations import HALF_BYTES, LookBackScan, sums_16_bit
 from ferrite_scheduler.model.scan_positions import positions_rise
+from ferrite_scheduler.model.scan_states import IN_ORDER
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.rows import varies_along_reduction
@@ -297,10 +298,6 @@ PAIRED_SCANS = {"cummax": ("argmax_nan", "max"), "cummin": ("argmin_nan", "min")
 
 SCANNED = frozenset(("sum", "prod", "max", "min", "xor", "logaddexp"))
 """Combines of one value that are scanned."""
-IN_ORDER = frozenset(("prod", "logaddexp"))
-"""Combines of which a prefix may be in the range of its type where the same values in another order are not."""
-
-
 REGISTER_TILES, TILES_REGISTERS = 4, 128
 """Pieces of a part whose elements have two bytes, and registers of a thread that holds 128 of them."""
 

@@ -18,6 +18,7 @@ from ferrite_scheduler.model.forms import (
     RowColumnReduction,
     TiledContraction,
 )
+from ferrite_scheduler.model.scan_states import instructions_of
 from ferrite_triton.analysis.accesses import (
     Access,
     contiguous_axis,
@@ -79,6 +80,8 @@ def common_facts(
     points = prod(hint(axis.size) for axis in flat.space.axes)
     draws = LOWERING.quartet_share if draws_quartets(program) else 1.0
     costs = {node: OPS[node.op].cost * (draws if node.op in RANDOM else 1.0) for node in operations}
+    # A point is combined twice: with those of its thread, and with what comes before the thread.
+    combining = 2 * sum(instructions_of(d) for d in flat.definitions if isinstance(d, Scan))
     tensors = [access for access in accesses if not access.param.param.host_scalar]
     contiguous = contiguous_axis(flat, accesses)
     return CommonFacts(
@@ -86,7 +89,7 @@ def common_facts(
         stores=len({access.param.text for access in tensors if access.writes}),
         reductions=sum(isinstance(definition, Reduction) for definition in flat.definitions),
         ops=len(operations),
-        flops=int(sum(cost * points_of(flat.space, node) for node, cost in costs.items())),
+        flops=int(sum(cost * points_of(flat.space, node) for node, cost in costs.items())) + combining * points,
         bytes=_expected_traffic(flat, tensors),
         element_bytes=max((access.param.dtype.bytes for access in tensors), default=1),
         contiguous_axis=contiguous,

@@ -11,12 +11,11 @@ operands; of its last part only the points on the line are stored, in place.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias
 
-from ferrite_ir.language.combine_functions import AnyCombine, CombineFunction
+from ferrite_ir.language.combine_functions import CombineFunction
 from ferrite_ir.language.dtypes import I64
 from ferrite_ir.language.graph import Definition, Loop, Reduction, Scan, TensorType, Update, Value
 from ferrite_ir.language.index import Dim, Index, constant, floordiv, mod
@@ -28,10 +27,10 @@ from ferrite_scheduler.analysis.nodes import Node, make_node
 from ferrite_scheduler.model.intermediates import empty_for, fresh_dim, partial_value
 from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.scan_positions import positions_rise
+from ferrite_scheduler.model.scan_states import IN_ORDER, State, instructions_of, merged
 from ferrite_scheduler.model.target import Target
 from ferrite_scheduler.model.work import cost_of
 
-State: TypeAlias = tuple[Scalar, ...]
 Place: TypeAlias = tuple[Sequence[Index], Index, Index, Sequence[Index]]
 """A point of a scan in parts: where outside, which part, where in it, where inside."""
 
@@ -86,9 +85,7 @@ def _operations(scan: Scan, node: Node, policy: Policy) -> tuple[float, float]:
 
     A point is combined twice: with those of its thread, and with what comes before the thread.
     """
-    states = tuple(load(result.name, [], result.type.dtype) for result in scan.results)
-    merged = _merged(scan.combine, states, states) if len(states) == len(scan.bodies) else ()
-    step = cost_of(merged)
+    step = instructions_of(scan)
     read = cost_of(scan.bodies) + policy.access_operations * len(node.loads)
     return node.points * (read + 2.0 * step), node.points * float(step)
 
@@ -231,46 +228,5 @@ def _joined(scan: Scan, parts: Parts, where: Place, before: tuple[Value, ...], o
         follows = apply("lt", index_value(number, I64), const(parts.count - 1, I64))
     return tuple(
         apply("masked", follows, joined, alone)
-        for joined, alone in zip(_merged(scan.combine, ended, here), here, strict=True)
+        for joined, alone in zip(merged(scan.combine, ended, here), here, strict=True)
     )
-
-
-def _merged(combine: AnyCombine, first: State, second: State) -> State:
-    if isinstance(combine, CombineFunction):
-        return combine.joined(first, second)
-    return MERGES[combine](first, second)
-
-
-IN_ORDER = frozenset(("prod", "logaddexp"))
-"""Combines of which a prefix may be in the range of its type where the same operands in another order are not."""
-
-
-def _simple(operation: str, first: State, second: State) -> State:
-    return (apply(operation, first[0], second[0]),)
-
-
-def _extreme(comparison: str, first: State, second: State) -> State:
-    """Returns the better of two (value, position) pairs: NaN is the best, the second wins a tie."""
-    is_second = apply(comparison, second[0], first[0])
-    if second[0].dtype.is_float:
-        is_second = apply("bitor", is_second, apply("isnan", second[0]))
-    return tuple(apply("where", is_second, b, a) for a, b in zip(first, second, strict=True))
-
-
-def _logaddexp(first: State, second: State) -> State:
-    (a,), (b,) = first, second
-    top = apply("maximum", a, b)
-    small = apply("log1p", apply("exp", apply("neg", apply("abs", apply("sub", a, b)))))
-    return (apply("where", apply("isinf", top), top, apply("add", top, small)),)
-
-
-MERGES: dict[str, Callable[[State, State], State]] = {
-    "sum": partial(_simple, "add"),
-    "prod": partial(_simple, "mul"),
-    "max": partial(_simple, "maximum"),
-    "min": partial(_simple, "minimum"),
-    "logaddexp": _logaddexp,
-    "cummax": partial(_extreme, "ge"),
-    "cummin": partial(_extreme, "le"),
-}
-"""Two states of consecutive points made one, as expressions."""
