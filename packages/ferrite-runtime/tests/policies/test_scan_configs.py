@@ -105,3 +105,34 @@ def test_columns_are_scanned_in_lines_with_several_rows_to_a_thread() -> None:
     facts = {**mapping["facts"], "element_bytes": 2, "live_values": 9}
     scan = spec("scan", "", mapping["params"], mapping["axes"], form="scan", facts=facts)
     assert first(scan) == Config.of({"XBLOCK": 32, "RBLOCK": 256}, 4), "half a line, as there are few columns"
+
+
+@pytest.mark.parametrize(
+    ("points", "rows", "expected"),
+    [
+        (43374, 236, (32, 256, 16)),
+        (14256, 180, (16, 256, 8)),  # few programs: of half a line
+        (9647, 759, (16, 256, 8)),  # more rows than one tile holds
+        (1 << 17, 50, (32, 64, 4)),
+    ],
+)
+def test_columns_that_take_long_to_combine_are_scanned_by_many_threads(
+    points: int, rows: int, expected: tuple[int, int, int]
+) -> None:
+    mapping = outer_of("f32", points, rows, "scan", element_bytes=4, flops=80 * points * rows)
+    columns, block, warps = expected
+    assert first(mapping) == Config.of({"XBLOCK": columns, "RBLOCK": block}, warps)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "expected"),
+    [(10167, 62, (4, 64, 1)), (958, 716, (1, 1024, 4)), (132, 16936, (1, 8192, 32)), (40000, 512, (1, 512, 2))],
+)
+def test_rows_that_take_long_to_combine_are_scanned_by_many_threads(
+    rows: int, columns: int, expected: tuple[int, int, int]
+) -> None:
+    mapping = row_sum(rows, columns)
+    facts = {**mapping["facts"], "flops": 80 * rows * columns}
+    block, row, warps = expected
+    found = first(spec("scan", "", mapping["params"], mapping["axes"], form="scan", facts=facts))
+    assert found == Config.of({"XBLOCK": block, "RBLOCK": row}, warps)

@@ -117,6 +117,7 @@ def _rows() -> list[ScalarOp]:
     rows += [ScalarOp("pow", 2, _numeric, 16)]
     rows += [ScalarOp(name, 2, _float, 16) for name in ("atan2", "hypot")]
     rows += [ScalarOp(name, 2, _float, 2) for name in ("copysign", "nextafter")]
+    rows += [ScalarOp("logaddexp", 2, _float, 40, True)]
     rows += [ScalarOp(name, 1, _numeric) for name in ("neg", "abs", "sign")]
     rows += [ScalarOp("relu", 1, _numeric)]
     cheap_math = ("floor", "ceil", "trunc", "round")

@@ -15,6 +15,7 @@ from ferrite_ir.language.scalar import Number
 
 from .points import Point
 from .rounding import round_to
+from .special_functions import logaddexp
 from .tensors import Tensor, filled
 
 State: TypeAlias = tuple[Number, ...]
@@ -100,13 +101,6 @@ def _extreme(is_better: Callable[[Number, Number], bool], *, later: bool) -> Cal
     return combined
 
 
-def _logaddexp(a: Number, b: Number) -> Number:
-    top = _max(a, b)
-    if _is_nan(top) or math.isinf(top):
-        return b if _is_nan(b) else top
-    return top + math.log1p(math.exp(-abs(a - b)))
-
-
 def _welford(a: State, b: State) -> State:
     """Merges (mean, sum of squared deviations, count).
 
@@ -143,7 +137,7 @@ _MERGES: dict[str, Callable[[State, State], State]] = {
     "argmin": _extreme(lambda a, b: a < b, later=False),
     "cummax": _extreme(lambda a, b: a > b, later=True),
     "cummin": _extreme(lambda a, b: a < b, later=True),
-    "logaddexp": _each(_logaddexp),
+    "logaddexp": _each(logaddexp),
     "welford": _welford,
     "online_softmax": _online_softmax,
 }

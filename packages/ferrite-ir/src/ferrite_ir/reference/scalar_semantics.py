@@ -324,6 +324,7 @@ MEANINGS: dict[str, Callable[..., Any]] = {
     "hypot": _hypot,
     "copysign": math.copysign,
     "nextafter": _nextafter,
+    "logaddexp": special_functions.logaddexp,
     "fma": _fma,
     "neg": operator.neg,
     "abs": abs,

@@ -6,6 +6,14 @@ import math
 from statistics import NormalDist
 
 
+def logaddexp(x: float, y: float) -> float:
+    """Returns the logarithm of the sum of two numbers' exponentials; NaN wins."""
+    if math.isnan(x) or math.isnan(y):
+        return math.nan
+    top = max(x, y)
+    return top if math.isinf(top) else top + math.log1p(math.exp(-abs(x - y)))
+
+
 def erfinv(x: float) -> float:
     """Returns the inverse of the error function: NaN outside of [-1, 1]."""
     if not -1.0 <= x <= 1.0:

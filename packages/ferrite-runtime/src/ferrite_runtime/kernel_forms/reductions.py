@@ -335,10 +335,12 @@ def scan_configs(shape: Shape) -> tuple[Config, ...]:
     if row > ROWS.scan_block and _is_odd(shape):
         return _scanned_odd(shape)
     block = row if row <= ROWS.loop_block else ROWS.scan_block
-    held = ROWS.scanned_per_thread * shape.device.target.warp_size
-    rows = keep_busy(shape, held // block if row < ROWS.long_row else 1)
+    is_busy = flops_per_point(shape) >= OCCUPANCY.busy_flops
+    held = (ROWS.busily_scanned_per_thread if is_busy else ROWS.scanned_per_thread) * shape.device.target.warp_size
+    rows = keep_busy(shape, max(1, held // block) if row < ROWS.long_row else 1)
     is_light = shape.reduction_is_known and (row < ROWS.long_row or (row == block and _is_odd(shape)))
-    warps = max(1, rows * block // (held if is_light or block > ROWS.loop_block else held // 4))
+    is_full = is_light or is_busy or block > ROWS.loop_block
+    warps = max(1, rows * block // (held if is_full else held // 4))
     shape = replace(shape, live=1) if is_light else shape
     return tuple(_loop_x(shape, x, r, w) for x, r, w in ((rows, block, warps), (rows, max(1, block // 2), warps)))
 

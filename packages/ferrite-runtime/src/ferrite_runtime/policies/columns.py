@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.policies.blocks import next_power_of_two, previous_power_of_two
+from ferrite_runtime.policies.occupancy import flops_per_point
 from ferrite_runtime.policies.shape import Shape
 from ferrite_runtime.policies.thresholds import COLUMNS, OCCUPANCY, TILES
 from ferrite_runtime.policies.tiles import keep_busy, loop_config, rows_config
@@ -256,11 +257,14 @@ def scanned_columns(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a scan along columns: lines of memory side by side, and as deep as a few threads are.
 
     Threads beyond those of a line take rows further down; each holds `rows_per_thread` rows of its columns. Of short
-    columns as many as one warp holds whole, and of longer ones, up to `whole_scan`, as many as one tile holds.
+    columns as many as one warp holds whole, and of longer ones, up to `whole_scan`, as many as one tile holds. Where it
+    takes long to combine, threads have little each.
     """
     continues = shape.live > 1
     shape = replace(shape, live=1)  # most of what is alive at once is a thread's share of totals, not a tile
     row = next_power_of_two(shape.reduction)
+    if flops_per_point(shape) >= OCCUPANCY.busy_flops:
+        return _busily_scanned_columns(shape, row)
     if row <= COLUMNS.short_scan and shape.reduction_is_known:
         return tuple(loop_config(shape, count, row, w) for count, w in _whole_columns(shape, row))
     line = 128 // max(1, shape.element_bytes)
@@ -291,6 +295,20 @@ def scanned_columns(shape: Shape) -> tuple[Config, ...]:
         (columns, depth * 2, COLUMNS.scan_warps * 2),
     )
     return tuple(loop_config(shape, x, r, w) for x, r, w in tiles)
+
+
+def _busily_scanned_columns(shape: Shape, row: int) -> tuple[Config, ...]:
+    """Returns the candidates of a scan of columns that takes long to combine: many threads, with few elements each.
+
+    Threads of one warp, with a whole column each, scan 43374 columns of 236 numbers by log(exp(a) + exp(b)) in 96 us on
+    an H200; with a quarter of that for each thread, and half as many columns in a program, in 40.
+    """
+    line = 128 // max(1, shape.narrowest_read)
+    columns = keep_busy(shape, line, least=max(8, line // 2), programs=TILES.fill)
+    depth = min(row, COLUMNS.busy_scan)
+    warps = max(1, columns * depth // (shape.device.target.warp_size * COLUMNS.busily_scanned_per_thread))
+    tiles = ((columns, warps), (columns // 2, max(1, warps // 2)), (columns, max(1, warps // 2)))
+    return tuple(loop_config(shape, count, depth, most) for count, most in tiles)
 
 
 def _continued_columns(shape: Shape, row: int, line: int) -> tuple[Config, ...]:

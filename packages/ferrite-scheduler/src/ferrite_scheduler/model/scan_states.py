@@ -45,19 +45,12 @@ def _extreme(comparison: str, first: State, second: State) -> State:
     return tuple(apply("where", is_second, b, a) for a, b in zip(first, second, strict=True))
 
 
-def _logaddexp(first: State, second: State) -> State:
-    (a,), (b,) = first, second
-    top = apply("maximum", a, b)
-    small = apply("log1p", apply("exp", apply("neg", apply("abs", apply("sub", a, b)))))
-    return (apply("where", apply("isinf", top), top, apply("add", top, small)),)
-
-
 _MERGES: dict[str, Callable[[State, State], State]] = {
     "sum": partial(_simple, "add"),
     "prod": partial(_simple, "mul"),
     "max": partial(_simple, "maximum"),
     "min": partial(_simple, "minimum"),
-    "logaddexp": _logaddexp,
+    "logaddexp": partial(_simple, "logaddexp"),
     "cummax": partial(_extreme, "ge"),
     "cummin": partial(_extreme, "le"),
 }

@@ -70,7 +70,7 @@ class LoopReductions(Reductions):
         mask = self._builder.mask("x") if rows is not None and rows.masked else None
         if mask is not None:
             new = where(mask, new, literal(identity, dtype))
-        self.follow(lanes, step(combine, dtype, lanes.expression, new))
+        self.follow(lanes, step(combine, lanes.expression, new))
 
         def finish() -> tuple[Tile, ...]:
             total = Reduce((lanes.expression,), combine, self._space.order.index("x"), self.keep)
@@ -81,7 +81,7 @@ class LoopReductions(Reductions):
     def _open_simple(self, combine: str, tile: Tile, axes: Axes, fill: Number | None) -> Callable[[], tuple[Tile, ...]]:
         dtype = tile.dtype
         lanes = self.accumulator(combine, axes, neutral_of(combine, dtype), dtype)
-        self.follow(lanes, step(combine, dtype, lanes.expression, self.spread(tile, axes, fill)))
+        self.follow(lanes, step(combine, lanes.expression, self.spread(tile, axes, fill)))
         return lambda: (self.reduce(combine, combine, lanes.expression, axes),)
 
     def _open_paired(

@@ -334,15 +334,11 @@ _STEPS = {
     "xor": "bitxor",
     "any": "bitor",
     "all": "bitand",
+    "logaddexp": "logaddexp",
 }
 """What combines two values of a type, as an elementwise operation."""
 
 
-def step(combine: str, dtype: DType, left: Expression, right: Expression) -> Expression:
+def step(combine: str, left: Expression, right: Expression) -> Expression:
     """Returns what two values combine to, by a combine of one value."""
-    if combine != "logaddexp":
-        return apply(_STEPS[combine], left, right)
-    # log(exp(a) + exp(b)), without overflow; NaN wins.
-    top = apply("maximum", left, right)
-    rest = apply("log1p", apply("exp", apply("neg", apply("abs", sub(left, right)))))
-    return where(apply("eq", apply("abs", top), literal(math.inf, dtype)), top, add(top, rest))
+    return apply(_STEPS[combine], left, right)

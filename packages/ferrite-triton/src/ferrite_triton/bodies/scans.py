@@ -112,9 +112,9 @@ class Scans:
         if not self.space.loops:
             return block
         carry = self.reductions.carry(axes - R, neutral_of(combine, dtype), dtype)
-        result = self._hold("scan", step(combine, dtype, carry.expression, block.expression), block)
+        result = self._hold("scan", step(combine, carry.expression, block.expression), block)
         total = self._total(scan, values.expression, block, self._block_line)
-        self.reductions.follow(carry, step(combine, dtype, carry.expression, total))
+        self.reductions.follow(carry, step(combine, carry.expression, total))
         return result
 
     @property
@@ -162,10 +162,10 @@ class Scans:
         is_later = apply("lt" if reverse else "gt", positions, begin)
         start = self._hold("before", where(is_later, earlier, literal(identity, dtype)), values).expression
         carry = self.reductions.carry(axes - R, identity, dtype)
-        joined = Expand(step(combine, dtype, carry.expression, start), (0,))
-        result = self._hold("scan", Reshape(step(combine, dtype, joined, own.expression), wide), values)
+        joined = Expand(step(combine, carry.expression, start), (0,))
+        result = self._hold("scan", Reshape(step(combine, joined, own.expression), wide), values)
         last = self._total(scan, total, ended, _Line(axis, groups, rank, self.reductions.keep))
-        self.reductions.follow(carry, step(combine, dtype, carry.expression, last))
+        self.reductions.follow(carry, step(combine, carry.expression, last))
         return result
 
     def _shared(self, scan: LookBackScan) -> Tile:

@@ -232,6 +232,7 @@ ROWS: dict[str, Row[Spelling]] = {
     "randn": Row(int="fmath.randn({0}, {1})"),
     "randint64": Row(int="fmath.randint64({0}, {1}, {2}, {3})"),
     **_calls("atan2 hypot copysign nextafter", 2),
+    **_calls("logaddexp", 2),
     "signbit": Row(_signbit),
     **_calls("floor ceil trunc round sqrt rsqrt isinf"),
     **_calls("exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"),

@@ -65,7 +65,7 @@ ROWS: dict[str, Row[str]] = {
     **_calls("floor ceil trunc sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh"),
     **{name: Row(f"np.arc{name[1:]}({{0}})") for name in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
     "atan2": Row("np.arctan2({0}, {1})"),
-    **_calls("hypot copysign", 2),
+    **_calls("hypot copysign logaddexp", 2),
     "nextafter": Row("np.where({0} == {1}, {1}, np.nextafter({0}, {1}))"),
 }
 """By what it means: the forms of `ferrite_triton.tile.operations` are as exact here as the operations."""
