@@ -81,7 +81,7 @@ def test_two_forwards_before_their_backwards(graphs: Graphs) -> None:
     assert [each.captured for each in forward.generations.values()] == [1, 1]
     # The second of two backwards finds gradients of the first held: it is one of those that copy theirs.
     assert all(len(key.lent) > 2 for key in backwards.generations)
-    assert sorted(key[0] for key, each in backwards.generations.items() if each.captured) == [0, 1]
+    assert sorted(key[0] for key, each in backwards.generations.items() if each.captured) == [0, 2]
     host = graphs.from_host
     train(pair, 2)
     pair.each(both)
@@ -337,9 +337,9 @@ def test_results_without_gradients_are_lent(graphs: Graphs, monkeypatch: pytest.
             if turn in (9, 10):
                 kept.append((x, wanted))
             if turn == 8:
-                assert sum(copied) <= 7
+                assert sum(copied) <= 1, "x, which moves"
             elif turn == 15:
-                assert sum(copied) <= 12, "somebody holds a result: the others are copied"
+                assert sum(copied) <= 6, "somebody holds a result: the others are copied"
     for found, wanted in kept:
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 

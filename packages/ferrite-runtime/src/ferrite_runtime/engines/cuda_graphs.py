@@ -86,7 +86,7 @@ class GraphedProgram:
     Results are the caller's own, but for those that are lent (`Lending`): what only its backward sees, gradients, and
     all results of a program for inference. These stay where they are, and nothing is played over them while somebody
     holds one. A call that comes meanwhile has a generation of its own, which copies them if it is one too many
-    (`Lending.calls`). Who reads what others lend has a generation for each place where that lies, and for each set of
+    (`Lending.depths`). Who reads what others lend has a generation for each place where that lies, and for each set of
     parameters (`generations`). What is in no part runs as it did; a warning says why.
     """
 
@@ -160,7 +160,7 @@ class GraphedProgram:
         try:
             with torch.no_grad() if torch.is_grad_enabled() else _AS_IT_IS:
                 addresses = list(map(torch.Tensor.data_ptr, self._take_watched(args)))
-                depth = self._depth()
+                depth = self._depth(addresses)
                 generation = self._last
                 if generation is None or generation.depth != depth or not generation.comes_again(addresses):
                     generation = self._last = self.generations.at(depth, addresses, args)
@@ -177,16 +177,24 @@ class GraphedProgram:
         finally:
             self._lock.release()
 
-    def _depth(self) -> int:
-        """Returns the depth of what is played now.
+    def _depth(self, addresses: Sequence[int]) -> int:
+        """Returns the depth of what is played now, for inputs that lie at these addresses.
 
         Graphs of a later generation may have lent what lies in the temporary memory of an earlier one, as they have
-        one pool: so the earlier one is not played while they are held.
+        one pool: so the earlier one is not played while they are held. Those that take turns have a pool each.
         """
         if not self._lent:
             return 0
-        held = (each.depth for each in self.generations.values() if each.lends and each.is_held())
-        return min(1 + max(held, default=-1), self._lending.calls)
+        held = [each for each in self.generations.values() if each.lends and each.is_held()]
+        if not held:
+            return 0
+        if self._lending.is_nested:
+            return min(1 + max(each.depth for each in held), self._lending.calls)
+        depths = {each.depth for each in held}
+        if 0 not in depths:
+            return 0
+        is_next = len(depths) == 1 and any(each.memory.lends_at(addresses) for each in held)
+        return 1 if is_next else self._lending.depths
 
     def _is_prepared(self, generation: Generation, addresses: Sequence[int]) -> bool:
         """Tells whether parts may be played; begins anew with them where inputs have moved that did not before."""

@@ -24,7 +24,8 @@ class Generation:
     captured again, so that they agree on where their common values lie.
 
     Attributes:
-        depth: how many calls before it hold what they were lent while it is played.
+        depth: how many calls before it hold what they were lent while it is played; 1 of those that take turns with
+            others of depth 0, whichever are held (`Lending.depths`).
         lends: whether it lends anything, or copies all.
         static: names of the static inputs, whose addresses are its own; None if it is for any addresses of these.
         parts: the sections, once they have been captured.
@@ -174,15 +175,21 @@ class Generations(dict[Key, Generation]):
     def pool_for(self, generation: Generation) -> Any:
         """Returns the pool that a generation may be captured in; None for a new one.
 
-        What an earlier generation lends must not lie in the temporary memory of a later one, which may be played. Torch
-        takes no pool again that nobody uses any more.
+        What an earlier generation lends must not lie in the temporary memory of a later one, which may be played. What
+        takes turns has pools of its own: each is played while the other's results are held. Torch takes no pool again
+        that nobody uses any more.
         """
-        deepest: dict[Any, int] = {}
+        depths: dict[Any, set[int]] = {}
         for each in self.values():
             for pool in each.pools:
-                deepest[pool] = max(each.depth, deepest.get(pool, 0))
-        fitting = [pool for pool, depth in deepest.items() if depth <= generation.depth and not generation.captured]
-        return max(fitting, key=lambda pool: deepest[pool], default=None)
+                depths.setdefault(pool, set()).add(each.depth)
+        turns = generation.lends and not self._lending.is_nested
+        fitting = [
+            pool
+            for pool, found in depths.items()
+            if not generation.captured and max(found) <= generation.depth <= (min(found) if turns else generation.depth)
+        ]
+        return max(fitting, key=lambda pool: max(depths[pool]), default=None)
 
     def _for_any(self, key: Key) -> Generation | None:
         found = self.get(key)
@@ -200,7 +207,7 @@ class Generations(dict[Key, Generation]):
         where it ran before this looked.
         """
         self._fresh += bool(static)
-        lends = self._lends and key.depth < self._lending.calls
+        lends = self._lends and key.depth < self._lending.depths
         looks = 1 + self._lending.is_nested
         self[key] = Generation(self._watched, key.depth, looks, lends=lends, static=static)
         return self[key]

@@ -97,6 +97,15 @@ class Lending:
         """Whether calls are expected while earlier ones still hold what they were lent."""
         return self.calls > 1
 
+    @property
+    def depths(self) -> int:
+        """Returns the depth from which on calls are lent nothing.
+
+        Where one call at a time is lent its results, two take turns if each reads what the one before was lent, as
+        layers in a row do.
+        """
+        return self.calls if self.is_nested else 2 * self.calls
+
 
 NO_LENDING = Lending()
 
@@ -175,6 +184,10 @@ class GraphMemory:
                 self._told += {int(tensor.data_ptr()), memory_of(tensor)}
         for address in self._told:
             _lent[address] = _lent.get(address, 0) + 1
+
+    def lends_at(self, addresses: Iterable[int]) -> bool:
+        """Tells whether something that it lends begins at one of some addresses."""
+        return not set(self._told).isdisjoint(addresses)
 
     def readers(self) -> list[Any]:
         """Returns the streams that were said to read what is lent since this was last asked, each once."""

@@ -164,7 +164,7 @@ class ColumnThresholds:
             enough of them; rows of columns that it holds whole by as few warps as it can.
         whole_scan, scan_tile: rows of columns that one tile holds whole while it scans them, and elements of such a
             tile.
-        busy_scan, busily_scanned_per_thread: rows of columns that take long to combine which one tile scans at once, and
+        busy_scan, busily_scanned_per_thread: rows that one tile scans at once of columns that take long to combine, and
             elements for a thread.
         apart_scan_tile: elements of the tile of a scan of columns of 16-bit elements whose rows begin at odd positions;
             half of it of wider ones.
