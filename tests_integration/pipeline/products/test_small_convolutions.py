@@ -59,6 +59,7 @@ CALLS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
     "one dim": (partial(F.conv1d, padding=1), ((2, 16, 40), (16, 16, 3))),
     "three dims": (partial(F.conv3d, padding=1), ((1, 8, 5, 4, 6), (16, 8, 3, 3, 3))),
     "depthwise": (partial(F.conv2d, padding=1, groups=16), (IMAGE, (16, 1, 3, 3))),
+    "depthwise, a large window": (partial(F.conv2d, padding=3, groups=16), (IMAGE, (16, 1, 7, 7))),
     "depthwise, two filters": (partial(F.conv2d, stride=2, padding=2, groups=16), (IMAGE, (32, 1, 5, 5))),
     "a transposed image": (lambda x, w: F.conv2d(x.transpose(2, 3), w), (IMAGE, FILTERS)),
 }  # fmt: skip
@@ -115,7 +116,9 @@ def test_calls(what: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("what", ["padded", "groups", "one element", "depthwise", "few channels"])
+@pytest.mark.parametrize(
+    "what", ["padded", "groups", "one element", "depthwise", "depthwise, a large window", "few channels"]
+)
 def test_channels_last(what: str, device: str) -> None:
     function, shapes = CALLS[what]
     check(function, device, *(x.to(memory_format=torch.channels_last) for x in drawn(*shapes)))
@@ -376,6 +379,20 @@ def test_a_depthwise_convolution_is_pointwise() -> None:
     with torch.no_grad():
         compiled(lambda *x: function(*x).relu(), fullgraph=True)(*drawn(*shapes))
     assert forms() == ["pointwise"]
+
+
+@own_only("looks at its kernels")
+def test_large_depthwise_convolutions_read_filters_in_vectors() -> None:
+    """One launch puts the filters of all channels beside each other, for both convolutions."""
+    x, *filters = drawn((2, 16, 96, 96), (16, 1, 7, 7), (16, 1, 7, 7))
+
+    def twice(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        return F.conv2d(F.conv2d(x, first, padding=3, groups=16), second, padding=3, groups=16)
+
+    with torch.no_grad():
+        compiled(twice, fullgraph=True)(x.to(memory_format=torch.channels_last), *filters)
+    assert len(steps("launch")) == 3
+    assert sorted(set(forms())) == ["mixed_combo", "pointwise"]
 
 
 @own_only("looks at its buffers")

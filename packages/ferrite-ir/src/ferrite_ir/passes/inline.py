@@ -43,7 +43,7 @@ class Inline:
     value with several uses moves if computing it again reads no more bytes than loading it, and is cheap. A value that
     must lie in memory anyway moves only if it costs next to nothing. What rounds a product for another product stays,
     as does what rounds sums of which there are many: the kernel that makes these stores it. And so does what a
-    contraction loads in vectors, if what it is made of lies otherwise.
+    contraction loads in vectors, or what is loaded in vectors many times, if what it is made of lies otherwise.
 
     Attributes:
         max_cost: most expensive body that is computed at several places, in simple instructions.
@@ -55,6 +55,9 @@ class Inline:
         tile_rows: rows of a contraction that one tile has.
         max_stored_cost: most expensive body that is computed again although its value must lie in memory.
         max_loads: most loads in a body that is computed at several places.
+        max_single_loads, least_reads: most points at which elements are loaded one by one that would be in vectors from
+            a copy, and how often each is read at least if there are more. Read one by one these take about as long as a
+            launch.
         max_body_nodes, max_body_loads: readers stop growing here.
         numerics: how bodies are simplified on the way; see `Simplify`.
     """
@@ -67,6 +70,8 @@ class Inline:
     tile_rows: int = 128
     max_stored_cost: int = 2
     max_loads: int = 6
+    max_single_loads: int = 4 << 20
+    least_reads: int = 64
     max_body_nodes: int = 600
     max_body_loads: int = 40
     numerics: str = "fast"
@@ -92,12 +97,14 @@ class _Uses:
         sites: number of (reader, index) pairs.
         points: the largest number of points at which one reader needs it.
         factors: the loads of it by contractions.
+        often: the loads of it by others, and at how many points.
         rows: the most rows of such a reader.
     """
 
     sites: int = 0
     points: Size = 0
     factors: list[Scalar] = field(default_factory=list)
+    often: list[tuple[Scalar, int]] = field(default_factory=list)
     rows: int = 0
 
 
@@ -210,6 +217,8 @@ class _Inliner:
             uses.sites += 1
             if isinstance(definition, Contract):
                 uses.factors.append(load)
+            elif sizes.hint(points) > self._policy.max_single_loads:
+                uses.often.append((load, sizes.hint(points)))
             uses.rows = max(uses.rows, rows)
             if sizes.hint(points) > sizes.hint(uses.points):
                 uses.points = points
@@ -353,13 +362,16 @@ class _Inliner:
         return any(not _is_small(count, value.type.numel) for count in counts)
 
     def _lies_better(self, loop: Loop, uses: _Uses) -> bool:
-        """Returns whether a contraction loads a value in vectors, and could not so load all that it is made of."""
+        """Returns whether a value is loaded in vectors, and all that it is made of could not be.
+
+        By a contraction, or so often that making it costs little.
+        """
         (value,), (body,) = loop.results, loop.bodies
-        strides = value.type.strides
-        for factor in uses.factors:
-            if not is_in_vectors(factor, strides):
+        strides, least = value.type.strides, self._policy.least_reads * sizes.hint(value.type.numel)
+        for read in (*uses.factors, *(load for load, points in uses.often if points >= least)):
+            if not is_in_vectors(read, strides):
                 continue
-            mapping = dict(zip(loop.dims, factor.indices, strict=True))
+            mapping = dict(zip(loop.dims, read.indices, strict=True))
             for load in substitute_dims(body, mapping).loads:
                 kind = self._graph.values[load.source].type
                 is_part = kind.dtype.bytes < value.type.dtype.bytes or _is_small(kind.numel, value.type.numel)

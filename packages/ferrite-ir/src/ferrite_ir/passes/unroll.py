@@ -41,8 +41,8 @@ class Unroll:
 
     name: ClassVar[str] = "unroll"
     max_points: int = 16
-    max_filter_points: int = 25
-    max_nodes: int = 800
+    max_filter_points: int = 49
+    max_nodes: int = 1600
     max_gap: int = 4
     numerics: str = "fast"
 

@@ -28,7 +28,11 @@ def is_in_vectors(load: Scalar, strides: Sequence[Size]) -> bool:
     place = linearize(load.indices, tuple(strides))
     if not _is_multiple(place.const, vector):
         return False
-    single = [atom for atom, coefficient in place.terms if not _is_multiple(coefficient, vector)]
+    single = [
+        atom
+        for atom, coefficient in place.terms
+        if not _is_multiple(coefficient, vector) and not (isinstance(atom, Dim) and atom.size == 1)
+    ]
     if len(single) != 1:
         return False
     (atom,) = single

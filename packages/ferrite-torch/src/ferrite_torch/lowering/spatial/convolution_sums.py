@@ -182,6 +182,18 @@ class Convolution:
             self.windows.is_inside(position), image.at((count, channel, *position)), sc.const(0, image.dtype)
         )
 
+    def side_by_side(self, weight: Tensor, x: Tensor) -> Tensor:
+        """Returns filters of one channel as they are, or a copy in which those of all channels lie beside each other.
+
+        Where an image has its channels beside each other, a thread has a vector of them, and would read its filters
+        element by element for each position. Whether there are enough of these for a copy is for `Inline` to say.
+        """
+        if not _has_channels_last(x):
+            return weight
+        count, _, *size = weight.shape
+        *steps, _ = row_major((*size, count))
+        return self.b.loop(weight.shape, weight.dtype, weight.at, strides=(1, prod(size) * count, *steps))
+
     def readable(self, x: Tensor, least: int = VECTOR_BYTES) -> Tensor:
         """Returns images, or results, so that vectors of channels, or of positions, can be loaded.
 

@@ -54,7 +54,7 @@ def convolution(
     is_depthwise = weight.shape[1] == 1 and groups != 1 and not transposed
     c = _convolution(b, (x, weight), (image, result), (stride, padding, dilation), groups, is_exact=is_depthwise)
     if is_depthwise:
-        return _result(c, c.reduced(x, weight), x, bias, b.fake)
+        return _result(c, c.reduced(x, c.side_by_side(weight, x)), x, bias, b.fake)
     _refuse_few(c, "image" if transposed else "result")
     return _moved(c, c.readable(x), weight, bias, b.fake, to_image=transposed)
 
