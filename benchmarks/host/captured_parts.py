@@ -8,8 +8,8 @@ the host reads from the device (``item``), a ``print``, an operator of the user'
 with eager mode's, the profiler counts a call's kernels, and the launches that the host asked for one by one; what is
 left was launched by graphs. Times are of a call, the device's work included, least of several.
 
-Each program is compiled by each backend in a process of its own, all at once; only times are taken one after the other.
-What is not through within ``--limit`` seconds is stopped, and what it was at is told. Below each program stands what
+Each program is compiled by each backend in a process of its own, all at once; times are taken one after the other, once
+all have compiled, so that nobody else uses the cores by then. What is not through within ``--limit`` seconds is stopped, and what it was at is told. Below each program stands what
 ferrite says is in no graph, and why, and what its graphs have copied before they are played: kernels that the host
 launches.
 """
@@ -165,7 +165,7 @@ def measured(name: str, backend: str, turn: Turn, note: Callable[[str], Any]) ->
         note("counting kernels")
         kernels, launches = kernels_and_launches(call)
         note("waiting for the device")
-        turn.take()
+        turn.take_after_all()
         note("taking times")
         us = least_microseconds(call)
         turn.end()
@@ -191,7 +191,7 @@ def measure_alone(plan: argparse.Namespace) -> None:
     note = plan.out.with_suffix(".doing").write_text
     note("starting")
     torch._dynamo.config.capture_scalar_outputs = True
-    found = measured(name, backend, Turn(plan.lock), note)
+    found = measured(name, backend, Turn(plan.lock, plan.others), note)
     plan.out.write_text(json.dumps(found))
 
 
@@ -203,7 +203,7 @@ def started(names: Sequence[tuple[str, str]], folder: Path) -> dict[tuple[str, s
     for number, (name, backend) in enumerate(names):
         out = folder / f"{number}.json"
         command = [sys.executable, __file__, "--obstacles", name, "--backends", backend]
-        command += ["--lock", str(folder / "lock"), "--out", str(out)]
+        command += ["--lock", str(folder / "lock"), "--others", str(len(names)), "--out", str(out)]
         with out.with_suffix(".log").open("wb") as log:
             processes[name, backend] = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     return processes
@@ -253,6 +253,7 @@ def main() -> int:
     parser.add_argument("--backends", nargs="+", default=["ferrite-reduce", "ferrite", "inductor-reduce"])
     parser.add_argument("--limit", type=float, default=40, help="seconds for all")
     parser.add_argument("--lock", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--others", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=results_folder() / "captured_parts.json")
     plan = parser.parse_args()
     add_packages_to_path()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,13 @@ class Turn:
         waited: seconds spent waiting for it.
     """
 
-    def __init__(self, lock: Path | None) -> None:
-        """`lock` is a file that all who take turns name; without it, it is always this process's turn."""
+    def __init__(self, lock: Path | None, others: int = 1) -> None:
+        """`lock` is a file that all who take turns name; without it, it is always this process's turn.
+
+        ``others`` are how many processes there are, this one among them.
+        """
         self.waited = 0.0
+        self._lock, self._others = lock, others
         self._file = lock.open("w") if lock else None
         self.is_mine = lock is None
 
@@ -31,6 +36,16 @@ class Turn:
         started = time.perf_counter()
         fcntl.flock(self._file, fcntl.LOCK_EX)
         self.waited, self.is_mine = time.perf_counter() - started, True
+
+    def take_after_all(self, patience: float = 20.0) -> None:
+        """Waits until all processes have come so far, or so many seconds for those that do not, and for the turn."""
+        if self._lock is not None:
+            self._lock.with_suffix(f".{os.getpid()}.ready").touch()
+            ends = time.perf_counter() + patience
+            ready = f"{self._lock.stem}.*.ready"
+            while len(list(self._lock.parent.glob(ready))) < self._others and time.perf_counter() < ends:
+                time.sleep(0.05)
+        self.take()
 
     def end(self) -> None:
         """Gives the turn up; so does the end of the process."""

@@ -53,7 +53,7 @@ def pair(count: int) -> tuple[Row, Row]:
     eager = Row(count).cuda()
     ours = copy.deepcopy(eager)
     for layer in ours.layers:
-        layer.compile(backend="ferrite", mode="reduce-overhead", options={"fallback": False})
+        layer.compile(backend="ferrite", options={"cuda_graph": True, "fallback": False})
     return eager, ours
 
 

@@ -114,6 +114,7 @@ def test_what_lies_on_the_host_is_read_there() -> None:
     ("step", "reason"),
     [
         (call_of("aten.nonzero.default", ["r"], ref("x")), "calls aten.nonzero.default, which waits for the device"),
+        (call_of("aten.scalar_tensor.default", ["r"], 2.0), "aten.scalar_tensor.default, whose results lie on cpu"),
         (call_of("aten._local_scalar_dense.default", ["r"], ref("x")), "which waits for the device"),
         (call_of("captured.cond.1", ["r"], ref("x")), "whose functions may decide on the host"),
         (call_of("mylib.op.default", ["r"], ref("x")), "is not torch's own and may decide on the host"),

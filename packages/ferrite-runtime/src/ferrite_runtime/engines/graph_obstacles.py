@@ -308,9 +308,14 @@ def _launched(program: Program) -> set[str]:
 
 
 def _device_argument(step: Extern) -> str | None:
-    """Returns the device that an extern call is told to make its results on."""
+    """Returns the device that an extern call is told to make its results on.
+
+    Operators of torch that are given neither that nor a tensor make theirs on the CPU.
+    """
     given = (*step.args, *step.kwargs.values())
-    return next((str(each.value) for each in given if isinstance(each, Tagged) and each.tag == "device"), None)
+    told = next((str(each.value) for each in given if isinstance(each, Tagged) and each.tag == "device"), None)
+    is_made_of_numbers = step.target.startswith("aten.") and not any(value_refs(given))
+    return "cpu" if told is None and is_made_of_numbers else told
 
 
 def returns_memory(step: Extern) -> bool:
