@@ -9,9 +9,9 @@ with eager mode's, the profiler counts a call's kernels, and the launches that t
 left was launched by graphs. Times are of a call, the device's work included, least of several.
 
 Each program is compiled by each backend in a process of its own, all at once; times are taken one after the other, once
-all have compiled, so that nobody else uses the cores by then. What is not through within ``--limit`` seconds is stopped, and what it was at is told. Below each program stands what
-ferrite says is in no graph, and why, and what its graphs have copied before they are played: kernels that the host
-launches.
+all have compiled, so that nobody else uses the cores by then. What is not through within ``--limit`` seconds is
+stopped, and what it was at is told. Below each program stands what ferrite says is in no graph, and why, and what its
+graphs have copied before they are played: kernels that the host launches.
 """
 
 from __future__ import annotations
