@@ -117,6 +117,24 @@ def test_torch_draws_in_the_order_of_the_program() -> None:
     torch.testing.assert_close(*results)
 
 
+@pytest.mark.usefixtures("pretended")
+def test_what_torch_computes_between_parts_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(device_parts, "place_of", lambda node: None if "tan" in str(node.target) else by_name(node))
+
+    def function(x: Tensor) -> Tensor:
+        return (x.sin().tan().sin() + x.cos().tan()).clone()
+
+    x = torch.randn(4, 4)
+    torch.testing.assert_close(compiled(function, fullgraph=True)(x), function(x))
+    line = f"{__file__}:{function.__code__.co_firstlineno + 1}"
+    (told,) = [record.getMessage() for record in caplog.records if "is called by torch" in record.getMessage()]
+    assert told.startswith(f"aten.tan ({line}): aten.tan.default is called by torch")
+    assert "What to do: move all of its tensors to one GPU" in told
+    assert ferrite_torch.statistics()["externs"]["aten.tan.default"] == {"between what devices compute": 2}
+
+
 def test_symbolic_sizes_and_control_flow_run_eagerly_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "accelerators_of", lambda _: NAMES)
     ferrite_torch.reset_statistics()

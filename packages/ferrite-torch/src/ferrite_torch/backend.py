@@ -23,7 +23,7 @@ from ferrite_torch.capture.garbage import rare_collections
 from ferrite_torch.capture.joint_graphs import prepare_joint
 from ferrite_torch.capture.stand_ins import NotPutBack, Shortened, shorten
 from ferrite_torch.devices.placement import accelerators_of
-from ferrite_torch.diagnostics.announcements import announce_eager
+from ferrite_torch.diagnostics.announcements import announce_between, announce_eager
 from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.diagnostics.statistics import observed, observer
 from ferrite_torch.errors import ExternRefused, FerriteError, LaunchRefused, OptionError, Refused, Unsupported
@@ -317,7 +317,7 @@ def _on_several_devices(
         return compiled
 
     traced = changed_layouts(module, inputs if kind == "backward" else ())[1]
-    call = run_eagerly(compile_parts(module, compile_part), traced)
+    call = run_eagerly(compile_parts(module, compile_part, announce_between), traced)
     return CompiledGraph(by_slices(call)) if kind == "backward" else call
 
 

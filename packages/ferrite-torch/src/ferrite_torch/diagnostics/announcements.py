@@ -11,7 +11,7 @@ import logging
 import torch
 
 from ferrite_torch.diagnostics.origins import origins_of
-from ferrite_torch.diagnostics.statistics import is_new, observer, record_fallback
+from ferrite_torch.diagnostics.statistics import is_new, observer, record_extern, record_fallback
 from ferrite_torch.errors import FerriteError
 
 log = logging.getLogger(__name__)
@@ -28,6 +28,15 @@ def announce_eager(error: FerriteError, module: torch.fx.GraphModule) -> None:
     reason = f"{location}: {error}" if location else str(error)
     record_fallback(reason)
     announce(f"a graph runs eagerly: {reason}", error.remedy)
+
+
+def announce_between(node: torch.fx.Node) -> None:
+    """Counts an op that torch computes between the parts of a graph on several devices, and says so once."""
+    record_extern(str(node.target), "between what devices compute")
+    announce(
+        f"{origins_of(node)[0].description}: {node.target} is called by torch, between what GPUs of its graph compute",
+        "move all of its tensors to one GPU if it takes long",
+    )
 
 
 def announce(text: str, remedy: str = "") -> None:

@@ -175,6 +175,13 @@ def record_fallback(reason: str) -> None:
         ledger.fallbacks[reason] += 1
 
 
+def record_extern(op: str, reason: str) -> None:
+    """Counts an op that torch computes, of a graph that has no record of its own."""
+    ledger = _counting()
+    with _lock:
+        ledger.externs[op, reason] += 1
+
+
 def record_waiting(compilation: Any) -> None:
     """Counts a compilation that goes on beside the calls of its graph."""
     with _lock:

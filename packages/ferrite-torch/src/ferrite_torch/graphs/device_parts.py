@@ -39,8 +39,20 @@ class Place(NamedTuple):
     level: int
 
 
-def compile_parts(module: GraphModule, compile_part: CompilePart) -> GraphModule:
+_MOVES = frozenset(("_to_copy", "copy_", "clone", "copy"))
+"""Ops that compute nothing, but move what another op has."""
+
+
+def compile_parts(
+    module: GraphModule, compile_part: CompilePart, tell: Callable[[Node], None] = lambda _: None
+) -> GraphModule:
     """Returns a graph that computes the same, in which what a device computes is calls of compiled graphs.
+
+    Args:
+        module: the graph.
+        compile_part: compiles what one device computes.
+        tell: is told of each op that computes something, and is called by torch between parts: on the CPU, or of
+            tensors on several devices.
 
     Raises:
         Unsupported: sizes are symbolic, or something is neither computed by one device nor a plain op.
@@ -58,6 +70,9 @@ def compile_parts(module: GraphModule, compile_part: CompilePart) -> GraphModule
             made[node] = graph.node_copy(node, made.__getitem__)
     rest = [node for node in levels if node not in places]
     writing = list(_writing(nodes))
+    for node in rest:
+        if isinstance(node.target, Overload) and str(node.target).split(".")[1] not in _MOVES:
+            tell(node)
     for level in sorted({*levels.values()}):
         for number, (place, members) in enumerate(parts.items()):
             if place.level == level:
