@@ -136,3 +136,14 @@ def test_rows_that_take_long_to_combine_are_scanned_by_many_threads(
     block, row, warps = expected
     found = first(spec("scan", "", mapping["params"], mapping["axes"], form="scan", facts=facts))
     assert found == Config.of({"XBLOCK": block, "RBLOCK": row}, warps)
+
+
+def test_columns_at_odd_places_are_scanned_whole_where_it_takes_some_operations_to_combine() -> None:
+    mapping = outer_of("f32", 11357, 546, "scan", element_bytes=4, flops=12 * 11357 * 546)
+    assert first(mapping) == Config.of({"XBLOCK": 16, "RBLOCK": 1024}, 8)
+
+
+@pytest.mark.parametrize(("points", "warps"), [(428305, 8), (428304, 1)])
+def test_short_columns_at_odd_places_have_many_threads(points: int, warps: int) -> None:
+    found = first(outer_of("f32", points, 28, "scan", element_bytes=4))
+    assert found == Config.of({"XBLOCK": 128 if warps == 8 else 32, "RBLOCK": 32}, warps)

@@ -166,6 +166,9 @@ class ColumnThresholds:
             tile.
         busy_scan, busily_scanned_per_thread: rows that one tile scans at once of columns that take long to combine, and
             elements for a thread.
+        light_scan: operations for a point up to which columns of twice as many rows as ``whole_scan`` are scanned in
+            steps: those of a sum.
+        columns_apart: columns of a tile of whole short ones whose rows begin at odd places.
         apart_scan_tile: elements of the tile of a scan of columns of 16-bit elements whose rows begin at odd positions;
             half of it of wider ones.
         again_warps: most warps of a program that reads columns twice: with as many rows to a thread a multiprocessor
@@ -204,6 +207,8 @@ class ColumnThresholds:
     scan_tile: int = 16384
     busy_scan: int = 256
     busily_scanned_per_thread: int = 16
+    light_scan: float = 2.0
+    columns_apart: int = 128
     apart_scan_tile: int = 4096
     again_warps: int = 16
     again_tile: int = 16384
