@@ -51,6 +51,12 @@ def test_example_computes_what_its_model_does() -> None:
             close(found[name], value.detach())
 
 
+def test_a_bundle_is_shown_by_what_is_in_it() -> None:
+    loaded = load(EXAMPLE, options=INTERPRET)
+    assert repr(loaded) == "LoadedBundle('Example': main(2 tensors, 6 weights) -> 6 tensors)"
+    assert repr(loaded.bundle).startswith("Bundle('Example': 1 entries, ")
+
+
 def test_training_gives_the_gradients_and_statistics_of_eager() -> None:
     ours, theirs = Regression().train(), Regression().train()
     x, wanted = regression_inputs()

@@ -16,6 +16,7 @@ from ferrite_runtime.process.option_ranges import (
     did_you_mean,
     find_problem,
 )
+from ferrite_runtime.process.options import EFFORTS
 from ferrite_torch.errors import OptionError
 
 
@@ -140,7 +141,7 @@ MAYBE_SECONDS = Range((int, float, type(None)), least=SECONDS.least, most=SECOND
 RANGES: dict[str, Range] = {
     "fallback": BOOL,
     "interpret": MAYBE_BOOL,
-    "tune": Range((str, type(None)), (None, "none", "default", "quick", "full", "max")),
+    "tune": Range((str, type(None)), (None, *EFFORTS)),
     "workers": PROCESSES,
     "use_cache": BOOL,
     "tuning_seconds": MAYBE_SECONDS,

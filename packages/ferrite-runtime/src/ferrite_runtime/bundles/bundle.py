@@ -144,6 +144,18 @@ class Bundle:
     blobs: Mapping[str, bytes | memoryview] = field(default_factory=dict)
     digest: str = ""
 
+    def __repr__(self) -> str:
+        """Returns the name, and how much of what there is; `ferrite-runtime inspect` tells more."""
+        counts = {
+            "entries": self.entries,
+            "programs": self.programs,
+            "kernels": self.kernels,
+            "binaries": self.binaries,
+            "measurements": self.tuning,
+        }
+        told = ", ".join(f"{len(each)} {name}" for name, each in counts.items())
+        return f"Bundle({self.name!r}: {told})"
+
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:

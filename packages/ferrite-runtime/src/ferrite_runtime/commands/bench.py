@@ -11,7 +11,7 @@ from ferrite_runtime.ahead_of_time.roofline import plot_roofline
 from ferrite_runtime.commands.measuring import add_measuring, format_time, read_sizes
 from ferrite_runtime.commands.output import FINE, FOUND, add_json, format_bytes, print_json, print_table
 from ferrite_runtime.commands.programs import add_file, read_file
-from ferrite_runtime.process.options import Options
+from ferrite_runtime.process.options import EFFORTS, Options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tune",
         default="default",
-        choices=("none", "default", "quick", "full"),
+        choices=EFFORTS,
         help="how configs are chosen that nobody measured before (default: as when running)",
     )
     parser.add_argument("--samples", type=int, default=SAMPLES, help=f"launches per kernel (default: {SAMPLES})")

@@ -10,14 +10,14 @@ from ferrite_runtime.commands.programs import add_file, read_file
 from ferrite_runtime.compilation.cross_compilation import cross_compile_kernels
 from ferrite_runtime.devices.descriptors import typical_device
 from ferrite_runtime.formats.target import KNOWN_TARGETS, find_target
-from ferrite_runtime.process.options import Options
+from ferrite_runtime.process.options import EFFORTS, Options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Says what the command takes."""
     add_file(parser)
     parser.add_argument("--target", default="sm_90", help=f"one of {', '.join(KNOWN_TARGETS)} (default: sm_90)")
-    parser.add_argument("--tune", default="none", choices=("none", "default", "max"), help="which configs to compile")
+    parser.add_argument("--tune", default="none", choices=EFFORTS, help="which configs to compile")
     parser.add_argument("--workers", type=int, default=None, help="compile processes (default: one per core)")
     add_json(parser)
 

@@ -12,7 +12,7 @@ from ferrite_runtime.commands.measuring import add_measuring, format_time, read_
 from ferrite_runtime.commands.output import FINE, FOUND, add_json, print_json, print_table
 from ferrite_runtime.commands.programs import add_file, read_file
 from ferrite_runtime.formats.measurements import merge
-from ferrite_runtime.process.options import Options
+from ferrite_runtime.process.options import EFFORTS, Options
 from ferrite_runtime.tuning.kernel_tuning import ignore_event
 from ferrite_runtime.tuning.progress import choose_progress
 
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--effort",
         default="full",
-        choices=("none", "default", "quick", "full"),
+        choices=EFFORTS,
         help="quick: the candidates of every kernel; full: wider tables and the neighbours of the best as well",
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="limit on the time spent (default: 60)")

@@ -116,6 +116,10 @@ class LoadedBundle:
         self._entries = {name: LoadedEntry(name, entry, self) for name, entry in bundle.entries.items()}
         self._kernels: dict[str, Kernel] = {}
 
+    def __repr__(self) -> str:
+        """Returns the name, and that of each entry with its arguments."""
+        return f"LoadedBundle({self.bundle.name!r}: {', '.join(map(repr, self._entries.values())) or 'kernels only'})"
+
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Calls the entry ``main``, or the only one there is."""
         return self._main()(*arguments, **named)
@@ -191,6 +195,11 @@ class LoadedEntry:
         self._weights: dict[str, Any] = {}
         self._calls: list[BoundVariant] = []
         self._is_plain = _takes_plain_tensors(entry)
+
+    def __repr__(self) -> str:
+        """Returns the name, and how many tensors it takes, wants as weights and gives."""
+        entry = self.entry
+        return f"{self.name}({entry.tensors} tensors, {len(entry.weights)} weights) -> {entry.outputs} tensors"
 
     def bind(self, weights: Mapping[str, Any]) -> None:
         """Takes the weights that the entry wants out of a state dict.

@@ -19,6 +19,9 @@ from ferrite_runtime.process.option_ranges import (
     find_problem,
 )
 
+EFFORTS = ("none", "default", "quick", "full", "max")
+"""How much is measured (`Options.tune`), from nothing on; ``max`` is another name of ``full``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -97,7 +100,7 @@ def check_arguments(function: str, ranges: Mapping[str, Range], **given: object)
 
 
 RANGES: dict[str, Range] = {
-    "tune": Range((str,), ("none", "default", "quick", "full", "max")),
+    "tune": Range((str,), EFFORTS),
     "launcher": Range((str,), ("auto", "driver", "triton")),
     "native": Range((str,), ("auto", "build", "never")),
     "native_products": BOOL,
