@@ -16,7 +16,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ferrite_torch.rewrites.aliased_writes import AUGMENTED, destinations
-from ferrite_torch.torch_private.fake_tensors import storage_key
+from ferrite_torch.torch_private.fake_tensors import share_storage
 from ferrite_torch.torch_private.nodes import example_of, target_name
 from ferrite_torch.torch_private.operators import HigherOrderOp
 
@@ -92,36 +92,36 @@ def _is_as_good_as_a_copy(graph: Graph, node: Node) -> bool:
 
     It may be returned if nothing else that is returned or given shares its memory, and a copy lies as it does.
     """
-    key, order = storage_key(cast("torch.Tensor", _tensor(node.args[0]))), list(graph.nodes)
+    whole, order = cast("torch.Tensor", _tensor(node.args[0])), list(graph.nodes)
     views, stack = {node}, [node]
     while stack:
         for user in stack.pop().users:
             if _takes_functions(user):
                 return False
             changed = set(destinations(user))  # is what an in-place op gives back
-            if user not in views and user.op != "output" and _shares(user, key) and (changed & views or not changed):
+            if user not in views and user.op != "output" and _shares(user, whole) and (changed & views or not changed):
                 views.add(user)
                 stack.append(user)
     readers = {user for view in views for user in view.users}
-    if any(reader.op == "output" for reader in readers) and not _is_apart(graph, node, views, key):
+    if any(reader.op == "output" for reader in readers) and not _is_apart(graph, node, views, whole):
         return False
     start, last = order.index(node), max((order.index(reader) for reader in readers), default=0)
     until = last if _reads_before_it_writes(order[last], views) else last + 1
-    return not any(_shares(target, key) for each in order[start:until] for target in destinations(each))
+    return not any(_shares(target, whole) for each in order[start:until] for target in destinations(each))
 
 
-def _shares(node: Node, key: int) -> bool:
-    return any(storage_key(leaf) == key for leaf in _leaves(example_of(node)))
+def _shares(node: Node, tensor: torch.Tensor) -> bool:
+    return any(share_storage(leaf, tensor) for leaf in _leaves(example_of(node)))
 
 
-def _is_apart(graph: Graph, node: Node, views: set[Node], key: int) -> bool:
+def _is_apart(graph: Graph, node: Node, views: set[Node], whole: torch.Tensor) -> bool:
     """Returns whether a view and views of it are all that a caller sees of a storage, and a copy has its strides."""
     (output,) = graph.find_nodes(op="output")
     seen = [each for each in output.all_input_nodes if each not in views]
     seen += [each for each in graph.nodes if each.op in ("placeholder", "get_attr")]
     view = _tensor(node)
     is_dense = view is not None and view.is_contiguous()
-    return is_dense and not any(_shares(each, key) for each in seen)
+    return is_dense and not any(_shares(each, whole) for each in seen)
 
 
 def _reads_before_it_writes(node: Node, views: set[Node]) -> bool:

@@ -31,7 +31,7 @@ import torch
 
 from ferrite_torch.rewrites.block_structure import AMBIENT, NoStructure, Run, run_of
 from ferrite_torch.thresholds import REPEATED_BLOCKS
-from ferrite_torch.torch_private.fake_tensors import storage_key
+from ferrite_torch.torch_private.fake_tensors import share_storage
 from ferrite_torch.torch_private.nodes import example_of, module_of, target_name
 from ferrite_torch.torch_private.region_calls import modules_around, region_call, written_operands
 from ferrite_torch.torch_private.symbolic_shapes import is_known
@@ -195,16 +195,10 @@ def _is_own(run: Run, number: int) -> bool:
     Another operand may lie in its storage, or a derivative may be taken of what is written.
     """
     fake = example_of(run.operands[number])
-    sharing = [each for each in map(example_of, (*run.operands, *run.nodes)) if _shares(each, fake)]
-    is_alone = sum(_shares(example_of(each), fake) for each in run.operands) == 1
+    sharing = [each for each in map(example_of, (*run.operands, *run.nodes)) if share_storage(each, fake)]
+    is_alone = sum(share_storage(example_of(each), fake) for each in run.operands) == 1
     is_small = is_known(fake.numel() * fake.element_size() <= REPEATED_BLOCKS.most_written)
     return is_alone and is_small and fake.is_contiguous() and not any(each.requires_grad for each in sharing)
-
-
-def _shares(value: object, tensor: torch.Tensor) -> bool:
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return False
-    return storage_key(value) == storage_key(tensor)
 
 
 def _calls(nodes: Sequence[torch.fx.Node]) -> Iterator[_Call]:

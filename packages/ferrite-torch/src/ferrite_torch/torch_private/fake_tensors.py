@@ -40,6 +40,14 @@ def storage_key(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def share_storage(one: object, other: object) -> bool:
+    """Returns whether two values are tensors in one storage; sparse tensors have none."""
+    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
+        return False
+    are_strided = one.layout is torch.strided and other.layout is torch.strided
+    return are_strided and storage_key(one) == storage_key(other)
+
+
 def move_fake(fake: Any, device: torch.device) -> None:
     """Moves a tensor without data to another device, in place, so that what shares its storage still does.
 

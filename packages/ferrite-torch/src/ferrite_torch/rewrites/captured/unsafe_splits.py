@@ -12,7 +12,7 @@ import torch
 
 from ferrite_torch.diagnostics.origins import unsupported
 from ferrite_torch.rewrites.aliased_writes import destinations
-from ferrite_torch.torch_private.fake_tensors import storage_key
+from ferrite_torch.torch_private.fake_tensors import share_storage
 from ferrite_torch.torch_private.nodes import fake_of, target_name
 
 _FUNCTIONS = {
@@ -78,5 +78,4 @@ def _is_of_part(node: torch.fx.Node, split: torch.fx.Node) -> bool:
 
 
 def _shares(node: torch.fx.Node, other: torch.fx.Node) -> bool:
-    one, two = fake_of(node), fake_of(other)
-    return one is not None and two is not None and storage_key(one) == storage_key(two)
+    return share_storage(fake_of(node), fake_of(other))
