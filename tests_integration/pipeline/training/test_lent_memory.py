@@ -65,6 +65,22 @@ def test_views_of_one_saved_tensor_do_not_hold_it(graphs: Graphs) -> None:
     assert backwards in ([1], [2])
 
 
+def test_a_backward_is_captured_once_its_forward_is(graphs: Graphs) -> None:
+    """Before, what it is given is not lent: by chance it lies where it lay, and a capture would hold it."""
+    layer = Layer()
+    call: Any = torch.compile(layer, backend="ferrite", options={"fallback": False})
+    x, gradient = torch.randn(2, 4, 8)
+    captured = []
+    for _ in range(7):
+        call(x).backward(gradient)
+        layer.zero_grad()
+        assert saved_memory(graphs) == 0
+        captured.append([sum(each.captured for each in program.generations.values()) for program in graphs])
+    forward, backward = zip(*captured, strict=True)
+    assert forward == (0, 0, 0, 1, 1, 1, 1)
+    assert backward == (0, 0, 0, 0, 1, 1, 1)
+
+
 def test_two_forwards_before_their_backwards(graphs: Graphs) -> None:
     pair = Pair()
 
@@ -78,7 +94,7 @@ def test_two_forwards_before_their_backwards(graphs: Graphs) -> None:
         pair.each(both)
         pair.step()
     forward, backwards = graphs
-    assert [each.captured for each in forward.generations.values()] == [1, 1]
+    assert [each.captured for each in forward.generations.values()] == [1, 1], [*forward.generations]
     # The second of two backwards finds gradients of the first held: it is one of those that copy theirs.
     assert all(len(key.lent) > 2 for key in backwards.generations)
     assert sorted(key[0] for key, each in backwards.generations.items() if each.captured) == [0, 2]
@@ -266,7 +282,7 @@ def test_more_layers_of_one_program_than_captures(graphs: Graphs, monkeypatch: p
     assert graphs.from_host == host
     forward, _ = graphs
     captured = [key for key, each in forward.generations.items() if each.captured]
-    assert sum(bool(key.static) for key in captured) == min(count, 5)
+    assert sum(bool(key.static) for key in captured) == min(count, 5), [*forward.generations]
     assert len(captured) == count
     assert all(sum(bool(key.static) for key in each.generations) <= 5 for each in graphs)
 

@@ -204,11 +204,11 @@ class Generations(dict[Key, Generation]):
         """Returns a new generation.
 
         The first call may have been another's, as of another layer: that somebody held what it was lent was not seen
-        where it ran before this looked.
+        where it ran before this looked. What borrows waits for the one that lends, which is looked at twice.
         """
         self._fresh += bool(static)
         lends = self._lends and key.depth < self._lending.depths
-        looks = 1 + self._lending.is_nested
+        looks = 1 + (self._lending.is_nested or (self._lending.borrows and not key.lent))
         self[key] = Generation(self._watched, key.depth, looks, lends=lends, static=static)
         return self[key]
 

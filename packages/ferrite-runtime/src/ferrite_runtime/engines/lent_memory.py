@@ -86,11 +86,15 @@ class Lending:
         calls: how many of its calls may be lent theirs at a time; those beyond get copies.
         static: positions of the inputs that stay where they are as long as they are the same tensors: parameters,
             buffers and constants.
+        borrows: whether inputs are what another program lends once it is captured. Until then they are not, and may lie
+            where they did by chance: a capture that reads them there would hold them, and with them what that program
+            counts as lent.
     """
 
     results: tuple[int, ...] = ()
     calls: int = 0
     static: tuple[int, ...] = ()
+    borrows: bool = False
 
     @property
     def is_nested(self) -> bool:

@@ -137,6 +137,7 @@ def load_program(
     captured: Mapping[str, Callable[..., Any]] | None = None,
     saved: Collection[int] = (),
     lends: bool = False,
+    borrows: bool = False,
     static: Collection[int] = (),
 ) -> LoadedProgram:
     """Returns a program ready to run; its kernels compile in the background until they are needed.
@@ -152,6 +153,8 @@ def load_program(
             not copy them: who keeps one past that keeps the graphs from being played.
         lends: whether CUDA graphs do not copy any result, but for calls that come while somebody holds some of an
             earlier call: where all are gradients, which autograd gets, or nothing is differentiated.
+        borrows: whether it is given what another program has ``saved``: CUDA graphs of it are captured once those of that
+            one are.
         static: positions of inputs that are parameters, buffers or constants: CUDA graphs read them where they lie, and
             have a capture for each set of these.
 
@@ -171,7 +174,7 @@ def load_program(
     if provenance.is_foreign:
         program = confined(program, provenance)
     lent = tuple(range(len(program.outputs))) if lends else tuple(saved)
-    lending = Lending(lent, 1 if lends else GRAPHS.generations, tuple(static))
+    lending = Lending(lent, 1 if lends else GRAPHS.generations, tuple(static), borrows)
     return LoadedProgram(program, options, choose_engine(program, options, compiler, provenance), lending)
 
 

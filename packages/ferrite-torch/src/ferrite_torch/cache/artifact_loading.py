@@ -48,6 +48,7 @@ def load_artifact(
             captured=captured,
             saved=artifact.saved,
             lends=artifact.kind != "forward",
+            borrows=artifact.kind == "backward",
             static=static_inputs(artifact),
         )
     call = in_layouts(boxed(compiled, artifact, tuple(constants)), artifact.layouts)
