@@ -4,7 +4,7 @@ A program is of one of the forms below. Its sizes are drawn log-uniformly, among
 of two, its dtype is the one that `run.py` is asked for; the same seed gives the same programs on any machine. The
 name of a case says what was drawn. ``--set convolutions`` draws of that form alone, in float32 with the tensor cores
 that torch uses for it by default, ``--set convolution-training`` of the same with all gradients; ``--set images`` what
-stands between them, in either layout; ``--set scans`` and ``--set losses`` of these alone.
+stands between them, in either layout; ``--set scans``, ``--set losses`` and ``--set depthwise`` of these alone.
 """
 
 from __future__ import annotations
@@ -408,12 +408,33 @@ def convolutions(numbers: Numbers, *, trains: bool = False) -> Case:
     return case(name, block, *shapes, trains=True, result=result.shape)
 
 
+def depthwise(numbers: Numbers) -> Case:
+    """A filter for each channel, of images in either layout: what MobileNet, EfficientNet and ConvNeXt are made of."""
+    batch, channels = numbers.choice((1, 8, 16, 32)), size(numbers, 32, 960) // 8 * 8
+    extent, kernel, stride = size(numbers, 7, 112), numbers.choice((3, 3, 5, 7)), numbers.choice((1, 1, 2))
+    while batch > 1 and batch * channels * extent**2 > 1 << MOST:
+        batch //= 2
+    layout = numbers.choice(("first", "last", "last"))
+
+    def convolved(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.relu(F.conv2d(x, weight, bias, stride=stride, padding=kernel // 2, groups=channels))
+
+    whole = (batch, channels, extent, extent)
+    drawn = case(f"depthwise {kernel}/{stride} {layout}", convolved, whole, (channels, 1, kernel, kernel), (channels,))
+
+    def make(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+        x, *rest = drawn.make(dtype, scale)
+        return x.contiguous(memory_format=torch.channels_last) if layout == "last" else x, *rest
+
+    return replace(drawn, make=make)
+
+
 EVERY: tuple[Callable[[Numbers], Case], ...] = (
     pointwise, norms, batch_norms, reductions, scans, losses, gathers, moves, pools, images, products, convolutions
 )  # fmt: skip
 FORMS: dict[str, tuple[Callable[[Numbers], Case], ...]] = {
     "random": EVERY, "convolutions": (convolutions,), "images": (images,), "scans": (scans,), "losses": (losses,),
-    "convolution-training": (partial(convolutions, trains=True),),
+    "convolution-training": (partial(convolutions, trains=True),), "depthwise": (depthwise,),
 }  # fmt: skip
 """What programs of a set are drawn from."""
 
