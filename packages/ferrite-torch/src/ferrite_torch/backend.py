@@ -30,6 +30,7 @@ from ferrite_torch.errors import ExternRefused, FerriteError, LaunchRefused, Opt
 from ferrite_torch.graphs.device_parts import compile_parts
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.rewrites.aliased_writes import (
+    has_writes,
     keeping_aliases,
     refuse_lost_writes,
     watched_inputs,
@@ -217,6 +218,7 @@ def _compile(
     if plan is None or not plan.is_completed():
         check_functions(module)
     saving = saving_at_most(options.activation_memory_budget)
+    decompositions = partial(_decompositions, module)
     with watching(copies_storages=counts_from_storage(module)), leaving_transforms(), saving:
         compiled = compile_with_aot(
             module,
@@ -224,7 +226,7 @@ def _compile(
             forward=_compiler("forward", options, plan, short),
             backward=_compiler("backward", options, plan, short),
             inference=_compiler("inference", options, plan, short),
-            decompositions=DeferredTable(_decompositions) if plan and plan.is_completed() else _decompositions(),
+            decompositions=DeferredTable(decompositions) if plan and plan.is_completed() else decompositions(),
             prepare=partial(prepare_joint, layout=options.layout, fallback_random=options.fallback_random),
             keeper=plan,
         )
@@ -237,10 +239,10 @@ def _compile(
 # store starts without them.
 
 
-def _decompositions() -> dict[Any, Any]:
+def _decompositions(module: torch.nn.Module) -> dict[Any, Any]:
     from ferrite_torch.lowering.recomputation import stays_whole  # noqa: PLC0415
 
-    table = decomposition_table(stays_whole)
+    table = decomposition_table(stays_whole, writes=has_writes(module))
     return {**table, **float_rules(table)}
 
 

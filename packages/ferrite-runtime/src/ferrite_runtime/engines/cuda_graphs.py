@@ -24,6 +24,7 @@ from ferrite_runtime.engines.lent_memory import (
     NO_LENDING,
     Lending,
     lent_view,
+    readers_of,
 )
 from ferrite_runtime.engines.playback import Playback, PlaybackWriter
 from ferrite_runtime.engines.shape_cache import ShapeCache, write_entry
@@ -221,8 +222,12 @@ class GraphedProgram:
         return is_warm
 
     def _follow(self, generation: Generation) -> None:
-        """Has this call wait for those before it, and for who reads what they were lent, in other streams."""
-        *_, current = map(self._recorder.follow, [*(self._streams or [None]), *generation.memory.readers()])
+        """Has this call wait for those before it, and for who reads what they were lent, in other streams.
+
+        What another generation lends may lie in temporary memory of this one.
+        """
+        readers = readers_of(each.memory for each in self.generations.values())
+        *_, current = map(self._recorder.follow, [*(self._streams or [None]), *readers])
         kept = self._streams if self._lent else []
         self._streams = [*(each for each in kept if each != current), current]
 
@@ -333,8 +338,9 @@ def _lendable(last: Program, lent: Collection[int], given: Collection[str]) -> t
 
     ``given`` are the inputs of the whole program, whose memory is the caller's.
     """
-    owners = owners_of(last)
-    found = [None if output.value is None else owners[output.value] for output in last.outputs]
+    owners, inputs = owners_of(last), {value.name for value in last.inputs}
+    lying = [None if output.value is None else owners.get(output.value, output.value) for output in last.outputs]
+    found = [name if name in inputs else None for name in lying]
     others = {name for position, name in enumerate(found) if position not in lent}
     names = frozenset(name for name in found if name is not None) - others - set(given)
     return names, tuple(position for position, name in enumerate(found) if name in names)

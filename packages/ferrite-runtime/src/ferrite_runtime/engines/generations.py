@@ -40,7 +40,14 @@ class Generation:
     """
 
     def __init__(
-        self, watched: Sequence[str], depth: int, looks: int, *, lends: bool, static: Mapping[str, Any] | None = None
+        self,
+        watched: Sequence[str],
+        depth: int,
+        looks: int,
+        *,
+        lends: bool,
+        is_shown: bool = False,
+        static: Mapping[str, Any] | None = None,
     ) -> None:
         self.depth = depth
         self.lends = lends
@@ -48,7 +55,8 @@ class Generation:
         self.parts: tuple[GraphedPart, ...] = ()
         self.moving: set[str] = set()
         self.captured = 0
-        self.memory = GraphMemory()
+        self.memory = GraphMemory(is_shown=is_shown)
+        self._is_shown = is_shown
         self.places: dict[str, int | None] = {}
         self.playback: Playback | None = None
         self.is_settled = False
@@ -91,7 +99,7 @@ class Generation:
         self._rests = self._take_resting(addresses)
         self._take_moving = taker([place for place, name in enumerate(self._watched) if name in self.moving])
         self.playback, self.is_settled = None, False
-        self.memory, self.places = GraphMemory(), {}
+        self.memory, self.places = GraphMemory(is_shown=self._is_shown), {}
         self.parts = self.parts or tuple(parts)
         for part in self.parts:
             part.forget()
@@ -209,7 +217,8 @@ class Generations(dict[Key, Generation]):
         self._fresh += bool(static)
         lends = self._lends and key.depth < self._lending.depths
         looks = 1 + (self._lending.is_nested or (self._lending.borrows and not key.lent))
-        self[key] = Generation(self._watched, key.depth, looks, lends=lends, static=static)
+        is_shown = not self._lending.is_nested and not self._lending.borrows  # all results are the caller's
+        self[key] = Generation(self._watched, key.depth, looks, lends=lends, is_shown=is_shown, static=static)
         return self[key]
 
     def _is_due(self, static: tuple[int, ...]) -> bool:

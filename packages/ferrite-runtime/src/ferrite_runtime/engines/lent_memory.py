@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -55,6 +56,11 @@ def is_gone(tensor: Any) -> Callable[[], bool]:
 
     reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
     return lambda: bool(reference.expired())  # type: ignore[no-untyped-call]
+
+
+def readers_of(memories: Iterable[GraphMemory]) -> list[Any]:
+    """Returns the streams that were said to read what some graphs lend since this was last asked, each once."""
+    return list(dict.fromkeys(stream for memory in memories for stream in memory.readers())) if _readers else []
 
 
 @functools.cache
@@ -114,6 +120,27 @@ class Lending:
 NO_LENDING = Lending()
 
 
+@dataclass(slots=True)
+class _Storage:
+    """A storage of a graph's own.
+
+    torch counts Python's object of a storage once, whoever has it: so how many do is asked of Python.
+
+    Attributes:
+        object: Python's object of it.
+        alone: how many hold the storage, by torch's count, as long as nobody has borrowed it.
+        references: the same of the object, by Python's count.
+    """
+
+    object: Any
+    alone: int
+    references: int = 0
+
+    def has_its_object_held(self) -> bool:
+        """Tells whether somebody has Python's object of it."""
+        return sys.getrefcount(self.object) > self.references
+
+
 @dataclass(frozen=True, slots=True)
 class Loan:
     """What a call lends.
@@ -122,11 +149,13 @@ class Loan:
         places: where the storages begin.
         handles: of each storage of the memory's own, torch's handle.
         alone: how many hold it as long as nobody has borrowed it.
+        shown: the storages whose objects a user may have, beside tensors.
     """
 
     places: frozenset[int] = frozenset()
     handles: tuple[Any, ...] = ()
     alone: tuple[int, ...] = ()
+    shown: tuple[_Storage, ...] = ()
 
 
 _NOTHING = Loan()
@@ -135,11 +164,13 @@ _NOTHING = Loan()
 class GraphMemory:
     """The storages that the results of some graphs lie in, and which of them others hold as well.
 
-    Who holds one is a tensor that was lent, a view of it, or autograd; the graphs themselves count once.
+    Who holds one is a tensor that was lent, a view of it, or autograd; the graphs themselves count once. Where
+    ``is_shown`` says that users get what is lent, it may also be who has only the storage of a tensor.
     """
 
-    def __init__(self) -> None:
-        self._storages: dict[int, tuple[Any, int]] = {}
+    def __init__(self, *, is_shown: bool = False) -> None:
+        self._is_shown = is_shown
+        self._storages: dict[int, _Storage | None] = {}
         self._loan = _NOTHING
         self._told: list[int] = []
         weakref.finalize(self, _withdraw, self._told)
@@ -153,25 +184,26 @@ class GraphMemory:
         """Notes the memory of a graph's results, which nobody but the graph holds yet, unless others lend it."""
         for value in results:
             if is_strided(value):
-                storage = value.untyped_storage()
-                address = int(storage.data_ptr())
-                self._storages[address] = (None, 0) if is_lent(address) else (storage, _counter()(storage._cdata))
+                address = memory_of(value)
+                self._storages[address] = None if is_lent(address) else _storage_of(value)
 
     def owns(self, address: int) -> bool:
         """Tells whether the memory that begins at an address is not lent by others."""
-        return self._storages[address][0] is not None
+        return self._storages[address] is not None
 
     def keep(self, tensors: Iterable[Any]) -> None:
         """Counts tensors over storages of its own among those that hold them as long as nobody has borrowed them."""
         for tensor in tensors:
-            storage, alone = self._storages[memory_of(tensor)]
-            self._storages[memory_of(tensor)] = storage, alone + 1
+            storage = self._storages[memory_of(tensor)]
+            assert storage is not None, "it is of its own"
+            storage.alone += 1
 
     def loan(self, addresses: Iterable[int]) -> Loan:
         """Returns the loan of the storages that begin at these addresses."""
         places = frozenset(addresses)
-        found = [self._storages[address] for address in places if self.owns(address)]
-        return Loan(places, tuple(storage._cdata for storage, _ in found), tuple(alone for _, alone in found))
+        found = [storage for storage in map(self._storages.__getitem__, places) if storage is not None]
+        handles, alone = tuple(each.object._cdata for each in found), tuple(each.alone for each in found)
+        return Loan(places, handles, alone, tuple(found) if self._is_shown else ())
 
     def lend(self, loan: Loan) -> None:
         """Counts what a call lends among the storages that others may hold."""
@@ -194,18 +226,26 @@ class GraphMemory:
         return not set(self._told).isdisjoint(addresses)
 
     def readers(self) -> list[Any]:
-        """Returns the streams that were said to read what is lent since this was last asked, each once."""
-        if not _readers:
-            return []
+        """Returns the streams that were said to read what is lent since this was last asked."""
         places = [address for address in _readers if address in self._storages]
-        return list(dict.fromkeys(stream for address in places for stream in _readers.pop(address)))
+        return [stream for address in places for stream in _readers.pop(address)]
 
     def is_held(self) -> bool:
         """Tells whether somebody holds what was lent since this was last denied."""
-        if any(map(operator.gt, map(_counter(), self._loan.handles), self._loan.alone)):
+        loan = self._loan
+        if any(map(operator.gt, map(_counter(), loan.handles), loan.alone)):
+            return True
+        if any(map(_Storage.has_its_object_held, loan.shown)):
             return True
         self._loan = _NOTHING
         return False
+
+
+def _storage_of(value: Any) -> _Storage:
+    """Returns what is counted of the storage of a tensor that nobody has borrowed."""
+    found = _Storage(value.untyped_storage(), 0)
+    found.alone, found.references = _counter()(found.object._cdata), sys.getrefcount(found.object)
+    return found
 
 
 @functools.cache

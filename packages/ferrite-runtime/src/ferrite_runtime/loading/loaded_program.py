@@ -128,6 +128,10 @@ class LoadedProgram:
         return torch.device(self.program.device)
 
 
+ROLES = ("inference", "forward", "backward")
+"""What a program of a compiled graph is for."""
+
+
 def load_program(
     mapping: Mapping[str, Any] | Program,
     *,
@@ -136,8 +140,7 @@ def load_program(
     provenance: Provenance = HERE,
     captured: Mapping[str, Callable[..., Any]] | None = None,
     saved: Collection[int] = (),
-    lends: bool = False,
-    borrows: bool = False,
+    role: str | None = None,
     static: Collection[int] = (),
 ) -> LoadedProgram:
     """Returns a program ready to run; its kernels compile in the background until they are needed.
@@ -151,10 +154,10 @@ def load_program(
             functions of tensors and numbers that return a flat tuple of tensors.
         saved: positions of results that nobody sees but the backward of the program, through autograd. CUDA graphs do
             not copy them: who keeps one past that keeps the graphs from being played.
-        lends: whether CUDA graphs do not copy any result, but for calls that come while somebody holds some of an
-            earlier call: where all are gradients, which autograd gets, or nothing is differentiated.
-        borrows: whether it is given what another program has ``saved``: CUDA graphs of it are captured once those of that
-            one are.
+        role: what it is for: ``forward`` and ``backward`` of what is differentiated, or ``inference``; None if that is
+            not known. CUDA graphs of the last two do not copy any result, but for calls that come while somebody holds
+            some of an earlier call. Those of a backward, which is given what its forward has ``saved``, are captured
+            once the forward's are.
         static: positions of inputs that are parameters, buffers or constants: CUDA graphs read them where they lie, and
             have a capture for each set of these.
 
@@ -162,7 +165,8 @@ def load_program(
         SpecError: (or a subclass) if the program is malformed, naming the field.
         ExternError: if it calls an operator that is not registered, or a captured graph that is not at hand.
     """
-    check_arguments("load_program", {"options": Range((Options, type(None)))}, options=options)
+    ranges = {"options": Range((Options, type(None))), "role": Range((str, type(None)), (None, *ROLES))}
+    check_arguments("load_program", ranges, options=options, role=role)
     options = options or Options()
     program = mapping if isinstance(mapping, Program) else Program.from_mapping(mapping)
     if options.check_indices and not options.interpret and program.device != "cpu":
@@ -173,8 +177,9 @@ def load_program(
     check_externs(program)
     if provenance.is_foreign:
         program = confined(program, provenance)
+    lends = role in ("inference", "backward")
     lent = tuple(range(len(program.outputs))) if lends else tuple(saved)
-    lending = Lending(lent, 1 if lends else GRAPHS.generations, tuple(static), borrows)
+    lending = Lending(lent, 1 if lends else GRAPHS.generations, tuple(static), borrows=role == "backward")
     return LoadedProgram(program, options, choose_engine(program, options, compiler, provenance), lending)
 
 

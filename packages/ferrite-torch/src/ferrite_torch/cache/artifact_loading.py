@@ -47,8 +47,7 @@ def load_artifact(
             options=runtime_options(options),
             captured=captured,
             saved=artifact.saved,
-            lends=artifact.kind != "forward",
-            borrows=artifact.kind == "backward",
+            role=artifact.kind,
             static=static_inputs(artifact),
         )
     call = in_layouts(boxed(compiled, artifact, tuple(constants)), artifact.layouts)

@@ -92,6 +92,11 @@ def destinations(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
             stack.extend(value)
 
 
+def has_writes(module: torch.nn.Module) -> bool:
+    """Returns whether a call in captured graphs writes to a tensor in place, or may do so unseen."""
+    return any(True for node in nodes_of(module) for _ in destinations(node))
+
+
 def changes_metadata(node: torch.fx.Node) -> bool:
     """Returns whether a call lays its first operand out anew, in place, and writes no elements (``t_``)."""
     name = target_name(node).partition(".")[0]

@@ -93,18 +93,20 @@ EXTRA = tuple(name for family in _FAMILIES.values() for name in family.split())
 """Ops outside the core table, or likely to leave it, that fuse better in pieces."""
 
 
-def decomposition_table(has_lowering: Callable[[str], bool]) -> Mapping[Any, Any]:
+def decomposition_table(has_lowering: Callable[[str], bool], *, writes: bool = True) -> Mapping[Any, Any]:
     """Returns decompositions by overload, for AOTAutograd.
 
     None for an op that ``has_lowering`` knows by qualified name, but for putting its result into its kernel's layout,
     for operands whose elements share memory, for bounds that a type does not have, and for biases of convolutions.
+    ``writes`` says that what is traced may write to tensors in place.
     """
     apart = {op: rule for op, rule in _candidates().items() if not has_lowering(str(op))}
     table = {op: with_conversions_between(rule) for op, rule in apart.items()}
     table |= {op: _unless_many(rule) for op, rule in table.items() if str(op) == "aten.unbind.int"}
     table |= {op: laid_out(op, rule, table.get(op)) for op, rule in laid_out_ops()}
     table |= {op: laid_out(op, iterated, table.get(op), is_sorted_otherwise) for op in broadcasting_ops()}
-    table |= {op: of_packed_operands(op, table.get(op)) for op in iterating_ops()}
+    if not writes:
+        table |= {op: of_packed_operands(op, table.get(op)) for op in iterating_ops()}
     rules = (rules_for_overlapping_targets(), rules_for_integer_bounds(), rules_for_convolutions())
     return table | dict(chain.from_iterable(rules))
 

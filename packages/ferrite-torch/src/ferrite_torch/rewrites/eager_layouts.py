@@ -316,9 +316,15 @@ def broadcasting_ops() -> Iterator[Overload]:
     yield from _found(_BROADCAST_NAMES)
 
 
+_ALLOCATED_LIKE = frozenset(
+    ("clone", "equal", "conj_physical", "deg2rad", "rad2deg", "frexp", "hardtanh", "relu6", "nan_to_num")
+)
+"""Ops that go element by element, and fill a result that was allocated like their operand, or make none."""
+
+
 @functools.cache
 def iterating_ops() -> tuple[Overload, ...]:
-    """Returns the ops that go element by element over tensors alone or with numbers, and make their results anew."""
+    """Returns the ops that allocate their results by a `TensorIterator` over tensors alone."""
     found = []
     for name in dir(torch.ops.aten):
         packet: Any = getattr(torch.ops.aten, name)
@@ -327,7 +333,8 @@ def iterating_ops() -> tuple[Overload, ...]:
             schema = schema_of(op)
             makes = not schema.is_mutable and all(result.alias_info is None for result in schema.returns)
             takes = schema.arguments and "Tensor" in str(schema.arguments[0].type)
-            if torch.Tag.pointwise in op.tags and makes and takes and name not in ("clone", "equal"):
+            is_alone = "calar" not in overload or name in ("pow", "lerp", "masked_fill")  # no operand is a number
+            if torch.Tag.pointwise in op.tags and makes and takes and is_alone and name not in _ALLOCATED_LIKE:
                 found.append(op)
     return tuple(found)
 
@@ -367,7 +374,8 @@ def of_packed_operands(op: Overload, pieces: Callable[..., Any] | None) -> Calla
 
     A ``TensorIterator`` whose operands are tensors of one shape, row by row, allocates a row-major result. A fake
     tensor keeps the strides of axes of one element, and the next op that broadcasts the result sorts its axes by them.
-    Other operands are left to ``pieces``.
+    Other operands are left to ``pieces``. An op in place, which writes to what lies as it does, is traced as the op
+    that makes a result: so this is for graphs without such.
     """
 
     def decomposed(*args: Any, **kwargs: Any) -> Any:
