@@ -107,6 +107,17 @@ def test_each_set_of_parameters_has_a_capture() -> None:
     assert recorder.captures == 6
 
 
+def test_a_pool_in_which_a_capture_failed_is_not_taken_again() -> None:
+    """The next one of its generation is: torch may have released the first."""
+    found = generations.Generations(["x"], [0], Lending(), lends=False)
+    (x,) = torch.randn(1, 8)
+    first, second = (found.at(depth, [x.data_ptr()], [x]) for depth in (0, 1))
+    assert first is not None
+    assert second is not None
+    first.pools = [0, 1]
+    assert found.pool_for(second) == 1
+
+
 def test_sets_beyond_the_bound_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     limit(monkeypatch, addresses=2, calls_when_full=1000)
     recorder, weights = Recorder(), torch.randn(5, 8).unbind()

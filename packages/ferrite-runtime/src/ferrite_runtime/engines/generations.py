@@ -185,19 +185,16 @@ class Generations(dict[Key, Generation]):
 
         What an earlier generation lends must not lie in the temporary memory of a later one, which may be played. What
         takes turns has pools of its own: each is played while the other's results are held. Torch takes no pool again
-        that nobody uses any more.
+        that nobody uses any more, as may be one in which a capture failed: those are not the last of their generation.
         """
         depths: dict[Any, set[int]] = {}
         for each in self.values():
             for pool in each.pools:
                 depths.setdefault(pool, set()).add(each.depth)
-        turns = generation.lends and not self._lending.is_nested
-        fitting = [
-            pool
-            for pool, found in depths.items()
-            if not generation.captured and max(found) <= generation.depth <= (min(found) if turns else generation.depth)
-        ]
-        return max(fitting, key=lambda pool: max(depths[pool]), default=None)
+        turns, depth = generation.lends and not self._lending.is_nested, generation.depth
+        used = {each.pools[-1]: depths[each.pools[-1]] for each in self.values() if each.pools}
+        fitting = [pool for pool, found in used.items() if max(found) <= depth <= (min(found) if turns else depth)]
+        return max(fitting, key=lambda pool: max(used[pool]), default=None) if not generation.captured else None
 
     def _for_any(self, key: Key) -> Generation | None:
         found = self.get(key)

@@ -185,6 +185,7 @@ class GraphMemory:
         for value in results:
             if is_strided(value):
                 address = memory_of(value)
+                self._storages.pop(address, None)  # it would be counted, too
                 self._storages[address] = None if is_lent(address) else _storage_of(value)
 
     def owns(self, address: int) -> bool:
