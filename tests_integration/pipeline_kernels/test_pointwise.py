@@ -80,6 +80,7 @@ BINARY: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "pow": (torch.pow, FLOATS),
     "atan2": (torch.atan2, FLOATS),
     "hypot": (torch.hypot, FLOATS),
+    "logaddexp": (torch.logaddexp, FLOATS),
     "copysign": (torch.copysign, FLOATS),
     "nextafter": (torch.nextafter, FLOATS),
     "bitand": (torch.bitwise_and, (*INTEGERS, "bool")),

@@ -324,7 +324,7 @@ _ALLOCATED_LIKE = frozenset(
 
 @functools.cache
 def iterating_ops() -> tuple[Overload, ...]:
-    """Returns the ops that allocate their results by a `TensorIterator` over tensors alone."""
+    """Returns the ops that allocate their results by a ``TensorIterator`` over tensors alone."""
     found = []
     for name in dir(torch.ops.aten):
         packet: Any = getattr(torch.ops.aten, name)

@@ -186,6 +186,8 @@ class _Instance:
                 return (operands[0] if self._extent(constant) > 1 else operands[1],)
             case Dispatch(columns=columns):
                 return _dispatched(operands, columns)
+            case Call(function, results=results) if function in _COMBINING:
+                return self._combined(_COMBINING[function], results, operands)
             case Call(function):
                 raise EvaluationError(f"the device function {function} has no meaning here; run the kernel instead")
         types = result_types(part, [tile.type for tile in operands])
@@ -198,6 +200,19 @@ class _Instance:
         else:
             values = [_VALUES[type(part)](self, part, operands, shapes[0])]
         return tuple(map(Tile, types, shapes, values))
+
+    def _combined(self, combine: str, types: Sequence[TileType], operands: list[Tile]) -> tuple[Tile, ...]:
+        """Returns the states that those of two rows of tiles are combined to, element by element."""
+        found = []
+        for component, kind in enumerate(types):
+
+            def apply(*numbers: Number, component: int = component, dtype: DType = kind.dtype) -> Number:
+                half = len(numbers) // 2
+                return round_to(merge(combine, numbers[:half], numbers[half:])[component], dtype)
+
+            shape = self._extents(kind.shape)
+            found.append(Tile(kind, shape, _apply(apply, operands, shape)))
+        return tuple(found)
 
     def _merging(self, combine: str) -> Merge:
         """Returns what merges two states by a combine of the table, or by a function of the program."""
@@ -240,6 +255,10 @@ class _Instance:
     def count(self, axis: int) -> int:
         """Returns the number of instances along an axis of the grid."""
         return self._grid[axis] if axis < len(self._grid) else 1
+
+
+_COMBINING = {"online_softmax": "online_softmax", "welford": "welford", "argmax_nan": "argmax", "argmin_nan": "argmin"}
+"""Device functions that combine two states, by the combine."""
 
 
 def _dispatched(operands: Sequence[Tile], columns: int) -> tuple[Tile, ...]:
