@@ -38,10 +38,12 @@ from benchmarks.models.gpt import Block
 from benchmarks.tools.backends import UNCOMPILED, compile_with, ferrite_statistics
 from benchmarks.tools.timing import machine_name
 from benchmarks.tools.tree import add_packages_to_path, caches_in, results_folder
-from benchmarks.tools.turns import Turn
+from benchmarks.tools.turns import Turn, meet
 
 LAYERS, WIDTH, LENGTH = 6, 256, 64
 WARM, CALLS, REPEATS = 8, 20, 7
+PATIENCE = 20.0
+"""Seconds for which a process waits for others to compile."""
 ASKED = 0.9
 """Least part of the kernels that graphs launch."""
 TOLERANCE = 2e-2
@@ -139,8 +141,10 @@ def copied_inputs() -> list[str]:
     return found
 
 
-def measured(name: str, backend: str, turn: Turn, note: Callable[[str], Any]) -> dict[str, Any]:
+def measured(name: str, backend: str, lock: Path, processes: int, note: Callable[[str], Any]) -> dict[str, Any]:
     """Returns what is found of one program by one backend; ``note`` is told what is done now.
+
+    Times are taken once so many ``processes`` with the lock have compiled, one after the other.
 
     Raises:
         ArithmeticError: the results are not eager mode's.
@@ -165,7 +169,9 @@ def measured(name: str, backend: str, turn: Turn, note: Callable[[str], Any]) ->
         note("counting kernels")
         kernels, launches = kernels_and_launches(call)
         note("waiting for the device")
-        turn.take_after_all()
+        meet(lock, processes, PATIENCE)
+        turn = Turn(lock)
+        turn.take()
         note("taking times")
         us = least_microseconds(call)
         turn.end()
@@ -191,7 +197,7 @@ def measure_alone(plan: argparse.Namespace) -> None:
     note = plan.out.with_suffix(".doing").write_text
     note("starting")
     torch._dynamo.config.capture_scalar_outputs = True
-    found = measured(name, backend, Turn(plan.lock, plan.others), note)
+    found = measured(name, backend, plan.lock, plan.processes, note)
     plan.out.write_text(json.dumps(found))
 
 
@@ -203,7 +209,7 @@ def started(names: Sequence[tuple[str, str]], folder: Path) -> dict[tuple[str, s
     for number, (name, backend) in enumerate(names):
         out = folder / f"{number}.json"
         command = [sys.executable, __file__, "--obstacles", name, "--backends", backend]
-        command += ["--lock", str(folder / "lock"), "--others", str(len(names)), "--out", str(out)]
+        command += ["--lock", str(folder / "lock"), "--processes", str(len(names)), "--out", str(out)]
         with out.with_suffix(".log").open("wb") as log:
             processes[name, backend] = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     return processes
@@ -253,7 +259,7 @@ def main() -> int:
     parser.add_argument("--backends", nargs="+", default=["ferrite-reduce", "ferrite", "inductor-reduce"])
     parser.add_argument("--limit", type=float, default=40, help="seconds for all")
     parser.add_argument("--lock", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--others", type=int, default=1, help=argparse.SUPPRESS)
+    parser.add_argument("--processes", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=results_folder() / "captured_parts.json")
     plan = parser.parse_args()
     add_packages_to_path()

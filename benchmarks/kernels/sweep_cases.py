@@ -203,3 +203,58 @@ COLUMN_CASES: tuple[Case, ...] = (
     *(loss(name, function, shape, trains=trains) for name, function, shape, trains in LOSSES),
     *(scatter(*each) for each in SCATTERS),
 )
+
+
+def convnext(x: Tensor, *weights: Tensor) -> Tensor:
+    """Two blocks of ConvNeXt (Liu and others, 2022); weights of one block follow those of the other."""
+    channels = x.shape[1]
+    for number in range(0, len(weights), 7):
+        filters, norm, shift, widen, up, narrow, scale = weights[number : number + 7]
+        y = F.conv2d(x, filters, padding=3, groups=channels).permute(0, 2, 3, 1)
+        y = F.linear(F.gelu(F.linear(F.layer_norm(y, (channels,), norm, shift), widen, up)), narrow)
+        x = x + scale * y.permute(0, 3, 1, 2)
+    return x
+
+
+def convnext_blocks(channels: int, extent: int) -> Case:
+    def make(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+        batch, wide = max(1, 8 // scale), 4 * channels
+        x = torch.randn(batch, channels, extent, extent, dtype=dtype).to(memory_format=torch.channels_last)
+        weights = []
+        for _ in range(2):
+            shapes: tuple[Shape, ...] = ((channels,), (channels,), (wide, channels), (wide,), (channels, wide))
+            drawn = [torch.randn(shape, dtype=dtype) / shape[-1] ** 0.5 for shape in shapes]
+            filters = torch.randn(channels, 1, 7, 7, dtype=dtype) / 7
+            weights += [filters, *drawn, torch.full((channels, 1, 1), 0.5, dtype=dtype)]
+        return x, *weights
+
+    return Case(f"two ConvNeXt blocks of 8x{channels}x{extent}x{extent}", convnext, make, bar=False)
+
+
+def beside(x: Tensor, y: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return torch.cat([x @ a, y @ b], 1)
+
+
+def products_beside(rows: int, summed: int, columns: int) -> Case:
+    def make(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+        factors = [torch.randn(max(1, rows // scale), summed, dtype=dtype) for _ in range(2)]
+        return (*factors, *(torch.randn(summed, columns, dtype=dtype) / summed**0.5 for _ in range(2)))
+
+    return Case(f"products beside each other, {rows}x{summed}x{columns}", beside, make, bar=False)
+
+
+BLOCK_CASES: tuple[Case, ...] = (
+    *(convnext_blocks(*each) for each in ((96, 56), (192, 28), (384, 14), (768, 7))),
+    *(
+        products_beside(*each)
+        for each in (
+            (512, 512, 512),
+            (2048, 1024, 1024),
+            (8192, 1024, 1024),
+            (8192, 4096, 4096),
+            (4096, 768, 3072),
+            (16384, 256, 256),
+        )
+    ),
+)
+"""Blocks of a convolution network, and products that are written to slices (decision 0074): programs with products."""

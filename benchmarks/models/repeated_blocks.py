@@ -37,7 +37,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.tools.tree import add_packages_to_path, caches_in, compile_bytecode, results_folder
-from benchmarks.tools.turns import Turn
+from benchmarks.tools.turns import Turn, meet
 
 WAYS = ("whole", "blocks", "marked")
 MODES = ("training", "inference")
@@ -134,19 +134,10 @@ def measure(layers: int, mode: str, way: str, device: str, lock: Path | None, co
     record["kernels"] = ferrite_torch.statistics()["kernels"]
     if device == "cuda":
         check(step, step_of(model, model, tokens, mode, found), model, found)
-        meet(lock, count)
+        meet(lock, count, PATIENCE)
         record["step"] = statistics.median(seconds for _ in range(ROUNDS) for seconds in round_of(step, lock))
         record["peak"] = torch.cuda.max_memory_allocated()
     return record
-
-
-def meet(lock: Path | None, count: int) -> None:
-    """Waits until so many processes with this lock are here; not for ever, as one may have failed."""
-    if lock is not None and count > 1:
-        (lock.parent / f"{lock.name}-{os.getpid()}").touch()
-        until = time.monotonic() + PATIENCE
-        while len(list(lock.parent.glob(f"{lock.name}-*"))) < count and time.monotonic() < until:
-            time.sleep(0.05)
 
 
 def round_of(step: Callable[[], None], lock: Path | None) -> list[float]:

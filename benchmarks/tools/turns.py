@@ -11,6 +11,15 @@ from typing import Any
 from benchmarks.tools.backends import UNCOMPILED
 
 
+def meet(lock: Path | None, count: int, patience: float) -> None:
+    """Waits until so many processes with this lock are here; for so many seconds, as one may have failed."""
+    if lock is not None and count > 1:
+        (lock.parent / f"{lock.name}-{os.getpid()}").touch()
+        until = time.monotonic() + patience
+        while len(list(lock.parent.glob(f"{lock.name}-*"))) < count and time.monotonic() < until:
+            time.sleep(0.05)
+
+
 class Turn:
     """This process's turn on the device: it comes when no other process has one, and lasts until it is given up.
 
@@ -19,13 +28,9 @@ class Turn:
         waited: seconds spent waiting for it.
     """
 
-    def __init__(self, lock: Path | None, others: int = 1) -> None:
-        """`lock` is a file that all who take turns name; without it, it is always this process's turn.
-
-        ``others`` are how many processes there are, this one among them.
-        """
+    def __init__(self, lock: Path | None) -> None:
+        """`lock` is a file that all who take turns name; without it, it is always this process's turn."""
         self.waited = 0.0
-        self._lock, self._others = lock, others
         self._file = lock.open("w") if lock else None
         self.is_mine = lock is None
 
@@ -36,16 +41,6 @@ class Turn:
         started = time.perf_counter()
         fcntl.flock(self._file, fcntl.LOCK_EX)
         self.waited, self.is_mine = time.perf_counter() - started, True
-
-    def take_after_all(self, patience: float = 20.0) -> None:
-        """Waits until all processes have come so far, or so many seconds for those that do not, and for the turn."""
-        if self._lock is not None:
-            self._lock.with_suffix(f".{os.getpid()}.ready").touch()
-            ends = time.perf_counter() + patience
-            ready = f"{self._lock.stem}.*.ready"
-            while len(list(self._lock.parent.glob(ready))) < self._others and time.perf_counter() < ends:
-                time.sleep(0.05)
-        self.take()
 
     def end(self) -> None:
         """Gives the turn up; so does the end of the process."""
