@@ -56,7 +56,6 @@ class Generation:
         self.moving: set[str] = set()
         self.captured = 0
         self.memory = GraphMemory(is_shown=is_shown)
-        self._is_shown = is_shown
         self.places: dict[str, int | None] = {}
         self.playback: Playback | None = None
         self.is_settled = False
@@ -99,7 +98,7 @@ class Generation:
         self._rests = self._take_resting(addresses)
         self._take_moving = taker([place for place, name in enumerate(self._watched) if name in self.moving])
         self.playback, self.is_settled = None, False
-        self.memory, self.places = GraphMemory(is_shown=self._is_shown), {}
+        self.memory, self.places = GraphMemory(is_shown=self.memory.is_shown), {}
         self.parts = self.parts or tuple(parts)
         for part in self.parts:
             part.forget()

@@ -169,7 +169,7 @@ class GraphMemory:
     """
 
     def __init__(self, *, is_shown: bool = False) -> None:
-        self._is_shown = is_shown
+        self.is_shown = is_shown
         self._storages: dict[int, _Storage | None] = {}
         self._loan = _NOTHING
         self._told: list[int] = []
@@ -204,7 +204,7 @@ class GraphMemory:
         places = frozenset(addresses)
         found = [storage for storage in map(self._storages.__getitem__, places) if storage is not None]
         handles, alone = tuple(each.object._cdata for each in found), tuple(each.alone for each in found)
-        return Loan(places, handles, alone, tuple(found) if self._is_shown else ())
+        return Loan(places, handles, alone, tuple(found) if self.is_shown else ())
 
     def lend(self, loan: Loan) -> None:
         """Counts what a call lends among the storages that others may hold."""

@@ -168,7 +168,8 @@ class ColumnThresholds:
             elements for a thread.
         light_scan: operations for a point up to which columns of twice as many rows as ``whole_scan`` are scanned in
             steps: those of a sum.
-        columns_apart: columns of a tile of whole short ones whose rows begin at odd places.
+        columns_apart, apart_per_thread: columns of a tile of whole short ones whose rows begin at odd places, and
+            elements for a thread.
         apart_scan_tile: elements of the tile of a scan of columns of 16-bit elements whose rows begin at odd positions;
             half of it of wider ones.
         again_warps: most warps of a program that reads columns twice: with as many rows to a thread a multiprocessor
@@ -209,6 +210,7 @@ class ColumnThresholds:
     busily_scanned_per_thread: int = 16
     light_scan: float = 2.0
     columns_apart: int = 128
+    apart_per_thread: int = 16
     apart_scan_tile: int = 4096
     again_warps: int = 16
     again_tile: int = 16384

@@ -93,7 +93,7 @@ def destinations(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def has_writes(module: torch.nn.Module) -> bool:
-    """Returns whether a call in captured graphs writes to a tensor in place, or may do so unseen."""
+    """Returns whether a call in captured graphs writes to a tensor in place."""
     return any(True for node in nodes_of(module) for _ in destinations(node))
 
 
