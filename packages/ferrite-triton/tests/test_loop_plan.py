@@ -165,6 +165,19 @@ def test_neighbours_of_one_thread_share_a_running_maximum_where_rows_are_aligned
     assert "tl.reshape" not in loop_of("f32", 512), "the block of a short row may be too narrow"
 
 
+@pytest.mark.parametrize(("rows", "vector"), [(8, 8), (12, 4), (10, None)])
+def test_rows_at_the_same_place_in_two_tensors_are_read_in_vectors(rows: int, vector: int | None) -> None:
+    """Of eight bytes, where the tensors end in the middle of sixteen."""
+    text = f"""graph @f(x: bf16[{rows}, 50257], y: bf16[{rows}, 50257]) -> (s) {{
+  s: f32[{rows}] = reduce sum [d0 < {rows} | r0 < 50257] mul(cast.f32(x[d0, r0]), cast.f32(y[d0, r0]))
+}}"""
+    (loop,) = loops_of(source_of(text))
+    assert loop.count("tl.multiple_of") == (2 if vector else 0)
+    assert vector is None or f"[1, {vector}]" in loop
+    (loop,) = loops_of(source_of(text.replace("y[d0, r0]", f"y[{rows - 1} - d0, r0]")))
+    assert "tl.multiple_of" not in loop, "rows that begin at different places"
+
+
 def test_rows_of_one_thread_share_a_running_maximum_of_columns_that_are_read_twice() -> None:
     text = """graph @f(x: f32[512, 64]) -> ({results}) {{
   m: f32[64], s: f32[64] = reduce online_softmax [d0 < 64 | r0 < 512] x[r0, d0]

@@ -183,3 +183,24 @@ def test_many_programs_that_reduce_rows_together_are_small(dtype: str, columns: 
     params = [{**param, "dtype": dtype} if param["access"] == "read" else param for param in mapping["params"]]
     facts = {**mapping["facts"], "rows_together": 8}
     assert first(spec("reduced", "", params, mapping["axes"], form="looped", facts=facts)).num_warps == warps
+
+
+@pytest.mark.parametrize(
+    ("points", "rows", "dtype", "live", "expected"),
+    [
+        (71425, 96, "bf16", 1, (64, 128, 4)),  # in one turn, with 64 elements to a thread
+        (71426, 96, "bf16", 1, (64, 128, 4)),  # two at a time are few as well
+        (71432, 96, "bf16", 1, (128, 16, 1)),  # aligned: a loop, with eight elements at a time
+        (9999, 800, "bf16", 1, (16, 1024, 8)),  # of longer columns fewer
+        (30001, 300, "f32", 1, (32, 512, 8)),
+        (317, 3064, "bf16", 1, (16, 512, 32)),  # too long for one turn: more warps, for eight elements to a thread
+        (330, 3064, "bf16", 1, (16, 512, 16)),  # or eight pairs
+        (71425, 96, "bf16", 4, (64, 16, 4)),  # as is what has much alive at once
+    ],
+)
+def test_columns_at_odd_places_are_read_in_one_turn_or_by_many_threads(
+    points: int, rows: int, dtype: str, live: int, expected: tuple[int, int, int]
+) -> None:
+    columns, block, warps = expected
+    mapping = outer_of(dtype, points, rows, "looped", live_values=live, element_bytes=4)
+    assert first(mapping) == Config.of({"XBLOCK": columns, "RBLOCK": block}, warps)

@@ -256,3 +256,21 @@ def test_programs_that_hold_images_have_so_many_threads_as_ask_for_words(target:
     held = spec("held", "", [tensor("a", "bf16")], axes, form="register_norm", blocks=blocks, facts=facts)
     (found,) = configs(KernelSpec.from_mapping(held), typical_device(Target.parse(target)), "max")
     assert found.num_warps == warps
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "expected"),
+    [
+        (9549, "bf16", (16384, 8)),  # at once, as rows begin anywhere
+        (9544, "bf16", (4096, 8)),  # but not at multiples of 16 bytes
+        (9549, "f32", (2048, 8)),
+        (16385, "bf16", (4096, 8)),
+    ],
+)
+def test_rows_at_odd_places_that_are_hardly_too_long_are_read_in_one_turn(
+    columns: int, dtype: str, expected: tuple[int, int]
+) -> None:
+    mapping = row_sum(1276, columns)
+    params = [tensor("in_ptr", dtype), tensor("out_ptr", "f32", access="write")]
+    found = first(spec("a", "", params, mapping["axes"], facts={**mapping["facts"], "element_bytes": 4}, form="looped"))
+    assert found == Config.of({"XBLOCK": 1, "RBLOCK": expected[0]}, expected[1])

@@ -254,11 +254,12 @@ def test_tensors_saved_elsewhere_come_back_into_their_pitch(*, is_dynamic: bool)
     ("after", "calls"),
     [
         (torch.nn.functional.silu, {"aten.mm.default"}),
+        (lambda y: torch.where(y > 0, y, 0.1 * y), {"aten.mm.default"}),
         (lambda y: y, {"aten.addmm.default"}),
         (lambda y: (y, y.sin()), {"aten.addmm.default"}),
         (lambda y: y @ y.t(), {"aten.addmm.default", "aten.mm.default"}),
     ],
-    ids=["a pointwise op", "the caller", "both", "another product"],
+    ids=["a pointwise op", "several", "the caller", "both", "another product"],
 )
 def test_a_row_is_added_to_products_of_float32_by_what_reads_them(after: Callable[..., Any], calls: set[str]) -> None:
     layer, x = torch.nn.Linear(33, 51), torch.randn(20, 33)

@@ -296,7 +296,28 @@ def _inner_looped(shape: Shape) -> tuple[Config, ...]:
     if shape.reads_16_bit and shape.element_bytes > 2:
         # Of elements narrower than the sums, twice as many to a thread are as many bytes on their way.
         tiles[:2] = (rows, block * 2, warps), first
+    if shape.narrowest_read == 2 and _takes_one_turn(shape):
+        whole = next_power_of_two(shape.reduction)
+        return (
+            loop_config(replace(shape, live=1), 1, whole, ROWS.single_turn_warps),
+            *(loop_config(shape, x, r, w) for x, r, w in tiles[:3]),
+        )
     return tuple(loop_config(shape, x, r, w) for x, r, w in tiles)
+
+
+def _takes_one_turn(shape: Shape) -> bool:
+    """Returns whether a loop had better read rows at once that begin at no multiple of 16 bytes.
+
+    A turn of a loop over them has more instructions that find where vectors begin than reads; in one turn these are
+    numbers. That is so while a row is hardly longer than what one tile holds for good.
+    """
+    vector = 16 // shape.narrowest_read
+    return (
+        shape.reduction_is_known
+        and shape.reduction % vector != 0
+        and shape.reduction <= ROWS.single_turn
+        and shape.live <= TILES.many_live
+    )
 
 
 def grid_reduction_configs(shape: Shape) -> tuple[Config, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from ferrite_runtime.formats.config import Config
@@ -65,7 +66,6 @@ def _held_of_columns(shape: Shape) -> int:
 
 def looped_columns(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a kernel that loops over columns, best guess first."""
-    threads = shape.device.target.warp_size
     line = 128 // max(1, shape.element_bytes)
     if shape.reduction_facts.passes > 1:
         # Columns that are read again: as few at a time as fill half a line, so that they are still in the cache; or as
@@ -91,6 +91,16 @@ def looped_columns(shape: Shape) -> tuple[Config, ...]:
             warps //= 2
         together = ((rows, warps), (rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, 4))
         return tuple(_together(shape, count, warps) for count, warps in together)
+    vector = _vector_read(shape)
+    if shape.reduction_is_known and vector * shape.narrowest_read <= COLUMNS.unaligned_bytes:
+        return _unaligned_columns(shape, _looped_once(shape), vector)
+    return _looped_once(shape)
+
+
+def _looped_once(shape: Shape) -> tuple[Config, ...]:
+    """Returns the candidates of a kernel that loops over columns once, each of whose rows by itself."""
+    threads = shape.device.target.warp_size
+    line = 128 // max(1, shape.element_bytes)
     tall = shape.reduction >= COLUMNS.tall_reduction
     if shape.points // (2 * line) >= TILES.fill * shape.device.multiprocessors:
         return _many_tall(shape) if tall else _many_columns(shape)
@@ -114,6 +124,38 @@ def looped_columns(shape: Shape) -> tuple[Config, ...]:
     last = (2 * line, depth, warps) if shape.reads_narrow else (columns // 2 or 1, depth * 2, warps)
     more = ((columns, depth * 2, warps), (2 * line, depth // 2, warps), last)
     return tuple(loop_config(shape, x, r, w) for x, r, w in ((columns, depth, warps), *more))
+
+
+def _unaligned_columns(shape: Shape, aligned: tuple[Config, ...], vector: int) -> tuple[Config, ...]:
+    """Returns the candidates of columns whose rows begin at no multiple of a vector, so that a thread reads little.
+
+    ``aligned`` are those of other columns, ``vector`` is how many elements a thread reads at once. Columns that one
+    tile holds are read in one turn, each thread's share of them at once. Others get as many warps as it takes for a
+    thread to read only a few times in each turn of the loop: with dozens of reads the turns last several times as long.
+    """
+    row, beside = next_power_of_two(shape.reduction), COLUMNS.unaligned_columns
+    if row > COLUMNS.unaligned_rows or shape.live > TILES.many_live:
+        return tuple(_read_few_times(shape, config, vector) for config in aligned)
+    columns = keep_busy(shape, max(SECTOR // 2, min(beside, COLUMNS.scan_tile // row)), least=SECTOR // 2, programs=1)
+    warps = max(1, columns * row // (shape.device.target.warp_size * COLUMNS.unaligned_per_thread))
+    whole = replace(shape, live=1)
+    first = loop_config(whole, columns, row, warps)
+    return (first, loop_config(whole, columns, row, warps * 2), aligned[0])
+
+
+def _read_few_times(shape: Shape, config: Config, vector: int) -> Config:
+    """Returns a config with so many warps that a thread reads a tile in a few vectors of so many elements."""
+    tile, warps = math.prod(block for _, block in config.blocks), config.num_warps
+    most = vector * COLUMNS.unaligned_reads * shape.device.target.warp_size
+    while 2 * warps <= shape.device.max_warps and tile > most * warps:
+        warps *= 2
+    return replace(config, num_warps=warps)
+
+
+def _vector_read(shape: Shape) -> int:
+    """Returns how many neighbouring columns of what is read a thread can read at once, in 16 bytes at most."""
+    count = max(1, shape.sizes.get(shape.contiguous or "x", 1))
+    return min(16 // max(1, shape.narrowest_read), count & -count)
 
 
 def _deepened(shape: Shape, columns: int, depth: int, warps: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ferrite_ir.language.dtypes import F32, I64, DType
 from ferrite_ir.language.graph import (
@@ -34,7 +34,7 @@ from ferrite_ir.language.scalar import (
     load,
     substitute_dims,
 )
-from ferrite_ir.language.sizes import Size, ceildiv, is_static, product
+from ferrite_ir.language.sizes import Size, ceildiv, product
 from ferrite_scheduler.analysis.dim_orders import is_in_one_piece
 from ferrite_scheduler.analysis.generic_sizes import hinted, is_symbolic, reckoned
 from ferrite_scheduler.analysis.neutral_elements import neutral_state
@@ -45,35 +45,15 @@ from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.target import SECTOR_BYTES, Target
 from ferrite_scheduler.model.work import Work, cost_of
 
-from .fused_columns import Chunks, cuts_evenly, find_column_sums
+from .fused_columns import Chunks, find_column_sums
 from .merged_partials import combines_parts_of, merge_parts, readers_of_states
 from .row_partials import Rows, find_row_partials
 from .scans.long_scans import parts_of, split_scan
 from .scans.look_back import look_back_scan, looks_back
 from .scans.scan_followers import store_followers
+from .split_plans import Plan, even_plan, in_vectors
 
 NOTHING = Work(0.0)
-VECTOR = 8
-"""Elements that parts of memory that lies in one piece are multiples of: 16 bytes of the narrowest floats."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How reductions over one domain are split.
-
-    Attributes:
-        parts: their number.
-        chunk: points in each.
-        exact: whether there is no rest.
-        takes_turns: whether a part has a point of each ``parts`` that follow one another, not ``chunk`` of these.
-        left_over: points behind all parts, which the second stage reduces with the states of the parts.
-    """
-
-    parts: int
-    chunk: Size
-    exact: bool
-    takes_turns: bool = False
-    left_over: int = 0
 
 
 def prepare_reductions(graph: Graph, target: Target, policy: Policy, settled: Collection[str] = ()) -> Graph:
@@ -143,7 +123,7 @@ def _prepared(
         case Reduction():
             plan = plans.get(_domain(definition))
             if plan is not None:
-                return split(definition, _in_vectors(definition, plan, types, lasting), types)
+                return split(definition, in_vectors(definition, plan, types, lasting), types)
     return (definition,)
 
 
@@ -171,7 +151,7 @@ def _split_by_rows(
     parts = _parts(_work(node, policy), node, target, policy, is_image=False)
     if parts < 2:
         return first, second
-    return first, *split(second, _even_plan(parts, (rows.count,), policy), made)
+    return first, *split(second, even_plan(parts, (rows.count,), policy), made)
 
 
 def _unit_reduction(reduction: Reduction) -> Loop:
@@ -236,9 +216,9 @@ def _plans(
         has_images = any(_has_images(touch, node) for touch in again)
         parts = _parts(work, node, target, policy, after, is_image=has_images, is_joined=domain in joined)
         if parts >= 2:
-            plan = _even_plan(parts, domain[1], policy)
+            plan = even_plan(parts, domain[1], policy)
             if plan.parts < min(target.processors, parts) and domain not in apart:
-                plan = _even_plan(parts, (product(domain[1]),), policy)  # rows lie in one piece: any part of it will do
+                plan = even_plan(parts, (product(domain[1]),), policy)  # rows lie in one piece: any part of it will do
             is_large = any(touch.bytes > target.l2_bytes for touch in again)
             plans[domain] = replace(plan, takes_turns=is_large and not has_images and plan.exact)
     return plans
@@ -341,14 +321,18 @@ def _parts(
     wanted = target.processors * (policy.programs_for_images if is_image else policy.programs_per_processor)
     if programs >= wanted:
         return 0
-    there, together = _programs_alone(grid, node, target, policy), work.seconds(target.processors, target)
+    together = work.seconds(target.processors, target)
     if not is_outer(node):
-        is_slower = _stages_lose(work + after, there, target.program_bytes, target, policy)
+        waiting = (work + after).waiting(grid, target, target.program_bytes)
+        is_slower = _stages_lose(work + after, grid, waiting, target, policy)
     else:
-        is_slower = _stages_lose(work, there, 0, target, policy)
+        alone = math.ceil(grid / _columns_alone(grid, target, policy))
+        turns = 0 if after.loops or alone > target.processors else math.ceil(points / policy.column_turn) - 1
+        is_slower = _stages_lose(work, alone, turns * target.latency_seconds, target, policy)
         if after.loops and is_slower:
             again = _programs_reading_again(node)
-            is_slower = _stages_lose(work + after, again, policy.column_flight, target, policy)
+            waiting = (work + after).waiting(again, target, policy.column_flight)
+            is_slower = _stages_lose(work + after, again, waiting, target, policy)
     if is_slower and not (is_joined and together > target.launch_seconds):
         return 0
     # The nearest power of two in proportion, so that as many programs as wanted are missed or exceeded by few.
@@ -358,9 +342,12 @@ def _parts(
     return min(near, previous_power_of_two(most)) if most > 0 else 0
 
 
-def _stages_lose(work: Work, programs: int, flight: int, target: Target, policy: Policy) -> bool:
-    """Returns whether so many programs that do all of some work take less time than its stages; see `Work.waiting`."""
-    alone = work.seconds(programs, target) + (work.waiting(programs, target, flight) if flight else 0.0)
+def _stages_lose(work: Work, programs: int, waiting: float, target: Target, policy: Policy) -> bool:
+    """Returns whether so many programs that do all of some work take less time than its stages.
+
+    ``waiting`` are the seconds for which each of them has nothing to do; see `Work.waiting`.
+    """
+    alone = work.seconds(programs, target) + waiting
     together = work.seconds(target.processors, target)
     return alone < policy.stages_gain * (together + (1 + work.loops) * target.launch_seconds)
 
@@ -378,12 +365,10 @@ def _programs_reading_again(node: Node) -> int:
     return math.ceil(hinted(node.grid) * width / SECTOR_BYTES)
 
 
-def _programs_alone(grid: int, node: Node, target: Target, policy: Policy) -> int:
-    """Returns how many programs reduce the points of a grid that is not split."""
-    if not is_outer(node):
-        return grid
-    narrow = math.ceil(grid / policy.narrow_column_block)
-    return narrow if narrow < target.processors else math.ceil(grid / policy.column_block)
+def _columns_alone(grid: int, target: Target, policy: Policy) -> int:
+    """Returns how many columns a program reduces where they are not split."""
+    narrow = policy.narrow_column_block
+    return narrow if math.ceil(grid / narrow) < target.processors else policy.column_block
 
 
 def is_outer(node: Node) -> bool:
@@ -397,55 +382,6 @@ def is_outer(node: Node) -> bool:
                 along += touch.bytes if step < node.reduction else 0
                 across += touch.bytes if step >= node.reduction else 0
     return across > along
-
-
-def _even_plan(parts: int, reduced: tuple[int, ...], policy: Policy) -> Plan:
-    """Returns a plan with about so many parts that cuts the reduction dims evenly, or one that leaves a rest.
-
-    Parts that begin inside a row of an inner dim have positions that divisions find, so several dims are cut evenly in
-    any case, with up to four times as many parts, and a rest only at the end of all.
-    """
-    points = product(reduced)
-    if not is_static(points):
-        return Plan(parts, ceildiv(points, parts), exact=False)
-    near = sorted(range(parts, max(2, parts // 2) - 1, -1), key=lambda n: (n & (n - 1) != 0, -n))
-    farthest = 2 * parts if len(reduced) == 1 else min(4 * parts, points // policy.split_chunk)
-    near += range(parts + 1, min(farthest, policy.split_parts) + 1)
-    for count in near:
-        if points % count == 0 and cuts_evenly(points // count, reduced):
-            return Plan(count, points // count, exact=True)
-    fewest = -(-points // policy.split_parts)
-    chunk = min(
-        (chunk for chunk in _even_chunks(-(-points // parts), reduced) if chunk >= fewest),
-        key=lambda chunk: abs(math.log(chunk * parts / points)),
-    )
-    return Plan(-(-points // chunk), chunk, exact=points % chunk == 0)
-
-
-def _even_chunks(near: int, reduced: tuple[int, ...]) -> Iterator[int]:
-    """Yields how many points a part may have to begin and end with rows, of several rows about ``near`` points."""
-    inner = 1
-    for size in reversed(reduced[1:]):
-        for count in range(1, math.isqrt(size) + 1):
-            if size % count == 0:
-                yield from (inner * count, inner * (size // count))
-        inner *= size
-    yield inner * max(1, -(-near // inner))
-
-
-def _in_vectors(reduction: Reduction, plan: Plan, types: dict[str, TensorType], lasting: Collection[str]) -> Plan:
-    """Returns a plan whose parts begin at multiples of a vector, where all that is reduced lies in one piece.
-
-    Parts of an odd number of elements, and a mask that ends at one, have each element read by itself. What the parts
-    leave over is read by the second stage, so it has to be in memory anyway: ``lasting`` are inputs and outputs.
-    """
-    points = product(dim.size for dim in reduction.reduction_dims)
-    if plan.takes_turns or not is_static(points) or len(reduction.bodies) != len(reduction.results):
-        return plan
-    if (plan.chunk % VECTOR == 0 and plan.exact) or not is_in_one_piece(reduction, types, lasting):
-        return plan
-    chunk = int(points) // plan.parts // VECTOR * VECTOR
-    return Plan(plan.parts, chunk, exact=True, left_over=int(points) - plan.parts * chunk) if chunk else plan
 
 
 def split(reduction: Reduction, plan: Plan, types: dict[str, TensorType]) -> tuple[Reduction, Reduction]:

@@ -58,6 +58,7 @@ from ferrite_torch.lowering.tensors import (
     whole_tensor,
 )
 from ferrite_torch.sizes.symbolic_sizes import sizes_of, steps_of
+from ferrite_torch.torch_private.operators import is_by_element
 
 Lowered: TypeAlias = "Tensor | Sequence[Tensor | None] | None"
 
@@ -113,8 +114,8 @@ class Builder:
     @property
     def is_read_pointwise(self) -> bool:
         """Returns whether none but pointwise ops read the result of the node being lowered, and no caller gets it."""
-        readers = [getattr(reader.target, "tags", ()) for reader in self.node.users]
-        return not self.is_returned and bool(readers) and all(torch.Tag.pointwise in tags for tags in readers)
+        readers = [is_by_element(reader.target) for reader in self.node.users]
+        return not self.is_returned and bool(readers) and all(readers)
 
     def mark(self) -> tuple[int, int]:
         """Returns a place to go back to with `rollback`."""

@@ -48,6 +48,14 @@ def computes_by_element(name: str) -> bool:
     return name in _BY_ELEMENT or any(torch.Tag.pointwise in each.tags for each in overloads)
 
 
+def is_by_element(op: object) -> bool:
+    """Returns whether an operator computes element by element, as torch marks it, or as releases before did not."""
+    if not isinstance(op, Overload):
+        return False
+    name = schema_of(op).name.removeprefix("aten::")
+    return torch.Tag.pointwise in op.tags or (op.namespace == "aten" and computes_by_element(name))
+
+
 def negated_view(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a view of a tensor that is negated when it is read, as the ``imag`` of a conjugate is."""
     return torch._neg_view(tensor)

@@ -23,9 +23,11 @@ from ferrite_triton.analysis.traversal import Misalignment
 def misalignment_of(flat: FlatKernel) -> Misalignment | None:
     """Returns how the rows of a kernel are misaligned, None where they are not or where it cannot read them so.
 
-    It can where a row is all that its loop reads and the loop does nothing but reduction: a store writes whole vectors
-    only from multiples of them, and of two operands that are misaligned differently one would be read as before.
-    Moments count the points that each lane has seen, and positions of extremes lie in vectors of their own.
+    It can where rows at the same place in their tensors are all that its loop reads and the loop does nothing but
+    reduction: a store writes whole vectors only from multiples of them, and of two operands that are misaligned
+    differently one would be read as before. Moments count the points that each lane has seen, and positions of extremes
+    lie in vectors of their own. The last vector of the last row has to be whole, too, so that vectors are of half as
+    many bytes where a tensor ends in the middle of one.
     """
     space, reduction = flat.space, flat.space.reduction
     if reduction is None or not space.loops or space.order[-1:] != ("r",) or not reduction.masked:
@@ -38,17 +40,19 @@ def misalignment_of(flat: FlatKernel) -> Misalignment | None:
     roots = tuple(body for definition in inside for body in bodies_of(definition))
     loads = [load for load in memory_loads(flat, roots) if varies_along_reduction(load.indices)]
     counts = [node for node in postorder(roots) if node.op == "index" and varies_along_reduction(node.args)]
-    if len(loads) != 1 or counts:
+    places = {(flat.param_of(load.source).dtype.bytes, flat.offset(load.source, load.indices)) for load in loads}
+    if len(places) != 1 or counts:
         return None
-    param, offset = flat.param_of(loads[0].source), flat.offset(loads[0].source, loads[0].indices)
-    width, elements = VECTOR_BYTES // param.dtype.bytes, param.param.type.storage_size
+    ((element_bytes, offset),) = places
     start = behind(offset)
-    if start is None or start.is_indirect or is_aligned_row(offset, width):
+    if start is None or start.is_indirect or not all(is_static(number) for number in _numbers(start)):
         return None
-    # The last vector of the last row is whole, too.
-    if not all(is_static(number) for number in _numbers(start, elements)) or elements % width:
-        return None
-    return Misalignment(loads[0].source, width, mod(start, width))
+    sizes = [flat.param_of(load.source).param.type.storage_size for load in loads]
+    for vector_bytes in (VECTOR_BYTES, VECTOR_BYTES // 2):
+        width = vector_bytes // element_bytes
+        if width > 1 and all(is_static(size) and size % width == 0 for size in sizes):
+            return None if is_aligned_row(offset, width) else Misalignment(width, mod(start, width))
+    return None
 
 
 def _only_reduces(flat: FlatKernel, definition: Computed) -> bool:
@@ -60,6 +64,6 @@ def _only_reduces(flat: FlatKernel, definition: Computed) -> bool:
     return False
 
 
-def _numbers(start: Index, elements: object) -> Iterator[object]:
+def _numbers(start: Index) -> Iterator[object]:
     yield from (coefficient for _, coefficient in start.terms)
-    yield from (start.const, elements)
+    yield start.const

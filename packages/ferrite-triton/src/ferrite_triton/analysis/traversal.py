@@ -16,12 +16,10 @@ class Misalignment:
     """How the rows of an operand lie between the vectors that a thread reads at a time; see `analysis.peeling`.
 
     Attributes:
-        source: the operand.
         width: elements of a vector.
         elements: between the begin of a vector and that of the row, over flat positions.
     """
 
-    source: str
     width: int
     elements: Index
 

@@ -1,0 +1,85 @@
+"""Where a reduction is cut in two stages: into about so many parts that are even, or that vectors begin at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from ferrite_ir.language.graph import Reduction, TensorType
+from ferrite_ir.language.sizes import Size, ceildiv, is_static, product
+from ferrite_scheduler.analysis.dim_orders import is_in_one_piece
+from ferrite_scheduler.model.policy import Policy
+
+from .fused_columns import cuts_evenly
+
+VECTOR = 8
+"""Elements that parts of memory that lies in one piece are multiples of: 16 bytes of the narrowest floats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How reductions over one domain are split.
+
+    Attributes:
+        parts: their number.
+        chunk: points in each.
+        exact: whether there is no rest.
+        takes_turns: whether a part has a point of each ``parts`` that follow one another, not ``chunk`` of these.
+        left_over: points behind all parts, which the second stage reduces with the states of the parts.
+    """
+
+    parts: int
+    chunk: Size
+    exact: bool
+    takes_turns: bool = False
+    left_over: int = 0
+
+
+def even_plan(parts: int, reduced: tuple[int, ...], policy: Policy) -> Plan:
+    """Returns a plan with about so many parts that cuts the reduction dims evenly, or one that leaves a rest.
+
+    Parts that begin inside a row of an inner dim have positions that divisions find, so several dims are cut evenly in
+    any case, with up to four times as many parts, and a rest only at the end of all.
+    """
+    points = product(reduced)
+    if not is_static(points):
+        return Plan(parts, ceildiv(points, parts), exact=False)
+    near = sorted(range(parts, max(2, parts // 2) - 1, -1), key=lambda n: (n & (n - 1) != 0, -n))
+    farthest = 2 * parts if len(reduced) == 1 else min(4 * parts, points // policy.split_chunk)
+    near += range(parts + 1, min(farthest, policy.split_parts) + 1)
+    for count in near:
+        if points % count == 0 and cuts_evenly(points // count, reduced):
+            return Plan(count, points // count, exact=True)
+    fewest = -(-points // policy.split_parts)
+    chunk = min(
+        (chunk for chunk in _even_chunks(-(-points // parts), reduced) if chunk >= fewest),
+        key=lambda chunk: abs(math.log(chunk * parts / points)),
+    )
+    return Plan(-(-points // chunk), chunk, exact=points % chunk == 0)
+
+
+def _even_chunks(near: int, reduced: tuple[int, ...]) -> Iterator[int]:
+    """Yields how many points a part may have to begin and end with rows, of several rows about ``near`` points."""
+    inner = 1
+    for size in reversed(reduced[1:]):
+        for count in range(1, math.isqrt(size) + 1):
+            if size % count == 0:
+                yield from (inner * count, inner * (size // count))
+        inner *= size
+    yield inner * max(1, -(-near // inner))
+
+
+def in_vectors(reduction: Reduction, plan: Plan, types: dict[str, TensorType], lasting: Collection[str]) -> Plan:
+    """Returns a plan whose parts begin at multiples of a vector, where all that is reduced lies in one piece.
+
+    Parts of an odd number of elements, and a mask that ends at one, have each element read by itself. What the parts
+    leave over is read by the second stage, so it has to be in memory anyway: ``lasting`` are inputs and outputs.
+    """
+    points = product(dim.size for dim in reduction.reduction_dims)
+    if plan.takes_turns or not is_static(points) or len(reduction.bodies) != len(reduction.results):
+        return plan
+    if (plan.chunk % VECTOR == 0 and plan.exact) or not is_in_one_piece(reduction, types, lasting):
+        return plan
+    chunk = int(points) // plan.parts // VECTOR * VECTOR
+    return Plan(plan.parts, chunk, exact=True, left_over=int(points) - plan.parts * chunk) if chunk else plan
