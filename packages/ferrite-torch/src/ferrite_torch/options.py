@@ -49,7 +49,8 @@ class Options:
             can use the GPU no more then. False compiles kernels without these checks. On the CPU they are always made.
         verify: check the graph after lowering and after the passes: for developers and tests.
         log_graphs: log the text of each graph, before and after the passes.
-        align_matmuls: compute large half-precision matrix products with odd extents on operands extended with zeros.
+        align_matmuls: compute large products on tensor cores (half types, and float32 as TF32) with odd extents on
+            operands extended with zeros.
         products: who computes products of matrices of half types with more than a few rows: ``small`` has kernels of
             ours for those that take the device no longer than the host takes to call the library (as well as for such
             attention and convolutions), and the library for the others; ``library`` has it do all of them; ``own`` none

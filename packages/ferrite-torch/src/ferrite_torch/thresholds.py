@@ -36,8 +36,8 @@ class ProductThresholds:
             (``benchmarks/kernels/odd_products.py``): 16 rows by 50257 columns take 104 us, 27 with the columns
             extended, which takes 42.
         extended_extent: smallest extent of such a product. Set.
-        aligned_extent: elements of a half type that the library is fast with multiples of: 16 bytes.
-        line_extent: the same of whole cache lines, 128 bytes.
+        aligned_bytes: bytes that a line of a matrix begins at multiples of where the library is fast with it.
+        line_bytes: the same of whole cache lines.
         widening: an extent becomes a multiple of whole cache lines where that adds this share of it at most. Set.
         stripped_rows: rows from which on a result that must not exist twice is computed in strips. Set.
         last_rows: rows of the last strip, and what those of the others are multiples of. Set.
@@ -54,8 +54,8 @@ class ProductThresholds:
     flops_per_byte: int = 100
     odd_flops_per_byte: int = 8
     extended_extent: int = 16
-    aligned_extent: int = 8
-    line_extent: int = 64
+    aligned_bytes: int = 16
+    line_bytes: int = 128
     widening: float = 1 / 32
     stripped_rows: int = 1024
     last_rows: int = 64

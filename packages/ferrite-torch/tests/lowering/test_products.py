@@ -71,10 +71,20 @@ def calls(name: str) -> list[list[list[int]]]:
 
 
 @pytest.mark.parametrize(
-    ("size", "extended"), [(8, 8), (57, 64), (50257, 50304), (30522, 30528), (1000, 1000), (1001, 1024), (17, 24)]
+    ("size", "extended", "floats"),
+    [
+        (8, 8, 8),
+        (57, 64, 60),
+        (50257, 50304, 50272),
+        (30522, 30528, 30528),
+        (1000, 1000, 1000),
+        (1001, 1024, 1024),
+        (17, 24, 20),
+    ],
 )
-def test_extents_become_multiples_of_16_bytes(size: int, extended: int) -> None:
-    assert extended_extent(size) == extended
+def test_extents_become_multiples_of_16_bytes(size: int, extended: int, floats: int) -> None:
+    assert extended_extent(size, 2) == extended
+    assert extended_extent(size, 4) == floats
 
 
 @pytest.mark.parametrize("words", [57, 133])
@@ -86,11 +96,11 @@ def test_returned_results_are_made_in_strips_with_the_layout_of_eager(words: int
     for result, wanted in zip(results, expected, strict=True):
         assert result.stride() == wanted.stride()
         torch.testing.assert_close(result, wanted)
-    in_strips = words >= 2 * PRODUCTS.line_extent
+    in_strips = words >= PRODUCTS.line_bytes
     for name in ("mm", "addmm"):
         assert len(calls(f"aten.{name}.default")) == 1, "all columns, or those behind the last aligned one"
         for (strides,) in calls(f"aten.{name}.default"):
-            assert strides[0] % PRODUCTS.aligned_extent == 0
+            assert strides[0] % (PRODUCTS.aligned_bytes // 2) == 0
         assert len(calls(f"aten.{name}.out")) == (3 if in_strips else 0)
 
 
@@ -177,13 +187,25 @@ def test_odd_extents_are_extended_for_few_rows_too(
     left, right = torch.randn(rows, 16, dtype=torch.bfloat16), torch.randn(16, columns, dtype=torch.bfloat16)
     torch.compile(lambda x, y: (x @ y).float().amax(1), backend="ferrite", options={"fallback": False})(left, right)
     shapes = [strides[0] for (strides,) in calls("aten.mm.default")]
-    assert shapes == [extended_extent(columns) if copies else columns]
+    assert shapes == [extended_extent(columns, 2) if copies else columns]
 
 
-def test_float32_products_stay_as_they_are() -> None:
+def test_float32_products_in_full_precision_stay_as_they_are() -> None:
     x, y = torch.randn(16, 23), torch.randn(23, 31)
     torch.testing.assert_close(torch.compile(torch.mm, backend="ferrite", options=OPTIONS)(x, y), x @ y)
     assert calls("aten.mm.default") == [[[31, 1]]]
+
+
+def test_float32_products_on_tensor_cores_are_extended() -> None:
+    x, layer = torch.randn(16, 23), torch.nn.Linear(23, 31)
+    compiled = torch.compile(lambda x: torch.relu(layer(x)), backend="ferrite", options=OPTIONS)
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), torch.relu(layer(x)))
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "none"
+    assert calls("aten.mm.default") == [[[32, 1]]]
 
 
 def test_without_the_option_nothing_is_extended() -> None:

@@ -1,10 +1,10 @@
 """Matrix products with extents that the library is slow with.
 
-cuBLAS picks kernels that read half-precision matrices one element at a time where an extent is no multiple of 16 bytes
-(a vocabulary of 50257 columns): about seven times slower on an H200, whatever the distance between rows. Large products
-are therefore computed on operands extended with zeros, and their result is a view of the larger one. The copies that
-extend operands are ordinary loops, so they fuse with what computes the operands; products that share an operand share
-its extension.
+cuBLAS picks kernels that read matrices one element at a time where an extent is no multiple of 16 bytes (a vocabulary
+of 50257 columns): about seven times slower on an H200 in half precision, and three times slower with TF32, whatever the
+distance between rows; of float32 in full precision it makes no difference. Large products are therefore computed on
+operands extended with zeros, and their result is a view of the larger one. The copies that extend operands are ordinary
+loops, so they fuse with what computes the operands; products that share an operand share its extension.
 
 That holds for extents along which a matrix lies in memory. A number of rows may be any, be they multiplied or added up:
 extending 65 times 197 of them made a vision transformer 7 % slower, its training 17 %
@@ -23,11 +23,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ferrite_ir.language import scalar as sc
-from ferrite_ir.language.dtypes import BF16, F16, F32, I64
+from ferrite_ir.language.dtypes import BF16, F16, F32, I64, DType
 from ferrite_ir.language.graph import row_major
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, hint
+from ferrite_torch.devices.facts import product_precision
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.products.matrix_contractions import DEVICES
 from ferrite_torch.lowering.products.narrow_products import sums_of_few_rows
@@ -75,7 +76,9 @@ def addmm(b: Builder, bias: Tensor, left: Tensor, right: Tensor, *, beta: float 
     if not is_row or bias.dtype is not left.dtype or beta != 1 or alpha != 1:
         raise Unlowered("a library product")
     if left.dtype is F32 and b.device in DEVICES and b.is_read_pointwise:
-        return shifted(b, _multiply(b, None, left, right), bias, beta, alpha)
+        extended = _extension(b, left, right)
+        total = _multiply(b, None, left, right) if extended is None else _on_extended(b, None, left, right, extended)
+        return shifted(b, total, bias, beta, alpha)
     return product(b, bias, left, right)
 
 
@@ -106,12 +109,19 @@ def product(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Ten
         and isinstance(m, int)
         and isinstance(n, int)
         and m >= PRODUCTS.stripped_rows
-        and n >= 2 * PRODUCTS.line_extent
+        and n >= 2 * PRODUCTS.line_bytes // left.dtype.bytes
     ):
         return _in_strips(b, bias, left, right)
+    return _on_extended(b, bias, left, right, extended)
+
+
+def _on_extended(
+    b: Builder, bias: Tensor | None, left: Tensor, right: Tensor, extended: tuple[Size, Size, Size]
+) -> Tensor:
+    """Returns a product that is a view of that of larger operands."""
     row = None if bias is None else extend(b, bias, extended[2:])
     result = _multiply(b, row, extend(b, left, extended[:2]), extend(b, right, extended[1:]))
-    return result.viewed((m, n), lambda point: point)
+    return result.viewed((left.shape[0], right.shape[1]), lambda point: point)
 
 
 def _extension(b: Builder, left: Tensor, right: Tensor) -> tuple[Size, Size, Size] | None:
@@ -120,15 +130,28 @@ def _extension(b: Builder, left: Tensor, right: Tensor) -> tuple[Size, Size, Siz
     if (
         not b.choices.extends_products
         or b.device not in DEVICES
-        or not {left.dtype, right.dtype} <= {BF16, F16}
+        or not {left.dtype, right.dtype} <= _tensor_core_types()
         or left.device
         or right.device
     ):
         return None
-    m_counts, k_counts = _lies_along(left, 0), _lies_along(left, 1) or _lies_along(right, 0)
-    extended = extended_extent(m) if m_counts else m, extended_extent(k) if k_counts else k, extended_extent(n)
+    m_counts, k_counts, each = _lies_along(left, 0), _lies_along(left, 1) or _lies_along(right, 0), left.dtype.bytes
+    extended = (
+        extended_extent(m, each) if m_counts else m,
+        extended_extent(k, each) if k_counts else k,
+        extended_extent(n, each),
+    )
     is_small = min(map(hint, (m, k, n))) < PRODUCTS.extended_extent
-    return None if extended == (m, k, n) or is_small or not _is_repaid((m, k, n), extended) else extended
+    return None if extended == (m, k, n) or is_small or not _is_repaid((m, k, n), extended, each) else extended
+
+
+def _tensor_core_types() -> frozenset[DType]:
+    """Returns the types of matrices that the library multiplies on tensor cores, where extents count.
+
+    Products of f32 in full precision take the same time whatever their extents are.
+    """
+    halves = frozenset((BF16, F16))
+    return halves | {F32} if product_precision() == "tf32" else halves
 
 
 def _lies_along(matrix: Tensor, axis: int) -> bool:
@@ -137,26 +160,25 @@ def _lies_along(matrix: Tensor, axis: int) -> bool:
     return axis == 1 if view is None or 1 not in view.strides else view.strides[axis] == 1
 
 
-def extended_extent(size: Size) -> Size:
+def extended_extent(size: Size, element_bytes: int) -> Size:
     """Returns the extent that a matrix gets: whole cache lines if these are near, else whole 16 bytes.
 
     A symbolic one stays as it is.
     """
-    if not isinstance(size, int):
+    aligned_extent, line_extent = (unit // element_bytes for unit in (PRODUCTS.aligned_bytes, PRODUCTS.line_bytes))
+    if not isinstance(size, int) or size % aligned_extent == 0:
         return size
-    if size % PRODUCTS.aligned_extent == 0:
-        return size
-    aligned, lines = (-(-size // unit) * unit for unit in (PRODUCTS.aligned_extent, PRODUCTS.line_extent))
+    aligned, lines = (-(-size // unit) * unit for unit in (aligned_extent, line_extent))
     return lines if lines <= size * (1 + PRODUCTS.widening) else aligned
 
 
-def _is_repaid(sizes: tuple[Size, Size, Size], extended: tuple[Size, Size, Size]) -> bool:
+def _is_repaid(sizes: tuple[Size, ...], extended: tuple[Size, ...], element_bytes: int) -> bool:
     (m, k, n), (long_m, long_k, long_n) = tuple(map(hint, sizes)), tuple(map(hint, extended))
     flops = 2 * m * k * n
     copied = (m * k if (m, k) != (long_m, long_k) else 0) + (k * n if (k, n) != (long_k, long_n) else 0)
     is_odd = any(long != size and size % 2 for size, long in zip(sizes, extended, strict=True))
     per_byte = PRODUCTS.odd_flops_per_byte if is_odd else PRODUCTS.flops_per_byte
-    return flops >= max(PRODUCTS.extended_flops, per_byte * 4 * copied)
+    return flops >= max(PRODUCTS.extended_flops, per_byte * 2 * element_bytes * copied)
 
 
 def extend(b: Builder, tensor: Tensor, shape: Sequence[int]) -> Tensor:
@@ -207,8 +229,9 @@ def _in_strips(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> 
     factor is extended, and which are computed at once.
     """
     (m, k), n = left.shape, right.shape[1]
-    main = n // PRODUCTS.line_extent * PRODUCTS.line_extent
-    rest = extended_extent(n - main)
+    line_extent = PRODUCTS.line_bytes // left.dtype.bytes
+    main = n // line_extent * line_extent
+    rest = extended_extent(n - main, left.dtype.bytes)
     row = tail_row = None
     if bias is not None:
         row = bias.viewed((main,), lambda p: p)

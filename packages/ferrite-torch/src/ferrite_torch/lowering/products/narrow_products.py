@@ -73,8 +73,8 @@ def _lies_in_rows(b: Builder, left: Tensor) -> bool:
     view = left.strided()
     if view is None or view.strides[1] != 1 or not (definer is None or isinstance(definer, Extern)):
         return False
-    step = view.strides[0]
-    return isinstance(step, int) and step % PRODUCTS.aligned_extent == 0 == view.offset % PRODUCTS.aligned_extent
+    step, vector = view.strides[0], PRODUCTS.aligned_bytes // left.dtype.bytes
+    return isinstance(step, int) and step % vector == 0 == view.offset % vector
 
 
 def _has_columns(right: Tensor) -> bool:
@@ -82,9 +82,5 @@ def _has_columns(right: Tensor) -> bool:
     view = right.strided()
     if view is None or view.strides[0] != 1:
         return False
-    step = view.strides[1]
-    return (
-        isinstance(step, int)
-        and step >= hint(right.shape[0])
-        and step % PRODUCTS.aligned_extent == 0 == view.offset % PRODUCTS.aligned_extent
-    )
+    step, vector = view.strides[1], PRODUCTS.aligned_bytes // right.dtype.bytes
+    return isinstance(step, int) and step >= hint(right.shape[0]) and step % vector == 0 == view.offset % vector

@@ -19,6 +19,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node, Proxy
 from torch.fx.proxy import GraphAppendingTracer
 
+from ferrite_torch.devices.facts import product_precision
 from ferrite_torch.diagnostics.origins import origins_of
 from ferrite_torch.diagnostics.statistics import record_loss
 from ferrite_torch.formulas.row_losses import divided, divisor_of
@@ -194,7 +195,8 @@ def _padded(weight: Node, *, pads: bool) -> int:
     fake = fake_at(weight)
     classes = int(fake.shape[0])
     is_aligned = classes * fake.dtype.itemsize % LOSSES.aligned_bytes == 0
-    if not pads or is_aligned or fake.dtype.itemsize >= torch.float32.itemsize:
+    is_tf32 = fake.dtype is torch.float32 and product_precision() == "tf32"
+    if not pads or is_aligned or not (is_tf32 or fake.dtype.itemsize < torch.float32.itemsize):
         return classes
     return -(-classes // LOSSES.padded_classes) * LOSSES.padded_classes
 
