@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import ferrite_torch
 from against_eager import compiled_to_kernels, gradients, own_only, tensors_of
 
 Function = Callable[[torch.Tensor], Any]
@@ -48,6 +49,31 @@ def test_windows_larger_than_some_images(name: str) -> None:
     for shape in ((1, 2, 7, 5), (1, 2, 16, 9), (1, 2, 6, 30)):
         x = torch.randn(shape)
         torch.testing.assert_close(tensors_of(function(x)), tensors_of(POOLS[name][1](x)))
+
+
+OVERLAPPING: dict[str, Function] = {
+    "mean": lambda x: F.avg_pool2d(x, 3, 1, 1),
+    "largest": lambda x: F.max_pool2d(x, (5, 3), 1, (2, 1)),
+    "largest, and where": lambda x: F.max_pool2d(x, 3, 1, 1, return_indices=True),
+    "read by others": lambda x: (F.max_pool2d(x, 3, 1, 1) + x).relu() * 2,
+    "spread": lambda x: F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, 1, 1, dilation=2),
+}
+
+
+@own_only("it has ferrite's own options")
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["rows", "channels last"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_a_lane_has_several_rows_of_windows_that_overlap(
+    name: str, dtype: torch.dtype, layout: torch.memory_format
+) -> None:
+    """Thread coarsening, which needs more rows than these otherwise: each element is loaded once for all of them."""
+    x = torch.randn(2, 6, 12, 20).to(dtype).to(memory_format=layout)
+    options = {"fallback": False, "policy": {"coarsened_lanes": 1}, "use_cache": False}
+    actual = torch.compile(OVERLAPPING[name], backend="ferrite", options=options)(x)
+    torch.testing.assert_close(tensors_of(actual), tensors_of(OVERLAPPING[name](x)))
+    facts = [kernel["facts"] for program in ferrite_torch.compiled_programs() for kernel in program["kernels"]]
+    assert [each["unrolled"] for each in facts if "unrolled" in each] == [6]
 
 
 NAN_POOLS: dict[str, tuple[int, Function]] = {

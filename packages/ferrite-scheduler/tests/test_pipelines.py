@@ -28,7 +28,7 @@ def test_pipelines_print_in_order() -> None:
         "accumulated_products > in_place_products > stored_slices > contractions"
     )
     assert [str(step) for step in REFINEMENTS] == [
-        *("prefetches", "workspaces", "mixed_combos", "last_uses", "reverse_traversal"),
+        *("prefetches", "workspaces", "mixed_combos", "coarsening", "last_uses", "reverse_traversal"),
     ]
     assert len({step.name for step in (*REWRITES, *REFINEMENTS)}) == len(REWRITES) + len(REFINEMENTS)
 

@@ -80,10 +80,12 @@ class PointwiseFacts(Facts):
     Attributes:
         percent_apart: percentage of the bytes that are read along no stride-1 axis.
         sorted: whether rows of ``y`` that are combined into one destination follow each other.
+        unrolled: results that a lane has at each point of the axes, one for each of as many rows.
     """
 
     percent_apart: int = 0
     sorted: bool = False
+    unrolled: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

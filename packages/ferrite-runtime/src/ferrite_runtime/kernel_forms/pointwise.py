@@ -19,6 +19,8 @@ def pointwise_configs(shape: Shape) -> tuple[Config, ...]:
     real = sorted((axis for axis in shape.axes("grid") if shape.sizes[axis.name] > 1), key=lambda axis: axis.name)
     if facts_as(shape.spec.facts, PointwiseFacts).sorted and len(real) == 2:
         return _sorted_rows(shape, *(axis.name for axis in real))
+    if facts_as(shape.spec.facts, PointwiseFacts).unrolled > 1 and len(real) <= 2:
+        return _unrolled(shape, [axis.name for axis in real])
     first, *more = _flat(shape) if len(real) <= 1 else _tiled(shape, [axis.name for axis in real])
     return (spread(shape, first), first, *more)
 
@@ -36,6 +38,15 @@ def _flat(shape: Shape) -> tuple[Config, ...]:
         tile, warps = (tile // 2 if apart >= POINTWISE.most_apart else tile), POINTWISE.apart_warps
     first = shape.fit({axis: tile}, warps)
     return (first, *(shape.fit({axis: block}, w) for block, w in ((tile // 2, 4), (tile * 2, 8), (tile * 2, 4))))
+
+
+def _unrolled(shape: Shape, names: list[str]) -> tuple[Config, ...]:
+    """Returns the candidates of a kernel whose lanes have several results at each point: few points to a thread."""
+    if len(names) <= 1:
+        tiles, axis = POINTWISE.unrolled_tiles, next(iter(names), "x")
+        return tuple(shape.fit({axis: tile}, warps) for tile, warps in tiles)
+    x, y = names
+    return tuple(shape.fit({x: width, y: rows}, warps) for width, rows, warps in POINTWISE.unrolled_rows)
 
 
 def filling(shape: Shape) -> int:

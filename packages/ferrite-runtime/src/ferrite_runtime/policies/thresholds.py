@@ -34,6 +34,9 @@ class PointwiseThresholds:
         side: a side between this length and twice as much is taken whole.
         long_row, long_width: rows of so many 16-bit elements are taken in pieces of that width: what belongs to a row
             is loaded less often.
+        unrolled_tiles, unrolled_rows: points and warps of a tile of a kernel whose lanes have several results at each
+            point, and columns, rows and warps where it has two axes; the first is what was fastest for windows of 3 x 3
+            to 7 x 7 with two, four and eight results on an H200.
     """
 
     flat_tile: int = 1024
@@ -53,6 +56,8 @@ class PointwiseThresholds:
     side: int = 64
     long_row: int = 32768
     long_width: int = 1024
+    unrolled_tiles: tuple[tuple[int, int], ...] = ((256, 4), (128, 4), (512, 8), (512, 4))
+    unrolled_rows: tuple[tuple[int, int, int], ...] = ((64, 8, 4), (64, 16, 4), (64, 4, 2), (128, 8, 4))
 
 
 @dataclass(frozen=True, slots=True)

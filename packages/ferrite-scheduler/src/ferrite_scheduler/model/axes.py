@@ -10,10 +10,13 @@ from ferrite_ir.language.sizes import Size
 
 from .text_hooks import printed
 
+UNROLLED = "u"
+"""The name of an axis whose points every lane goes through, unrolled."""
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a kernel: ``x`` (innermost), ``y``, ``z`` of the grid, or ``r``, the reduction axis.
+    """One axis of a kernel: ``x`` (innermost), ``y``, ``z`` of the grid, ``r``, the reduction axis, or ``u``, unrolled.
 
     Its dims stand outermost first.
     """
@@ -30,6 +33,11 @@ class Axis:
     def is_reduction(self) -> bool:
         """Returns whether this is the reduction axis."""
         return self.name == "r"
+
+    @property
+    def is_unrolled(self) -> bool:
+        """Returns whether every lane has all points of the axis."""
+        return self.name == UNROLLED
 
     def __str__(self) -> str:
         return printed("axis", self)

@@ -230,6 +230,14 @@ class Policy:
         reverse_traversal: have kernels begin at the end of large tensors that the kernel before has read or written.
         last_use_share: what takes less than one part in so many of the cache is not marked as read for the last time.
             Set: it survives without being told to (decision 0018).
+        coarsened_rows: most rows of windows that a lane has (`refinements.coarsening`), 1 for none. Measured on an H200
+            with kernels written by hand (bf16, depthwise, best of a dozen configs each, with 1, 2, 4 and 8 rows): 184,
+            113 and 91 us with windows of 7 x 7 of 8x888x48x48; 46, 32, 23 and 20 with 5 x 5 of 16x352x32x32; 62, 45, 38
+            and 35 with 3 x 3 of 16x80x112x112.
+        coarsened_window: fewest places that a lane loads from one tensor for a result, so that it counts as a window.
+        coarsened_share: most of these loads that are left for a result. Set.
+        coarsened_nodes: most expressions of such a text, counted for all rows: what compiles in a second. Set.
+        coarsened_lanes: fewest lanes for each multiprocessor. Set: as many as it runs at once.
         horizontal: fuse independent definitions that share inputs.
         combo: give independent definitions of a pointwise kernel programs of their own.
         mixed_combos: have small kernels that need nothing of each other share a launch, whatever their forms and sizes
@@ -400,6 +408,11 @@ class Policy:
     sorted_collisions: int = 8
     reverse_traversal: bool = True
     last_use_share: int = 8
+    coarsened_rows: int = 8
+    coarsened_window: int = 9
+    coarsened_share: float = 0.6
+    coarsened_nodes: int = 2000
+    coarsened_lanes: int = 2048
     horizontal: bool = True
     combo: bool = True
     mixed_combos: bool = True

@@ -70,7 +70,8 @@ class Kernel:
     Attributes:
         name: readable, from the ops inside; not unique.
         form: how its programs divide its points among them; see `forms`.
-        axes: grid axes from ``z``/``y`` to ``x``, then the reduction axis if there is one; none of a mixed combo.
+        axes: grid axes from ``z``/``y`` to ``x``, then the reduction axis, or an unrolled one, if there is one; none of
+            a mixed combo.
         body: definitions over the dims of the axes, in dependence order.
         homes: for each value defined in the body, the index tuple at which it is defined, in kernel dims (its logical
             index).
@@ -125,12 +126,17 @@ class Kernel:
     @property
     def grid(self) -> tuple[Axis, ...]:
         """Returns the grid axes."""
-        return tuple(axis for axis in self.axes if not axis.is_reduction)
+        return tuple(axis for axis in self.axes if not axis.is_reduction and not axis.is_unrolled)
 
     @property
     def reduction(self) -> Axis | None:
         """Returns the reduction axis, or None."""
         return self.axes[-1] if self.axes and self.axes[-1].is_reduction else None
+
+    @property
+    def unrolled(self) -> Axis | None:
+        """Returns the axis whose points every lane goes through, or None; see `refinements.coarsening`."""
+        return self.axes[-1] if self.axes and self.axes[-1].is_unrolled else None
 
     @property
     def parts(self) -> tuple[tuple[Computed, ...], ...]:

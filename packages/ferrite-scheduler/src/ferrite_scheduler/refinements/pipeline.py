@@ -14,6 +14,7 @@ from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import Decision, Kernel
 from ferrite_scheduler.model.target import Target
 
+from .coarsening import coarsen
 from .grid_reductions import with_workspaces
 from .last_uses import mark_last_uses
 from .mixed_combos import combine_kernels
@@ -71,6 +72,11 @@ REFINEMENTS: tuple[Refinement, ...] = (
         lambda plan, target, policy: _combined(plan, policy, min(policy.max_launch_params, target.launch_tensors)),
     ),
     Refinement(
+        "coarsening",
+        "windows that overlap are loaded once for all rows of a lane",
+        lambda plan, target, policy: replace(plan, work=coarsen(plan.work, target, policy)),
+    ),
+    Refinement(
         "last_uses",
         "what nobody reads again should not stay in the cache",
         lambda plan, target, policy: replace(
@@ -126,6 +132,8 @@ def kernel_changes(step: str, before: Sequence[Work], after: Sequence[Work], rea
 def _news(earlier: Kernel | None, kernel: Kernel) -> Iterator[str]:
     if earlier is None or earlier.form != kernel.form:
         yield form_text(kernel.form)
+    if kernel.unrolled is not None and kernel.unrolled != (earlier and earlier.unrolled):
+        yield str(kernel.unrolled)
     if kernel.backwards and not (earlier and earlier.backwards):
         yield "backwards"
     known = set() if earlier is None else set(earlier.params)

@@ -110,8 +110,9 @@ def _prepared(
         case Scan() if definition.along.size == 1:
             return (_unit_loop(definition, definition.dims, {}),)
         case Scan():
-            parts = parts_of(definition, types, target, policy)
-            if parts is not None and looks_back(definition, types, policy):
+            in_one_pass = looks_back(definition, types, policy)
+            parts = parts_of(definition, types, target, policy, in_one_pass=in_one_pass)
+            if parts is not None and in_one_pass:
                 return look_back_scan(definition, types, policy)
             if parts is not None:
                 return split_scan(definition, parts, types, device)

@@ -296,7 +296,8 @@ def _launch(kernel: Kernel, arguments: Sequence[Tensor], host: Evaluator, *, bac
     kernel = _over_groups(kernel) if isinstance(kernel.form, RegisterNorm) else kernel
     run = _Run(kernel, arguments, host)
     run.begin_columns()
-    grid = list(run.positions([dim for axis in kernel.grid for dim in axis.dims]))
+    unrolled = (kernel.unrolled,) if kernel.unrolled is not None else ()
+    grid = list(run.positions([dim for axis in (*kernel.grid, *unrolled) for dim in axis.dims]))
     numbers = kernel.part_of
     launched = [(part, position) for part in dict.fromkeys(numbers) for position in grid]
     for part, position in reversed(launched) if backwards else launched:

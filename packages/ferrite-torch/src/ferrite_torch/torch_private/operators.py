@@ -36,8 +36,14 @@ def arguments_by_name(op: Overload, args: Sequence[Any], named: Mapping[str, Any
     return {argument.name: given.get(argument.name, argument.default_value) for argument in declared}
 
 
-_BY_ELEMENT = frozenset(("copy", "where", "floor_divide", "masked_fill", "heaviside"))
-"""Ops that compute element by element and are not marked as such."""
+_UNMARKED = """
+    celu copy elu elu_backward floor_divide gelu gelu_backward hardshrink hardshrink_backward hardsigmoid
+    hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward heaviside leaky_relu
+    leaky_relu_backward log_sigmoid_backward masked_fill mish mish_backward relu6 rsub selu silu silu_backward softplus
+    softplus_backward softshrink softshrink_backward threshold threshold_backward where
+"""
+_BY_ELEMENT = frozenset(_UNMARKED.split())
+"""Ops that compute element by element and are not marked as such, in one or another of the supported releases."""
 
 
 @functools.cache

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from ferrite_ir.language import index as ix
 from ferrite_ir.language.dtypes import DType
 from ferrite_ir.language.graph import Attend, Computed, Contract, Loop, Reduction, Scan, Sort, Update, bodies_of
-from ferrite_ir.language.index import Index
+from ferrite_ir.language.index import Dim, Index
 from ferrite_ir.language.index_substitution import substitute
 from ferrite_ir.language.scalar import Scalar, postorder, substitute_dims
 from ferrite_ir.language.sizes import Size, hint
+from ferrite_ir.passes.renaming import Renaming
+from ferrite_ir.passes.simplify import simplifier
 from ferrite_scheduler.model.schedule import Kernel, Param
 from ferrite_triton.analysis.attention_space import over_flat_positions
 from ferrite_triton.analysis.rows import varies_along_reduction
@@ -61,6 +63,11 @@ class FlatKernel:
     producers: dict[str, tuple[Computed, int]]
     homes: dict[str, tuple[Index, ...]]
     params: dict[str, KernelParam]
+
+    @property
+    def rows(self) -> int:
+        """Returns how many points of an unrolled axis there are definitions for, one point after the other."""
+        return 1 if self.kernel.unrolled is None else int(self.kernel.unrolled.size)
 
     def is_reduction_level(self, definition: Computed) -> bool:
         """Returns whether the definition is evaluated at every point of the reduction axis."""
@@ -124,8 +131,43 @@ def name_params(kernel: Kernel) -> dict[str, KernelParam]:
     return named
 
 
+def unrolled(kernel: Kernel) -> Kernel:
+    """Returns a kernel with each definition once for each point of its unrolled axis; itself if it has none.
+
+    What belongs to a further point has a name of its own, under which its home is known.
+    """
+    if kernel.unrolled is None:
+        return kernel
+    (dim,) = kernel.unrolled.dims
+    simplify = simplifier("rounding")
+    body: list[Computed] = []
+    homes: dict[str, tuple[Index, ...]] = {}
+    stored: list[str] = []
+    for number in range(int(dim.size)):
+        mapping: dict[Dim, Index] = {dim: ix.constant(number)}
+        renaming = Renaming({name: name_at(name, number) for name in kernel.homes})
+        memo: dict[Scalar, Scalar] = {}
+        for definition in kernel.body:
+            assert isinstance(definition, Loop), "the scheduler unrolls pointwise kernels"
+            dims = tuple(each for each in definition.dims if each != dim)
+            bodies = tuple(simplify(substitute_dims(root, mapping, memo)) for root in definition.bodies)
+            body.append(renaming.definition(replace(definition, dims=dims, bodies=bodies)))
+        homes |= {
+            name_at(name, number): tuple(substitute(index, mapping) for index in home)
+            for name, home in kernel.homes.items()
+        }
+        stored += (name_at(name, number) for name in kernel.stored)
+    return replace(kernel, body=tuple(body), homes=homes, stored=tuple(stored))
+
+
+def name_at(name: str, number: int) -> str:
+    """Returns what a value is called at a point of an unrolled axis."""
+    return f"{name}[{number}]" if number else name
+
+
 def flatten(kernel: Kernel, space: Space) -> FlatKernel:
     """Returns the kernel with every body and index over the flat positions of ``space``."""
+    params, kernel = name_params(kernel), unrolled(kernel)
     memo: dict[Scalar, Scalar] = {}
 
     def scalar(root: Scalar) -> Scalar:
@@ -161,7 +203,9 @@ def flatten(kernel: Kernel, space: Space) -> FlatKernel:
         if isinstance(definition, Attend):  # products lie in registers, at every point where weights are made of them
             producers |= {product.name: (definition, -1) for product in definition.products}
             homes |= {product.name: () for product in definition.products}
-    return FlatKernel(kernel, space, tuple(definitions), producers, homes, name_params(kernel))
+    for name in kernel.stored:  # the results of all points of an unrolled axis lie in one tensor
+        params.setdefault(name, params[name.partition("[")[0]])
+    return FlatKernel(kernel, space, tuple(definitions), producers, homes, params)
 
 
 def reads_along_reduction(flat: FlatKernel, load: Scalar) -> bool:

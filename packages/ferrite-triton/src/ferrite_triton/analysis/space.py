@@ -255,7 +255,7 @@ class Space:
             return True
         axis = self.axis(self.order[-1])
         size = axis.size if axis is not None else 1
-        return not is_static(size) or int(size) % HELD == 0 or int(size) >= HELD * WARP
+        return not is_static(size) or int(size) % HELD == 0 or int(size) > 2 * WARP
 
     def tiled(self, axes: Axes) -> Axes:
         """Returns the axes along which a value that depends on ``axes`` has an extent."""
@@ -376,10 +376,13 @@ def _grid_axis(kernel: Kernel, axis: Axis, *, is_across: bool) -> KernelAxis:
 
 
 def cut_axes(kernel: Kernel) -> tuple[Axis, ...]:
-    """Returns the axes of a kernel; the reduction axis as two, blocks and points of one, where blocks are reduced."""
+    """Returns the axes that programs have their part of: two for a reduction axis of blocks that are reduced as well.
+
+    Of an unrolled axis every lane has all points; see `flat.unrolled`.
+    """
     reduction, form = kernel.reduction, kernel.form
     if reduction is None or not isinstance(form, PersistentReduction) or not form.block_length:
-        return kernel.axes
+        return tuple(axis for axis in kernel.axes if not axis.is_unrolled)
     outer, reached = len(reduction.dims), 1
     while reached < form.block_length:
         outer -= 1

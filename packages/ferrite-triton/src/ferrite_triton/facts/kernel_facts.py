@@ -117,6 +117,7 @@ def pointwise_facts(flat: FlatKernel, accesses: tuple[Access, ...]) -> Pointwise
     return PointwiseFacts(
         percent_apart=percent_apart(flat, accesses) or None,
         sorted=any(isinstance(definition, SortedScatter) for definition in flat.definitions) or None,
+        unrolled=flat.rows if flat.rows > 1 else None,
         parts=flat.space.parts if flat.space.parts > 1 else None,
     )
 

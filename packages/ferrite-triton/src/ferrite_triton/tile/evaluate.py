@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ferrite_ir.language.dtypes import DType
+from ferrite_ir.language.dtypes import F32, DType
 from ferrite_ir.language.scalar import Number
 from ferrite_ir.reference.combine_semantics import merge
 from ferrite_ir.reference.rounding import convert, reinterpret, round_to
@@ -188,6 +188,9 @@ class _Instance:
                 return _dispatched(operands, columns)
             case Call(function, results=results) if function in _COMBINING:
                 return self._combined(_COMBINING[function], results, operands)
+            case Call(function, results=(kind,)) if function in _DIVIDING:
+                shape = self._extents(kind.shape)
+                return (Tile(kind, shape, _apply(_DIVIDING[function], operands, shape)),)
             case Call(function):
                 raise EvaluationError(f"the device function {function} has no meaning here; run the kernel instead")
         types = result_types(part, [tile.type for tile in operands])
@@ -259,6 +262,14 @@ class _Instance:
 
 _COMBINING = {"online_softmax": "online_softmax", "welford": "welford", "argmax_nan": "argmax", "argmin_nan": "argmin"}
 """Device functions that combine two states, by the combine."""
+
+
+def _quotient(part: Number, divisor: Number, *_: Number) -> Number:
+    return apply_operation(meaning_of("div"), (part, divisor), F32, F32)
+
+
+_DIVIDING: dict[str, Callable[..., Number]] = {"divisor_scale": lambda _: 1.0, "row_quotient": _quotient}
+"""Device functions that divide many elements by one: here each by itself, whatever its size."""
 
 
 def _dispatched(operands: Sequence[Tile], columns: int) -> tuple[Tile, ...]:

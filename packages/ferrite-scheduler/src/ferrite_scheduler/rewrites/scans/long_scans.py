@@ -44,8 +44,12 @@ class Parts:
     exact: bool
 
 
-def parts_of(scan: Scan, types: dict[str, TensorType], target: Target, policy: Policy) -> Parts | None:
+def parts_of(
+    scan: Scan, types: dict[str, TensorType], target: Target, policy: Policy, *, in_one_pass: bool
+) -> Parts | None:
     """Returns how to cut the lines of a scan, or None if one kernel is as good, or a size is symbolic.
+
+    ``in_one_pass`` says whether programs that wait for each other would scan the parts: then there is no other kernel.
 
     Of equal values in different parts the one of the highest position is the last; a scan with others is not cut.
     """
@@ -63,6 +67,8 @@ def parts_of(scan: Scan, types: dict[str, TensorType], target: Target, policy: P
     operations, joining = _operations(scan, node, policy)
     together = target.seconds(2 * read + result_bytes, target.processors, operations + joining)
     alone = target.seconds(read + result_bytes, programs, operations)
+    if in_one_pass and programs <= target.processors:
+        alone = max(alone, math.ceil(length / policy.scan_elements) * target.scan_seconds)
     if alone < policy.stages_gain * (together + 2 * target.launch_seconds):
         return None
     least = policy.scan_column_part if is_column else policy.scan_part
