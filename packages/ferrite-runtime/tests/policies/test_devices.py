@@ -45,7 +45,7 @@ def test_rates_may_be_left_out() -> None:
     facts = DeviceFacts.from_mapping(L40S)
     described = DeviceFacts.from_mapping({**L40S, "launch_nanoseconds": 3000, "tensor_operations": 10**12})
     assert (described.launch_nanoseconds, described.tensor_operations) == (3000, 10**12)
-    assert (facts.launch_nanoseconds, facts.tensor_operations) == (2000, 5 * 10**12)
+    assert (facts.launch_nanoseconds, facts.tensor_operations) == (1500, 5 * 10**12)
     assert described.lane_operations == facts.lane_operations
 
 

@@ -43,7 +43,7 @@ class DeviceFacts:
     l2_bytes: int
     lane_operations: int = 128 * 1_750_000_000
     tensor_operations: int = 5_000_000_000_000
-    launch_nanoseconds: int = 2000
+    launch_nanoseconds: int = 1500
 
     @classmethod
     def from_mapping(cls, value: object, path: str = "device") -> DeviceFacts:

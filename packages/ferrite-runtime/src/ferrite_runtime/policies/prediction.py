@@ -43,7 +43,7 @@ def predict(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | No
     arithmetic = sum(_arithmetic(part, device) * copies for part, copies in _often(spec))
     longer, shorter = max(memory, arithmetic), min(memory, arithmetic)
     seconds = device.launch_nanoseconds / 1e9 + longer + ROOFLINE.overlap_loss * shorter
-    seconds += _waiting(spec, device, config)
+    seconds += _waiting(spec, device, config) + _turns(spec, device, config)
     return Prediction(seconds, memory, arithmetic)
 
 
@@ -53,6 +53,18 @@ def _waiting(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
         return 0.0
     programs = spec.expected_programs(dict(config.blocks))
     return ROOFLINE.look_back_seconds * programs / (device.multiprocessors * ROOFLINE.look_back_programs)
+
+
+def _turns(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
+    """Returns the seconds that programs wait for memory in the turns of a loop but the first one."""
+    blocks, turns = dict(config.blocks), 1
+    sizes = spec.hint_sizes()
+    for axis in spec.axes:
+        if axis.kind == "reduction" and axis.block in blocks:
+            turns *= -(-sizes[axis.name] // blocks[axis.block])
+    resident = max(1, device.threads_per_multiprocessor // (config.num_warps * device.target.warp_size))
+    waves = -(-spec.expected_programs(blocks) // (device.multiprocessors * resident))
+    return (turns - 1) * waves * ROOFLINE.turn_seconds
 
 
 def _memory(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
@@ -96,9 +108,11 @@ def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:
     points = math.prod(max(1, size) for size in spec.hint_sizes().values())
     buffers = facts.loads + facts.stores
     operations = float(facts.flops) + points * buffers * ROOFLINE.access_operations
-    operations += points * facts.reductions
+    operations += points * facts.reductions * ROOFLINE.reduced_operations
+    if spec.form in ("scan", "look_back"):
+        operations += points * ROOFLINE.scanned_operations
     if isinstance(facts, ContractionFacts) and facts.product:
         operations /= max(1, spec.hint_sizes().get("y", 1))  # tensor cores take all rows at once
     if form.operations is not None:
         operations += form.operations(spec)
-    return float(operations / (device.multiprocessors * device.lane_operations))
+    return float(operations / (device.multiprocessors * device.lane_operations * ROOFLINE.lane_share))
