@@ -415,8 +415,8 @@ class RooflineCorrections:
         reduced_operations: instructions per element and reduction, and what threads exchange. Fitted.
         scanned_operations: instructions per element of a scan. Fitted.
         turn_seconds: what each turn of a loop over the reduction axis but the first takes beside that. Fitted.
-        overlap_loss: share of the shorter of traffic and arithmetic that is not hidden behind the longer. Set: with more
-            large copies would be off.
+        overlap_loss: share of the shorter of traffic and arithmetic that is not hidden behind the longer. Set: with
+            more large copies would be off.
         cache_share: share of the cache in which data is found again that was read before. Set.
         atomic_factor: how many times a plain store an atomic update costs. Set.
         program_share: how many times its share of the bandwidth a multiprocessor draws with one program. Fitted.
