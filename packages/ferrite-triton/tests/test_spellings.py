@@ -201,6 +201,8 @@ def test_division_of_what_is_clamped_and_rounded_is_fast_unless_it_has_other_use
     [
         ("cast.bf16(add(cast.f32(c[d0]), mul(div(a[d0], b[d0]), f32(-0.001))))", True),
         ("cast.bf16(abs(sub(div(a[d0], b[d0]), a[d0])))", True),
+        ("cast.bf16(masked(lt(a[d0], b[d0]), div(a[d0], b[d0]), f32(0.0)))", True),
+        ("cast.bf16(where(lt(a[d0], b[d0]), div(a[d0], b[d0]), a[d0]))", True),
         ("cast.bf16(floor(mul(div(a[d0], b[d0]), f32(2.0))))", False),
         ("cast.bf16(where(lt(mul(div(a[d0], b[d0]), f32(2.0)), b[d0]), a[d0], b[d0]))", False),
         ("cast.bf16(exp(mul(div(a[d0], b[d0]), f32(2.0))))", False),

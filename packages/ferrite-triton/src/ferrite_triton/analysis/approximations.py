@@ -15,7 +15,7 @@ from ferrite_ir.language.ops import CONVERSIONS
 from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_triton.analysis.flat import FlatKernel
 
-CARRYING = frozenset(("minimum", "maximum", "neg", "abs", "mul", "add", "sub"))
+CARRYING = frozenset(("minimum", "maximum", "neg", "abs", "mul", "add", "sub", "where", "masked"))
 """Operations whose result is off by no more than its operands are: they have no jumps, and no steep places."""
 
 
