@@ -249,3 +249,36 @@ def test_a_returned_half_is_the_same_in_backward(half: torch.dtype, device: str)
         eager = gradients_of(function, x, w, v)
         mine = gradients_of(compiled(function, fullgraph=True, dynamic=False), x, w, v)
         assert_same_bits([*mine[:2], mine[-1]], [*eager[:2], eager[-1]], name)
+
+
+# --- extremes, which are values of others -----------------------------------------------------------------------------
+
+
+EXTREMES: dict[str, Function] = {
+    "largest": lambda y: ((s := y.amax(1, keepdim=True)), (s - y).sqrt()),
+    "largest, and where": lambda y: (*(found := y.max(1, keepdim=True)), (found[0] - y).sqrt()),
+    "smallest": lambda y: ((s := torch.aminmax(y, dim=1, keepdim=True).min), (y - s).sqrt()),
+    "so far": lambda y: ((s := y.cummax(1).values), (s - y).sqrt()),
+    "of all": lambda y: ((s := y.amin()), (y - s).sqrt()),
+}
+
+
+@each_half
+@each_device
+@pytest.mark.parametrize("shape", [(7, 4, 64), (5, 300)], ids=str)
+@pytest.mark.parametrize("name", EXTREMES)
+def test_nothing_is_beyond_an_extreme_that_is_stored(
+    name: str, shape: tuple[int, ...], half: torch.dtype, device: str
+) -> None:
+    x = numbers(*shape, device=device, dtype=half)
+    *_, distance = compiled(lambda x: EXTREMES[name](x.sin()))(x)
+    assert not distance.isnan().any()
+    assert (distance == 0).any()
+
+
+@each_half
+@each_device
+def test_the_sum_of_one_element_is_that_element(half: torch.dtype, device: str) -> None:
+    x = numbers(300, 4, 1, device=device, dtype=half)
+    _, rest = compiled(lambda x: ((s := (y := x.sin()).sum(2, keepdim=True)), y - s))(x)
+    assert not rest.any()

@@ -9,16 +9,32 @@ states (``rounded``)::
     z: bool[8] = loop [i < 8] isinf(cast.f32(y[i]))            # reads the product as it is stored
 
     y: bf16[8] = loop [i < 8] rounded.bf16(mul(x[i], x[i]))
+
+The largest of such values is one of them. Where it is looked at in memory, so are they: else it might be less than an
+element that a reader sees with excess precision, and the root of a difference NaN.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from ferrite_ir.language.graph import Definition, Graph, Loop, Sort, Update, bodies_of, index_loads
+from ferrite_ir.language.dtypes import DType
+from ferrite_ir.language.graph import (
+    Definition,
+    Graph,
+    Loop,
+    Reduction,
+    Scan,
+    Sort,
+    Update,
+    bodies_of,
+    index_loads,
+    names_read,
+)
 from ferrite_ir.language.ops import CONVERSIONS
 from ferrite_ir.language.scalar import Scalar, postorder, rebuilt, rounded
 from ferrite_ir.passes.rules.rule import Rule
@@ -27,6 +43,8 @@ from .rewriting import Rewriter, map_scalars, with_definitions
 from .storage import fixed_names
 
 _CHOICES = ("where", "masked")
+_EXTREMES = ("max", "min", "argmax", "argmin", "cummax", "cummin")
+"""Combines whose result is one of the operands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +124,17 @@ class _Copies:
     Attributes:
         halves: nodes of a half type that a root may be.
         wide: what lies between them: choices in a wider type, and conversions to it.
+        carried: values of a wider type that are handed on, with the half type that they are converted to in the end.
     """
 
-    __slots__ = ("halves", "wide")
+    __slots__ = ("carried", "halves", "wide")
 
-    def __init__(self, roots: Iterable[Scalar]) -> None:
+    def __init__(self, roots: Iterable[Scalar], widened: Iterable[tuple[Scalar, DType]] = ()) -> None:
         self.halves: set[Scalar] = set()
         self.wide: set[Scalar] = set()
+        self.carried: set[tuple[str, DType]] = set()
         stack = [root for root in roots if root.dtype.is_half]
+        stack += [half for root, dtype in widened for half in self._widened((root,), dtype)]
         while stack:
             node = stack.pop()
             if node in self.halves:
@@ -122,11 +143,11 @@ class _Copies:
             if node.op in _CHOICES:
                 stack += node.args[1:]
             elif node.op == "cast":
-                stack += self._widened(node)
+                stack += self._widened(node.args, node.dtype)
 
-    def _widened(self, conversion: Scalar) -> Iterator[Scalar]:
-        """Yields the values of the type of a conversion that were only widened, and chosen from, before it."""
-        stack = list(conversion.args)
+    def _widened(self, operands: Iterable[Scalar], dtype: DType) -> Iterator[Scalar]:
+        """Yields the values of a type that were only widened, and chosen from, before they are converted to it."""
+        stack = list(operands)
         seen: set[Scalar] = set()
         while stack:
             node = stack.pop()
@@ -136,9 +157,11 @@ class _Copies:
             if node.op in _CHOICES:
                 self.wide.add(node)
                 stack += node.args[1:]
-            elif node.op == "cast" and node.args[0].dtype is conversion.dtype:
+            elif node.op == "cast" and node.args[0].dtype is dtype:
                 self.wide.add(node)
                 yield node.args[0]
+            elif node.op == "load" and node.dtype.is_float and not node.dtype.is_half:
+                self.carried.add((node.source, dtype))
 
     @property
     def names(self) -> set[str]:
@@ -158,13 +181,41 @@ class _Copies:
 
 
 def with_sources(graph: Graph, names: Collection[str], stored: Iterable[Scalar] = ()) -> set[str]:
-    """Returns these values, and those that they, or expressions that are ``stored``, are copied from."""
-    found = set(names) | _Copies(stored).names
+    """Returns these values, and those that they, or expressions that are ``stored``, are copied or chosen from.
+
+    What an extreme is chosen from counts where somebody else reads it as well.
+    """
+    copies = _Copies(stored)
+    found, carried = set(names) | copies.names, copies.carried
+    readers: Counter[str] = Counter()
     for definition in reversed(graph.definitions):
         if isinstance(definition, (Loop, Sort)):
             pairs = zip(definition.results, bodies_of(definition), strict=False)
-            found |= _Copies([body for value, body in pairs if value.name in found]).names
+            copies = _Copies([body for value, body in pairs if value.name in found])
+            found |= copies.names
+            carried |= copies.carried
+        widened = list(_handed_on(definition, carried)) if carried else []
+        if widened:
+            copies = _Copies((), widened)
+            if not readers:
+                readers.update(name for each in graph.definitions for name in set(names_read(each)))
+            found |= {name for name in copies.names if readers[name] > 1}
+            carried |= copies.carried
     return found
+
+
+def _handed_on(definition: Definition, carried: Collection[tuple[str, DType]]) -> Iterator[tuple[Scalar, DType]]:
+    """Yields what the values of a definition that are carried are copied or chosen from, with their half types."""
+    if isinstance(definition, (Reduction, Scan)):
+        is_one = isinstance(definition, Reduction) and all(dim.size == 1 for dim in definition.reduction_dims)
+        if definition.combine not in _EXTREMES and not is_one:
+            return
+        pairs = list(zip(definition.results[:1], definition.bodies[:1], strict=True))
+    elif isinstance(definition, Loop):
+        pairs = list(zip(definition.results, definition.bodies, strict=True))
+    else:
+        return
+    yield from ((body, dtype) for value, body in pairs for name, dtype in carried if value and name == value.name)
 
 
 def _names_computed_with(graph: Graph, visible: Collection[str]) -> set[str]:

@@ -9,7 +9,17 @@ from typing import ClassVar, TypeAlias
 
 from ferrite_ir.language import index as ix
 from ferrite_ir.language import sizes
-from ferrite_ir.language.graph import Definition, Extern, Graph, Loop, Reduction, TensorType, domain_of, loads_of
+from ferrite_ir.language.graph import (
+    Definition,
+    Extern,
+    Graph,
+    Loop,
+    Reduction,
+    TensorType,
+    domain_of,
+    loads_of,
+    names_read,
+)
 from ferrite_ir.language.index import Dim, Index, atom_dims
 from ferrite_ir.language.scalar import Scalar, apply, substitute_dims
 from ferrite_ir.language.sizes import Size
@@ -38,7 +48,8 @@ class Unroll:
         max_filter_points: the same of a window whose elements are multiplied with a filter, of fewer elements than the
             result: they are read again by many lanes.
         max_apart_points: the same of other reductions, of what lies in memory in rows of results side by side, if no
-            other definition reads all of it as well, with which they would share a kernel. Measured (H200, 126 sums and
+            other definition reads all of it as well, with which they would share a kernel, and nothing reduces the
+            results, for which they might be computed again in each pass over a row. Measured (H200, 126 sums and
             maxima of f32 and bf16): 0.26 to 1.12 of the time with up to five points, 0.51 to 1.14 with eight, 0.59 to
             1.35 with twelve and sixteen; of results that lie apart 0.85 to 4.0.
         min_apart_row: fewest results of such a row. Set: those of a warp.
@@ -115,7 +126,7 @@ class Unroll:
                 return False
             if not all(_leaves_alone(each, reduction) for each in at_hand[load.source]):
                 return False
-        return bool(large)
+        return bool(large) and not _is_reduced(reduction, graph)
 
     def _is_window(self, load: Scalar, reduction: Reduction, read: TensorType) -> bool:
         """Returns whether a reduction dim and a result dim move along one axis of what is read, in comparable steps."""
@@ -214,6 +225,19 @@ def _leaves_alone(reader: Definition, reduction: Reduction) -> bool:
         return reader.combine in _STEPS
     points, others = (sizes.hint(sizes.product(dim.size for dims in each for dim in dims)) for each in (mine, theirs))
     return others < points
+
+
+def _is_reduced(reduction: Reduction, graph: Graph) -> bool:
+    """Returns whether the results of a reduction, or what loops make of them, are operands of more than loops."""
+    names = {value.name for value in reduction.results}
+    for definition in graph.definitions[graph.definitions.index(reduction) + 1 :]:
+        if names.isdisjoint(names_read(definition)):
+            continue
+        if isinstance(definition, Loop):
+            names.update(value.name for value in definition.results)
+        elif not isinstance(definition, Extern):
+            return True
+    return False
 
 
 def _smallest_step(indices: tuple[Index, ...], read: TensorType, dims: frozenset[Dim]) -> int | None:
