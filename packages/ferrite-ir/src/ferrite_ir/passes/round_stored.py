@@ -215,7 +215,7 @@ def _handed_on(definition: Definition, carried: Collection[tuple[str, DType]]) -
         pairs = list(zip(definition.results, definition.bodies, strict=True))
     else:
         return
-    yield from ((body, dtype) for value, body in pairs for name, dtype in carried if value and name == value.name)
+    yield from ((body, dtype) for value, body in pairs for name, dtype in carried if name == value.name)
 
 
 def _names_computed_with(graph: Graph, visible: Collection[str]) -> set[str]:
