@@ -54,6 +54,7 @@ def test_windows_larger_than_some_images(name: str) -> None:
 OVERLAPPING: dict[str, Function] = {
     "mean": lambda x: F.avg_pool2d(x, 3, 1, 1),
     "largest": lambda x: F.max_pool2d(x, (5, 3), 1, (2, 1)),
+    "largest of 25": lambda x: F.max_pool2d(x, 5, 1, 2),
     "largest, and where": lambda x: F.max_pool2d(x, 3, 1, 1, return_indices=True),
     "read by others": lambda x: (F.max_pool2d(x, 3, 1, 1) + x).relu() * 2,
     "spread": lambda x: F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, 1, 1, dilation=2),

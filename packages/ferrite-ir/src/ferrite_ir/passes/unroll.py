@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
@@ -45,6 +46,8 @@ class Unroll:
 
     Attributes:
         max_points: largest window that is unrolled.
+        max_overlapping_points: the same of windows one step of the window apart, of which a lane may have several
+            (thread coarsening): those have most elements in common.
         max_filter_points: the same of a window whose elements are multiplied with a filter, of fewer elements than the
             result: they are read again by many lanes.
         max_apart_points: the same of other reductions, of what lies in memory in rows of results side by side, if no
@@ -60,6 +63,7 @@ class Unroll:
 
     name: ClassVar[str] = "unroll"
     max_points: int = 16
+    max_overlapping_points: int = 49
     max_filter_points: int = 49
     max_apart_points: int = 8
     min_apart_row: int = 32
@@ -85,7 +89,7 @@ class Unroll:
         self, reduction: Reduction, graph: Graph, reach: dict[str, Size], at_hand: dict[str, list[Definition]]
     ) -> bool:
         points = sizes.product(dim.size for dim in reduction.reduction_dims)
-        most = max(self.max_points, self.max_filter_points, self.max_apart_points)
+        most = max(self.max_points, self.max_overlapping_points, self.max_filter_points, self.max_apart_points)
         if reduction.combine not in _STEPS or not isinstance(points, int) or not 1 < points <= most:
             return False
         if sum(map(count_nodes, reduction.bodies)) * points > self.max_nodes:
@@ -97,10 +101,12 @@ class Unroll:
         ]
         if points <= self.max_apart_points and self._lie_apart(loads, reduction, graph, at_hand):
             return True
-        others = [load for load in loads if not self._is_window(load, reduction, graph.type_of(load.source))]
+        gaps = [_gap(load, reduction, graph.type_of(load.source)) for load in loads]
+        others = [load for load, gap in zip(loads, gaps, strict=True) if gap > self.max_gap]
         numel = sizes.hint(reduction.results[0].type.numel)
         are_filters = all(sizes.hint(graph.type_of(load.source).numel) < numel for load in others)
-        most = self.max_filter_points if others else self.max_points
+        most = self.max_overlapping_points if max(gaps, default=0) <= 1 else self.max_points
+        most = self.max_filter_points if others else most
         return len(others) < len(loads) and are_filters and points <= most
 
     def _lie_apart(
@@ -127,14 +133,6 @@ class Unroll:
             if not all(_leaves_alone(each, reduction) for each in at_hand[load.source]):
                 return False
         return bool(large) and not _is_reduced(reduction, graph)
-
-    def _is_window(self, load: Scalar, reduction: Reduction, read: TensorType) -> bool:
-        """Returns whether a reduction dim and a result dim move along one axis of what is read, in comparable steps."""
-        inner, outer = frozenset(reduction.reduction_dims), frozenset(reduction.dims)
-        if not any(index.dims & inner and index.dims & outer for index in load.indices):
-            return False
-        near = _smallest_step(load.indices, read, outer)
-        return near is not None and near <= self.max_gap * (_smallest_step(load.indices, read, inner) or 1)
 
 
 def unrolled(reduction: Reduction, simplify: Rewriter) -> Loop:
@@ -195,6 +193,18 @@ _STEPS: dict[str, Callable[[State, State], State]] = {
     "argmax": _extreme("maximum", "gt"),
     "argmin": _extreme("minimum", "lt"),
 }
+
+
+def _gap(load: Scalar, reduction: Reduction, read: TensorType) -> float:
+    """Returns how many steps of a window neighbouring results read elements apart, infinity for what is no window.
+
+    In a window a reduction dim and a result dim move along one axis of what is read.
+    """
+    inner, outer = frozenset(reduction.reduction_dims), frozenset(reduction.dims)
+    if not any(index.dims & inner and index.dims & outer for index in load.indices):
+        return math.inf
+    near = _smallest_step(load.indices, read, outer)
+    return math.inf if near is None else near / (_smallest_step(load.indices, read, inner) or 1)
 
 
 def _reading_points(graph: Graph) -> dict[str, Size]:
