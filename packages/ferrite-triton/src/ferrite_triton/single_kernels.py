@@ -263,7 +263,8 @@ def assemble(flat: FlatKernel, program: TileProgram) -> tuple[str, str]:
     """Returns the module text and the name of the kernel function, which holds a digest of the text."""
     kinds = ", ".join(f"{name}: {param.dtype}" for name, param in {p.text: p for p in flat.params.values()}.items())
     prefix = "_".join([flat.kernel.form.name, *main_operations(flat)])
-    return print_kernel(program, (describe_space(flat.space), kinds), prefix)
+    rows = f", u: {flat.rows}, unrolled" if flat.rows > 1 else ""
+    return print_kernel(program, (describe_space(flat.space) + rows, kinds), prefix)
 
 
 def main_operations(flat: FlatKernel) -> list[str]:
