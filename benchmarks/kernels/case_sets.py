@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.kernels.cases import CASES, Case
 from benchmarks.kernels.limit_cases import LIMIT_CASES
 from benchmarks.kernels.random_cases import FORMS, random_case, random_cases
-from benchmarks.kernels.sweep_cases import BLOCK_CASES, COLUMN_CASES, SWEEP_CASES
+from benchmarks.kernels.sweep_cases import BLOCK_CASES, COLUMN_CASES, ODD_CASES, SWEEP_CASES
 from benchmarks.kernels.verdict import BARS
 
 _JUDGED = CASES + LIMIT_CASES
@@ -19,9 +19,10 @@ CASE_SETS: dict[str, tuple[Case, ...]] = {
     "sweep": SWEEP_CASES,
     "columns": COLUMN_CASES,
     "blocks": BLOCK_CASES,
+    "odd": ODD_CASES,
 }
-"""The first list, the second, both; those that have figures of their own, or the rest; many shapes, columns, blocks."""
-_NAMED = {case.name: case for case in _JUDGED + SWEEP_CASES + COLUMN_CASES + BLOCK_CASES}
+"""The first list, the second, both; those that have figures of their own, or the rest; and what `sweep_cases` has."""
+_NAMED = {case.name: case for case in _JUDGED + SWEEP_CASES + COLUMN_CASES + BLOCK_CASES + ODD_CASES}
 
 
 def cases_of(name: str, seed: int, count: int) -> tuple[Case, ...]:

@@ -5,6 +5,9 @@ shape, with ``n`` for as many as make 64 MiB, and the dims.
 
 `run.py --set columns`: scans and softmaxes along columns, whole sums, scatters of few rows, in shapes that random
 programs had when they lost (`benchmarks/RESULTS.md`).
+
+`run.py --set odd`: sums of columns and rows that begin at odd places, and pools whose windows overlap. Their grids of
+configs (`config_grid.py --set odd`) are what the rules for such columns and rows were taken from.
 """
 
 from __future__ import annotations
@@ -258,3 +261,58 @@ BLOCK_CASES: tuple[Case, ...] = (
     ),
 )
 """Blocks of a convolution network, and products that are written to slices (decision 0074): programs with products."""
+
+
+ODD_COLUMNS: tuple[Shape, ...] = (
+    (12288, 558),
+    (2715, 1913),
+    (1569, 2430),
+    (3064, 317),
+    (1397, 747),
+    (4464, 330),
+    (6000, 1001),
+    (6000, 1004),
+    (1500, 4097),
+    (800, 9999),
+    (800, 10002),
+    (300, 30001),
+    (120, 100001),
+)
+ODD_ROWS: tuple[Shape, ...] = ((1276, 9549), (1276, 9546), (1000, 9001), (300, 50257), (3000, 20002), (140, 30001))
+POOLS: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
+    ("largest of 25", lambda x: F.max_pool2d(x, 5, 1, 2)),
+    ("mean of 25", lambda x: F.avg_pool2d(x, 5, 1, 2)),
+    ("largest of 49", lambda x: F.max_pool2d(x, 7, 1, 3)),
+)
+
+
+def distances(x: Tensor, y: Tensor, dims: Dims) -> Tensor:
+    """Returns a sum along rows or columns of two tensors, with an exponential for each pair of elements."""
+    return (torch.exp(-widened(x).abs()) * widened(y)).sum(dims).to(x.dtype)
+
+
+def odd(shape: Shape, dims: Dims, *, is_of_two: bool) -> Case:
+    def make(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+        small = (max(1, shape[0] // scale), shape[1])
+        return tuple(torch.randn(small, dtype=dtype) for _ in range(2 if is_of_two else 1))
+
+    def reduced(*tensors: Tensor) -> Tensor:
+        return distances(*tensors, dims) if is_of_two else total(*tensors, dims)
+
+    kind = "two" if is_of_two else "sum"
+    return Case(f"odd {kind} {dims[0]} of {'x'.join(map(str, shape))}", reduced, make, bar=False)
+
+
+def pool(name: str, function: Callable[[Tensor], Tensor], layout: torch.memory_format) -> Case:
+    def make(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+        return (torch.randn(max(1, 16 // scale), 128, 64, 64, dtype=dtype).to(memory_format=layout),)
+
+    order = "last" if layout is torch.channels_last else "first"
+    return Case(f"odd pool, {name} of 16x128x64x64 {order}", function, make, bar=False)
+
+
+ODD_CASES: tuple[Case, ...] = (
+    *(odd(shape, (0,), is_of_two=False) for shape in ODD_COLUMNS),
+    *(odd(shape, (1,), is_of_two=each) for shape in ODD_ROWS for each in (False, True)),
+    *(pool(*each, layout) for each in POOLS for layout in (torch.contiguous_format, torch.channels_last)),
+)

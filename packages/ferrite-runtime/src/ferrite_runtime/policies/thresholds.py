@@ -184,8 +184,8 @@ class ColumnThresholds:
             often it then reads in each turn of a loop, at most.
         unaligned_rows, unaligned_columns, unaligned_per_thread: rows of such columns up to which a tile holds them
             whole, columns of this tile, and elements of it for a thread. Measured (H200, 23 kernels of bf16 and f32,
-            about a hundred configs each): the first config took 1.60 times as long as the best in geometric mean, 13.6
-            at most; by these 1.10, and 1.41.
+            about a hundred configs each, as ``config_grid.py --set odd`` has them): the first config took 1.60 times as
+            long as the best in geometric mean, 13.6 at most; by these 1.10, and 1.48.
         apart_scan_tile: elements of the tile of a scan of columns of 16-bit elements whose rows begin at odd positions;
             half of it of wider ones.
         again_warps: most warps of a program that reads columns twice: with as many rows to a thread a multiprocessor
