@@ -14,6 +14,7 @@ coarsening.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -68,8 +69,8 @@ def _loads_of_windows(kernel: Kernel, policy: Policy) -> list[Place]:
     if any(index.is_indirect for load in loads for index in load.indices):
         return []
     places = list(dict.fromkeys((load.source, load.indices) for load in loads))
-    counts = [sum(place[0] == source for place in places) for source in {place[0] for place in places}]
-    return places if max(counts, default=0) >= policy.coarsened_window else []
+    counts = Counter(source for source, _ in places)
+    return places if max(counts.values(), default=0) >= policy.coarsened_window else []
 
 
 def _cuts(kernel: Kernel, loads: Sequence[Place], target: Target, policy: Policy) -> Iterator[Cut]:
