@@ -35,8 +35,7 @@ class PointwiseThresholds:
         long_row, long_width: rows of so many 16-bit elements are taken in pieces of that width: what belongs to a row
             is loaded less often.
         unrolled_tiles, unrolled_rows: points and warps of a tile of a kernel whose lanes have several results at each
-            point, and columns, rows and warps where it has two axes; the first is what was fastest for windows of 3 x 3
-            to 7 x 7 with two, four and eight results on an H200.
+            point, and columns, rows and warps where it has two axes. Set.
     """
 
     flat_tile: int = 1024

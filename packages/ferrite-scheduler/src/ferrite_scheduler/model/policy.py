@@ -61,8 +61,8 @@ class Policy:
             as many threads as can be.
         column_flight: bytes that a program which reads columns again has on its way at once. Set: 128 for each thread.
         column_turn: rows that a program of few columns has on its way at once; for each such turn but the first one it
-            waits for memory (`Target.latency_seconds`). Measured: with that the faster of one kernel and two stages was
-            chosen for 47 of 52 sums on an H200, for 40 without.
+            waits for memory (`Target.latency_seconds`). Set; ``benchmarks/kernels/run.py --set odd`` compares it with
+            ``--policy '{"column_turn": 1048576}'``, which waits for none.
         merged_states: most states that one program combines, where a reduction reads the results of another that was
             split. Set: more of them are many programs' work first (decision 0017).
         scan_part: fewest points of a part of a scan in stages. Set: one step of a kernel that scans block by block.
@@ -230,10 +230,8 @@ class Policy:
         reverse_traversal: have kernels begin at the end of large tensors that the kernel before has read or written.
         last_use_share: what takes less than one part in so many of the cache is not marked as read for the last time.
             Set: it survives without being told to (decision 0018).
-        coarsened_rows: most rows of windows that a lane has (`refinements.coarsening`), 1 for none. Measured on an H200
-            with kernels written by hand (bf16, depthwise, best of a dozen configs each, with 1, 2, 4 and 8 rows): 184,
-            113 and 91 us with windows of 7 x 7 of 8x888x48x48; 46, 32, 23 and 20 with 5 x 5 of 16x352x32x32; 62, 45, 38
-            and 35 with 3 x 3 of 16x80x112x112.
+        coarsened_rows: most rows of windows that a lane has (`refinements.coarsening`), 1 for none. Set;
+            ``benchmarks/kernels/run.py --set depthwise`` compares it with ``--policy '{"coarsened_rows": 1}'``.
         coarsened_window: fewest places that a lane loads from one tensor for a result, so that it counts as a window.
         coarsened_share: most of these loads that are left for a result. Set.
         coarsened_nodes: most expressions of such a text, counted for all rows: what compiles in a second. Set.
