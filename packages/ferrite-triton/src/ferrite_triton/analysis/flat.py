@@ -167,7 +167,11 @@ def name_at(name: str, number: int) -> str:
 
 def flatten(kernel: Kernel, space: Space) -> FlatKernel:
     """Returns the kernel with every body and index over the flat positions of ``space``."""
-    params, kernel = name_params(kernel), unrolled(kernel)
+    params = name_params(kernel)
+    if kernel.unrolled is not None:  # the results of all its points lie in one tensor
+        numbers = range(int(kernel.unrolled.size))
+        params |= {name_at(name, number): params[name] for name in kernel.stored for number in numbers}
+    kernel = unrolled(kernel)
     memo: dict[Scalar, Scalar] = {}
 
     def scalar(root: Scalar) -> Scalar:
@@ -203,8 +207,6 @@ def flatten(kernel: Kernel, space: Space) -> FlatKernel:
         if isinstance(definition, Attend):  # products lie in registers, at every point where weights are made of them
             producers |= {product.name: (definition, -1) for product in definition.products}
             homes |= {product.name: () for product in definition.products}
-    for name in kernel.stored:  # the results of all points of an unrolled axis lie in one tensor
-        params.setdefault(name, params[name.partition("[")[0]])
     return FlatKernel(kernel, space, tuple(definitions), producers, homes, params)
 
 
