@@ -58,8 +58,12 @@ def is_by_element(op: object) -> bool:
     """Returns whether an operator computes element by element, as torch marks it, or as releases before did not."""
     if not isinstance(op, Overload):
         return False
-    name = schema_of(op).name.removeprefix("aten::")
-    return torch.Tag.pointwise in op.tags or (op.namespace == "aten" and computes_by_element(name))
+    return torch.Tag.pointwise in op.tags or (op.namespace == "aten" and computes_by_element(functional_name(op)))
+
+
+def functional_name(op: Overload) -> str:
+    """Returns the name of an operator of aten, or of the one that computes what it writes in place."""
+    return str(schema_of(op).name.removeprefix("aten::").removesuffix("_"))
 
 
 def negated_view(tensor: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from ferrite_torch.torch_private.fake_tensors import is_functional, storage_key
-from ferrite_torch.torch_private.operators import Overload, computes_by_element, schema_of
+from ferrite_torch.torch_private.operators import Overload, functional_name, is_by_element, schema_of
 from ferrite_torch.validation.indexing import broadcasts
 
 _IN_ORDER = frozenset(
@@ -37,8 +37,8 @@ def write_problem(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     written = _written_arguments(op)
     if not written:
         return None
-    by_element = _is_by_element(op)
-    if not (by_element or _functional_name(op) in _IN_ORDER):
+    by_element = is_by_element(op)
+    if not (by_element or functional_name(op) in _IN_ORDER):
         return None
     named = dict(zip((argument.name for argument in schema_of(op).arguments), args, strict=False)) | kwargs
     tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
@@ -101,11 +101,3 @@ def _is_stretch(x: torch.Tensor) -> bool:
 def _written_arguments(op: Overload) -> tuple[str, ...]:
     arguments = schema_of(op).arguments
     return tuple(each.name for each in arguments if each.alias_info is not None and each.alias_info.is_write)
-
-
-def _is_by_element(op: Overload) -> bool:
-    return torch.Tag.pointwise in op.tags or (op.namespace == "aten" and computes_by_element(_functional_name(op)))
-
-
-def _functional_name(op: Overload) -> str:
-    return str(schema_of(op).name.removeprefix("aten::").removesuffix("_"))
