@@ -296,7 +296,7 @@ def _inner_looped(shape: Shape) -> tuple[Config, ...]:
     if shape.reads_16_bit and shape.element_bytes > 2:
         # Of elements narrower than the sums, twice as many to a thread are as many bytes on their way.
         tiles[:2] = (rows, block * 2, warps), first
-    if shape.narrowest_read == 2 and _takes_one_turn(shape):
+    if _takes_one_turn(shape):
         whole = next_power_of_two(shape.reduction)
         return (
             loop_config(replace(shape, live=1), 1, whole, ROWS.single_turn_warps),
@@ -306,15 +306,15 @@ def _inner_looped(shape: Shape) -> tuple[Config, ...]:
 
 
 def _takes_one_turn(shape: Shape) -> bool:
-    """Returns whether a loop had better read rows at once that begin at no multiple of 16 bytes.
+    """Returns whether a loop had better read rows of 16-bit elements at once that begin at no multiple of 16 bytes.
 
     A turn of a loop over them has more instructions that find where vectors begin than reads; in one turn these are
     numbers. That is so while a row is hardly longer than what one tile holds for good.
     """
-    vector = 16 // shape.narrowest_read
     return (
-        shape.reduction_is_known
-        and shape.reduction % vector != 0
+        shape.narrowest_read == 2
+        and shape.reduction_is_known
+        and shape.reduction % 8 != 0
         and shape.reduction <= ROWS.single_turn
         and shape.live <= TILES.many_live
     )
@@ -399,6 +399,11 @@ def _loop_x(shape: Shape, rows: int, block: int, warps: int) -> Config:
     )
 
 
+def scan_operations(spec: KernelSpec) -> float:
+    """Returns the scalar operations of scanning, of one launch."""
+    return math.prod(max(1, size) for size in spec.hint_sizes().values()) * ROOFLINE.scanned_operations
+
+
 def sort_operations(spec: KernelSpec) -> float:
     """Returns the scalar operations of a sorting network, of one launch."""
     steps = math.log2(max(2, facts_as(spec.facts, ReductionFacts).reduction_size))
@@ -436,8 +441,21 @@ FORMS = (
     ),
     KernelForm(name="grid_reduction", facts=SplitFacts, configs=grid_reduction_configs, waits_for="all"),
     KernelForm(name="register_norm", facts=RegisterNormFacts, configs=register_norm_configs, waits_for="all"),
-    KernelForm(name="scan", facts=ReductionFacts, configs=scan_configs, has_loops=True, joins=True),
-    KernelForm(name="look_back", facts=SplitFacts, configs=look_back_configs, waits_for="earlier"),
+    KernelForm(
+        name="scan",
+        facts=ReductionFacts,
+        configs=scan_configs,
+        has_loops=True,
+        joins=True,
+        operations=scan_operations,
+    ),
+    KernelForm(
+        name="look_back",
+        facts=SplitFacts,
+        configs=look_back_configs,
+        waits_for="earlier",
+        operations=scan_operations,
+    ),
     # Sorting networks have one config, and compile slowly.
     KernelForm(
         name="sort",

@@ -109,8 +109,6 @@ def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:
     buffers = facts.loads + facts.stores
     operations = float(facts.flops) + points * buffers * ROOFLINE.access_operations
     operations += points * facts.reductions * ROOFLINE.reduced_operations
-    if spec.form in ("scan", "look_back"):
-        operations += points * ROOFLINE.scanned_operations
     if isinstance(facts, ContractionFacts) and facts.product:
         operations /= max(1, spec.hint_sizes().get("y", 1))  # tensor cores take all rows at once
     if form.operations is not None:
