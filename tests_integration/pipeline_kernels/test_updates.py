@@ -166,6 +166,19 @@ def test_old_contents_are_read_before_they_are_overwritten(run: Run, form: str) 
     torch.testing.assert_close(y, 2 * x + (2 * x - top).sum(1, keepdim=True), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("form", ["persistent", "looped"])
+def test_new_contents_are_reduced_in_a_later_pass(run: Run, form: str) -> None:
+    text = """graph @f(t: f32[4, 300], x: f32[4, 300]) -> (s) mutates (t: u) on cpu {
+  u: f32[4, 300] = update set t [d0 < 4, r0 < 300] at [d0, r0] mul(x[d0, r0], f32(2.0))
+  m: f32[4] = reduce max [d0 < 4 | r0 < 300] x[d0, r0]
+  s: f32[4] = reduce sum [d0 < 4 | r0 < 300] sub(u[d0, r0], m[d0])
+}"""
+    target, x = torch.zeros(4, 300), torch.randn(4, 300)
+    (sums,) = run(text, target, x, form=form)
+    assert torch.equal(target, x * 2)
+    torch.testing.assert_close(sums, (x * 2 - x.amax(1, keepdim=True)).sum(1), rtol=1e-4, atol=1e-3)
+
+
 def test_new_contents_in_the_same_kernel(run: Run) -> None:
     text = """graph @f(t: f32[40], x: f32[40]) -> (y) mutates (t: u) on cpu {
   u: f32[40] = update add t [d0 < 40] at [d0] x[d0]

@@ -289,6 +289,23 @@ def test_in_place_softmax_is_one_kernel_only_while_rows_fit_in_a_tile():
     assert "F08" in {decision.rule for decision in looped.decisions}
 
 
+def test_new_contents_are_read_in_one_pass_of_a_looped_kernel():
+    """What an update stores is at hand in the pass in which it does."""
+    text = """
+    graph @f(t: f32[4, 8], x: f32[4, 8]) -> (y) mutates (t: u) {{
+      u: f32[4, 8] = update set t [i < 4, j < 8] at [i, j] neg(x[i, j])
+      m: f32[4]    = reduce max [i < 4 | j < 8] {reduced}
+      y: f32[4, 8] = loop [i < 4, j < 8] {stored}
+    }}"""
+    reduced_only = check(text.format(reduced="u[i, j]", stored="sub(x[i, j], m[i])"), policy=LOOPED)
+    assert kernel_of(reduced_only, "u") is kernel_of(reduced_only, "m")
+    for reduced in ("u[i, j]", "x[i, j]"):
+        found = text.format(reduced=reduced, stored="sub(u[i, j], m[i])")
+        read_later = check(found, policy=LOOPED)
+        assert kernel_of(read_later, "u") is not kernel_of(read_later, "y")
+        assert len(check(found).kernels) == 1
+
+
 def test_update_that_reads_its_neighbours_is_computed_first():
     found = check("""
     graph @shift(x: f32[6]) -> () mutates (x: x1) {

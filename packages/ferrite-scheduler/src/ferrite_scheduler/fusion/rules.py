@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ferrite_ir.language.graph import Contract, Loop, Update
+from ferrite_ir.language.graph import Contract, Loop, Reduction, Update
 from ferrite_ir.language.sizes import text
 from ferrite_scheduler.analysis.clusters import Cluster, block_length
 from ferrite_scheduler.analysis.generic_sizes import hinted, is_symbolic, size_of
@@ -222,16 +222,20 @@ def _looped_updates(proposal: Proposal) -> Refusal | None:
     for _, number in (*proposal.owner.updated.values(), *proposal.guest.updated.values()):
         update = proposal.dependences.nodes[number].definition
         assert isinstance(update, Update), "only updates are recorded as updated"
-        if any(_is_full(proposal, reader) for reader in _readers_inside(proposal, update)):
+        if any(_is_full(proposal, reader) for reader in _readers_inside(proposal, update.target)):
             return refuse("a looped kernel would read again, in a later pass, what it has overwritten in place")
+        readers = [reader for reader in _readers_inside(proposal, update.result.name) if _is_full(proposal, reader)]
+        nodes = proposal.dependences.nodes
+        if len(readers) > 1 or any(not isinstance(nodes[reader].definition, Reduction) for reader in readers):
+            return refuse("a looped kernel has what an update stores in one pass only", reads=len(readers))
     return None
 
 
-def _readers_inside(proposal: Proposal, update: Update) -> Iterator[int]:
-    """Yields the nodes in either cluster that load what an update overwrites."""
-    for number in proposal.dependences.readers.get(update.target, ()):
+def _readers_inside(proposal: Proposal, name: str) -> Iterator[int]:
+    """Yields the nodes in either cluster that load a value."""
+    for number in proposal.dependences.readers.get(name, ()):
         inside = number in proposal.owner.members or number in proposal.guest.members
-        if inside and any(touch.name == update.target for touch in proposal.dependences.nodes[number].loads):
+        if inside and any(touch.name == name for touch in proposal.dependences.nodes[number].loads):
             yield number
 
 

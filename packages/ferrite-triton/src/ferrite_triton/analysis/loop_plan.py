@@ -46,6 +46,8 @@ def plan_passes(flat: FlatKernel) -> Passes:
     inside: dict[int, list[Computed]] = {}
     after: dict[int, list[Computed]] = {}
     delayed = _overwriting_stage(flat, stages)
+    for name, stage in _reading_stage(flat, stages).items():
+        delayed[name] = max(stage, delayed.get(name, 0))
     for position, definition in enumerate(flat.definitions):
         stage = max(stages[position], max((delayed.get(result.name, 0) for result in definition.results), default=0))
         if not flat.is_reduction_level(definition):
@@ -85,6 +87,18 @@ def _overwriting_stage(flat: FlatKernel, stages: list[int]) -> dict[str, int]:
         if name in inside and (flat.param_of(name).param.access == "readwrite" or flat.param_of(name).text in read)
     ]
     return dict.fromkeys(overwritten, max(inside.values(), default=0))
+
+
+def _reading_stage(flat: FlatKernel, stages: list[int]) -> dict[str, int]:
+    """Returns for updates whose new values the kernel reduces the stage in which it does: that has them at hand."""
+    updated = {each.result.name for each in flat.definitions if isinstance(each, Update)}
+    return {
+        name: stage
+        for stage, definition in zip(stages, flat.definitions, strict=True)
+        if isinstance(definition, Reduction)
+        for name in names_read(definition)
+        if name in updated
+    }
 
 
 def _all_roots(flat: FlatKernel) -> tuple[Scalar, ...]:
