@@ -7,8 +7,12 @@ times: Monte Carlo arithmetic (Parker 1997, "Monte Carlo Arithmetic: exploiting 
 arithmetic"). Exact results stay, so that comparisons of exact numbers decide as ever.
 
 A sum or difference moves such operands once more whenever it reads them: a product that is added to something may not
-be rounded before (IEEE 754 calls that contraction), so that ``x * y - x * y`` need not be zero. Normalisations and
-softmax are decomposed for that: what they subtract is the mean of an operand, or its maximum.
+be rounded before (IEEE 754 calls that contraction), so that ``x * y - x * y`` need not be zero. That holds of what
+passes such numbers on, too, as a minimum does. Normalisations and softmax are decomposed for that: what they subtract
+is the mean of an operand, or its maximum.
+
+Where eager rounds an operand to the type of its result first, as it does with a number of float64 that is subtracted
+from halves, it is further from float64's result than by a unit in the last place: then that result is drawn.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
+from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
 from fuzz_exactness import CASTS, NARROW, Exactness, is_computed, name_of, tensors_of, widened_results
@@ -52,23 +57,34 @@ class OtherRoundings(Exactness):
         # A conversion that the program asks for rounds as it does, unless what it is given is off by a little.
         if not is_computed(func) or (name_of(func) in CASTS and not is_inexact):
             return func(*args, **kwargs)
+        unrounded = widened_results(func, *pytree.tree_map(self.reread, (args, kwargs))) if is_inexact else None
         if name_of(func) in SUMS:
             args = (args[0] if func._schema.is_mutable else self.reread(args[0]), *map(self.reread, args[1:]))
         wide = widened_results(func, args, kwargs)
         results = func(*args, **kwargs)
-        for result, right in zip(tensors_of(results), wide or [], strict=wide is not None):
-            if self.move(result, right) or is_inexact:
+        for place, (result, right) in enumerate(zip(tensors_of(results), wide or [], strict=wide is not None)):
+            other = unrounded[place] if unrounded is not None and place < len(unrounded) else right
+            if self.move(result, right, other) or is_inexact:
                 self.mark(result)
         return results
 
-    def move(self, result: Tensor, right: Tensor) -> bool:
-        """Moves those elements of a result that are not what float64 gives; returns whether there are any."""
+    def move(self, result: Tensor, right: Tensor, other: Tensor) -> bool:
+        """Moves those elements of a result that are not what float64 gives; returns whether there are any.
+
+        ``other`` is what float64 gives where operands were not rounded: where it differs, nor is the result.
+        """
         if not result.is_floating_point() or not result.numel() or result.shape != right.shape:
             return False
         is_exact = (result if result.dtype in NARROW else result.float()).double() == right
-        self.rounded[result] = is_exact
-        result.copy_(torch.where(is_exact, result, self.moved(result)))
+        self.rounded[result] = is_exact & (right == other) if other.shape == right.shape else is_exact
+        result.copy_(torch.where(is_exact, result, self.drawn(result, right)))
         return not bool(is_exact.all())
+
+    def drawn(self, result: Tensor, right: Tensor) -> Tensor:
+        """Returns what elements may be that are not what float64 gives: off by a unit, or that, where it is further."""
+        moved = self.moved(result)
+        is_far = (result.double() - right).abs() > (moved.double() - result.double()).abs()
+        return torch.where(is_far, right.to(result.dtype), moved)
 
     def reread(self, operand: Any) -> Any:
         """Returns an operand as it may be where it was not rounded."""

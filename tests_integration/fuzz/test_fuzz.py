@@ -260,6 +260,36 @@ def test_a_product_that_is_subtracted_may_not_be_rounded() -> None:
     assert judged(eager + 1e-5, eager, right, 1e-3, [open_])
 
 
+def test_what_passes_a_product_on_may_not_be_rounded() -> None:
+    """A product of halves and its minimum with something: neither need be rounded before a difference."""
+    lines = [
+        Statement("t0", "({0}.half() * 0.3).clamp(-9, 9)", ("x0",)),
+        Statement("t1", "{0}.maximum({0} - 1) - {0}", ("t0",)),
+    ]
+    program = program_of((ROWS,), lines, ("t1",))
+    right, open_ = reference(program).exact[0], doubts(program)[0]
+    assert not right.any()
+    assert 0 < open_.max() < 4 * torch.finfo(torch.float16).eps
+    eager = torch.zeros(30, 3, dtype=torch.float16)
+    assert judged(eager + 0.01, eager, right, 1e-3, [open_])
+
+
+def test_an_operand_may_be_rounded_to_the_type_of_a_result_or_not() -> None:
+    """Eager rounds the number of float64 to a half before it takes halves from it; who does not is closer."""
+    lines = [
+        Statement("t0", "{0}.double().mean() * 0 + 1.0720214843750001 / 3 * 3", ("x0",)),
+        Statement("t1", "({1} - ({0} * 0 + 1).half()).double()", ("x0", "t0")),
+    ]
+    program = program_of((ROWS,), lines, ("t1",))
+    (eager,) = program.function("cpu")(*program.arguments("cpu"))
+    right, open_ = reference(program).exact[0], doubts(program)[0]
+    unrounded = torch.full_like(eager, 1.072021484375 - 1)
+    assert not torch.equal(eager, unrounded)
+    assert judged(unrounded, eager, right, 1e-3)
+    assert judged(unrounded, eager, right, 1e-3, [open_]) is None
+    assert judged(eager + 2e-3, eager, right, 1e-3, [open_])
+
+
 def test_a_product_may_be_contracted_within_a_normalisation() -> None:
     """The mean of a single element is the element, rounded; what it is taken from may not be, in float64 either."""
     line = Statement("t0", "F.layer_norm(({0}.double() * 0.3).unsqueeze(-1), (1,))", ("x0",))
