@@ -216,7 +216,8 @@ def judge(sample: Sample, runs: list[list[Any]], *, is_undefined: bool) -> str |
     if problem or not others:
         return problem
     theirs = [sample.results[p] for p in others]
-    scale = max(float(x.double().norm()) for x in theirs if x.is_floating_point()) if sample.chosen else 0.0
+    norms = [float(x.double().norm()) for x in theirs if x.is_floating_point()]
+    scale = max(sample.scale, *norms) if sample.chosen else 0.0
     what = "gradients" if sample.chosen else "arguments afterwards"
     problem = mismatch(
         [first[p] for p in others], theirs, lambda: exact(others), scale=scale, strides=not sample.chosen

@@ -21,10 +21,6 @@ EXPECTED: dict[tuple[str, str, str, str], str] = {
         )
         for dtype in ("float32", "float64", "bfloat16")
     },
-    ("nn.functional.cosine_similarity", "bfloat16", "backward", "cuda"): (
-        "of two numbers, whose cosine is 1 or -1: for the same reason the kernels leave 5.5e-8, which is a rounding of "
-        "float32, and eager's roundings to bfloat16 cancel"
-    ),
     ("nn.functional.rms_norm", "float64", "backward", "cuda"): (
         "a line of one element: its gradient is the difference of two equal terms, of which the kernels leave 1.8e-15 "
         "where 4.4e-16 is allowed"

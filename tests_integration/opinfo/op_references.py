@@ -87,9 +87,11 @@ EXACT_ON_CPU = frozenset(
 )
 """Operators whose CUDA kernels evaluate float64 with coefficients cut to float32; on the CPU they are in full."""
 
-SCALES = {"signal.windows.*": 1.0, "special.ndtr": 1.0}
-"""Size of the numbers that results are computed from, by pattern: windows are sums of cosines, with coefficients up to
-one, that cancel to zero at the ends; eager's ndtr is ``(1 + erf(x / sqrt(2))) / 2``, which cancels to zero at the left:
+SCALES = {"signal.windows.*": 1.0, "special.ndtr": 1.0, "nn.functional.cosine_similarity": 1.0}
+"""Size of the numbers that results and gradients are computed from, by pattern: windows are sums of cosines, with
+coefficients up to one, that cancel to zero at the ends; so do the two terms of a cosine's gradient, products of unit
+vectors, where both are single numbers (5.5e-8 is left of them in float32, which eager's roundings to bfloat16 hide);
+eager's ndtr is ``(1 + erf(x / sqrt(2))) / 2``, which cancels to zero at the left:
 at -6.7 the right value is 9.2e-12, which nothing computed from ones in float32 (3.0e-8 apart) or bfloat16 can be."""
 
 CHOOSERS: dict[str, tuple[str, ...]] = {
