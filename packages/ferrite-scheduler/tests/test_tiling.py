@@ -131,6 +131,18 @@ def test_what_is_written_decides_between_dims_that_carry_about_as_much():
     assert axes(kernel) == {"y": (4, 16, 10), "x": (64,)}
 
 
+def test_points_of_a_window_count_once_where_the_result_is_transposed():
+    """Each element of the twelve reads is read from memory once: the store across them is half of the traffic."""
+    reads = "x[i, j]"
+    for step in range(1, 12):
+        reads = f"add({reads}, x[i + {step}, j])"
+    text = f"""
+    graph @f(x: f32[139, 16]) -> (z) {{
+      z: f32[16, 128] = loop [j < 16, i < 128] {reads}
+    }}"""
+    assert axes(only_kernel(text)) == {"y": (128,), "x": (16,)}
+
+
 def test_narrow_transposes_stay_flat():
     kernel = only_kernel("""
     graph @f(x: f32[3, 1024], y: f32[1024, 3]) -> (z) {

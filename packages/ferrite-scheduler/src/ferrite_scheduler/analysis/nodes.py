@@ -58,6 +58,7 @@ class Touch:
         known: the digits of the address, those that are known where the access is opaque.
         rigid: dims that occur in parts of the index that are no digits.
         bytes: bytes of distinct elements touched, estimated.
+        value_bytes: bytes of the whole value.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Touch:
     known: Digits
     rigid: tuple[Dim, ...]
     bytes: int
+    value_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +290,7 @@ def _scan_bodies(
 def _of_group(touch: Touch, node: Scalar, tensor: TensorType) -> Touch:
     """Returns the access of a contraction to what is of a group: where it lies only data knows, but for its digits."""
     access: Access = ("opaque", "group", node)
-    return replace(touch, access=access, bytes=count_elements(tensor) * tensor.dtype.bytes)
+    return replace(touch, access=access, bytes=_bytes_of(tensor))
 
 
 def _scan_attention(
@@ -299,9 +301,9 @@ def _scan_attention(
     All of its dims are rigid: rows, columns and the points of the loop are what its programs cut into blocks.
     """
     loads = (
-        Touch(found.source, ("opaque", "attend", found), (), (), count_elements(kind) * kind.dtype.bytes)
+        Touch(found.source, ("opaque", "attend", found), (), (), count, count)
         for found in loads_of(attend)
-        for kind in (types[found.source],)
+        for count in (_bytes_of(types[found.source]),)
     )
     ops = sum(1 for node in postorder(attend.bodies) if node.op not in ("load", "const", "index"))
     return tuple(loads), (), (*space.grid_dims, *space.reduction_dims), ops
@@ -313,7 +315,12 @@ def _touch(name: str, indices: tuple[Index, ...], space: _Space, tensor: TensorT
     if found is None:
         found = memo[key] = _walk_of(indices, space, tensor.strides)
     access, known, rigid, reached = found
-    return Touch(name, access, known, rigid, min(reached, count_elements(tensor)) * tensor.dtype.bytes)
+    whole = _bytes_of(tensor)
+    return Touch(name, access, known, rigid, min(reached * tensor.dtype.bytes, whole), whole)
+
+
+def _bytes_of(tensor: TensorType) -> int:
+    return count_elements(tensor) * tensor.dtype.bytes
 
 
 def _walk_of(

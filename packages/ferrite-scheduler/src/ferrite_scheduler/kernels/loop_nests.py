@@ -27,7 +27,7 @@ from ferrite_ir.language.sizes import product
 from ferrite_scheduler.analysis.clusters import Cluster, Member
 from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.analysis.generic_sizes import size_of
-from ferrite_scheduler.analysis.mixed_radix import Digits, compose, inverse, lifted
+from ferrite_scheduler.analysis.mixed_radix import Digits
 from ferrite_scheduler.analysis.nodes import Node
 from ferrite_scheduler.model.annotations import ColumnReduction
 from ferrite_scheduler.model.axes import Axis
@@ -37,10 +37,11 @@ from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.model.tiled_contractions import roles_of
 
+from .access_strides import distinct_bytes, over_cluster, strides_of, touched_bases, traffic_of
 from .iteration_space import Base, coefficients, cut, own_digits
 from .kernel_names import kernel_name
 from .kernel_params import params_of
-from .tiling import Group, Stride, Tiles, apart, join_bases, place_groups
+from .tiling import Group, Tiles, apart, join_bases, place_groups
 
 
 class Misfit(Exception):
@@ -114,6 +115,7 @@ def _layout_key(
 ) -> tuple[Any, ...]:
     """Returns everything that a layout depends on."""
     parts: list[Any] = [cluster.points, cluster.reduction, cluster.kinds, cluster.inner]
+    parts.append(distinct_bytes(cluster, nodes, members))
     for node, member in zip(nodes, members, strict=True):
         loads: list[Any] = [
             (touch.known, touch.bytes, touch.rigid) for touch in node.loads if touch.name not in cluster.made
@@ -137,19 +139,19 @@ def _lay_out(
     reduction = cluster.reduction
     whole_reduction = bool(cluster.kinds & {"scan", "look back", "sort", "attend"})
     own = [own_digits(node, member, reduction) for node, member in zip(nodes, members, strict=True)]
-    traffic = list(_traffic(cluster, nodes, members, stored))
+    traffic = list(traffic_of(cluster, nodes, members, stored))
     numbers = list(_numbers(cluster, nodes, members))
     wanted: list[Digits | None] = [digits for dims in own for digits in dims.values()]
-    wanted += [digits for digits, _, _ in traffic] + numbers
+    wanted += [access.digits for access in traffic] + numbers
     bases = cut(cluster.points, reduction, wanted, whole_reduction=whole_reduction, inner=cluster.inner)
-    strides, rigid = _strides(traffic, bases)
+    strides, rigid = strides_of(traffic, bases)
     vectors = {stride.coefficients for stride in strides}
     for digits in numbers:
         vector, exact = coefficients(digits, bases) if digits is not None else ((), False)
         if exact:
             vectors.add(vector)
         else:
-            rigid |= _touched_bases(digits, bases)
+            rigid |= touched_bases(digits, bases)
     rigid |= _rigid_bases(nodes, own, bases)
     grid, inside = join_bases(bases, max(1, reduction), sorted(vectors), rigid, cluster.inner, strides, policy)
     rows = _bases_of(_rows_of, nodes, own, bases)
@@ -178,7 +180,7 @@ def _bases_of(
         base
         for node, digits in zip(nodes, own, strict=True)
         for dim in dims_of(node)
-        for base in _touched_bases(digits[dim], bases)
+        for base in touched_bases(digits[dim], bases)
     )
 
 
@@ -222,62 +224,10 @@ def _groups_of(node: Node) -> tuple[Dim, ...]:
     return node.definition.locals if isinstance(node.definition, Contract) else ()
 
 
-def _over_cluster(digits: Digits, member: Member, reduction: int) -> Digits | None:
-    """Returns digits over a node's own position as digits over the cluster's."""
-    found: Digits | None = digits
-    if member.position is not None:
-        found = compose(digits, inverse(member.position))
-    return None if found is None else lifted(found, member.share(reduction))
-
-
-def _traffic(
-    cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member], stored: frozenset[str]
-) -> Iterable[tuple[Digits | None, int, bool]]:
-    """Yields the memory accesses of a kernel: digits over the cluster's position, bytes, and whether it stores."""
-    for node, member in zip(nodes, members, strict=True):
-        for touch in node.loads:
-            if touch.name not in cluster.made:
-                yield _over_cluster(touch.known, member, cluster.reduction), touch.bytes, False
-        if node.stores is not None:
-            yield _over_cluster(node.stores.known, member, cluster.reduction), node.stores.bytes, True
-            continue
-        if isinstance(node.definition, ColumnReduction):
-            continue  # stored once per chunk
-        for name, home in zip(node.result_names, node.homes, strict=True):
-            if name in stored:
-                yield _over_cluster(home[1], member, cluster.reduction), cluster.made_bytes[name], True
-
-
 def _numbers(cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member]) -> Iterable[Digits | None]:
     for node, member in zip(nodes, members, strict=True):
         for digits in node.expressions:
-            yield _over_cluster(digits, member, cluster.reduction)
-
-
-def _strides(
-    traffic: Iterable[tuple[Digits | None, int, bool]], bases: tuple[Base, ...]
-) -> tuple[list[Stride], frozenset[int]]:
-    strides: list[Stride] = []
-    rigid: frozenset[int] = frozenset()
-    for digits, count, is_store in traffic:
-        if digits is None:
-            rigid |= frozenset(range(len(bases)))
-            continue
-        vector, exact = coefficients(digits, bases)
-        strides.append(Stride(vector, count, is_store))
-        if not exact:
-            rigid |= _touched_bases(digits, bases)
-    return strides, rigid
-
-
-def _touched_bases(digits: Digits | None, bases: tuple[Base, ...]) -> frozenset[int]:
-    if digits is None:
-        return frozenset(range(len(bases)))
-    return frozenset(
-        position
-        for position, base in enumerate(bases)
-        if any(base.step < step * extent and base.step * base.extent > step for step, extent, _ in digits)
-    )
+            yield over_cluster(digits, member, cluster.reduction)
 
 
 def _rigid_bases(
@@ -290,7 +240,7 @@ def _rigid_bases(
         for touch in (*node.loads, *((node.stores,) if node.stores is not None else ())):
             stiff.update(dict.fromkeys(touch.rigid))
         for dim in stiff:
-            found |= _touched_bases(digits[dim], bases)
+            found |= touched_bases(digits[dim], bases)
     return found
 
 

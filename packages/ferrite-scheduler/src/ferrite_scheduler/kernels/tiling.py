@@ -6,7 +6,7 @@ Pure arithmetic on coefficients of accesses.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import prod
 
@@ -21,10 +21,14 @@ ROW_MULTIPLE = 8
 
 @dataclass(frozen=True, slots=True)
 class Stride:
-    """How one memory access of a kernel walks over the bases: a coefficient each, and its bytes."""
+    """How one memory access of a kernel walks over the bases: a coefficient each, and its bytes.
+
+    ``distinct`` are those of them that other accesses do not have: the points of a window share theirs.
+    """
 
     coefficients: tuple[int, ...]
     bytes: int
+    distinct: int
     is_store: bool
 
 
@@ -185,7 +189,6 @@ def place_groups(
         steps = sorted(reduction_groups, key=lambda group: (block.issuperset(group.bases), _unit_bytes(group, factors)))
         return Tiles(outer, columns, tuple(steps), whole)
     weights = [_unit_bytes(group, strides) for group in ordered]
-    total = sum(weights) + sum(_unit_bytes(group, strides) for group in inside)
     # They lie as the main store walks, its innermost one last: that one wins if it carries about as much as any.
     best = max(i for i, weight in enumerate(weights) if weight >= policy.tiled_near_share * max(weights))
     if _walk(store, ordered[-1]) == 1 and typical(ordered[-1].extent, policy) <= policy.narrow_inner:
@@ -201,7 +204,7 @@ def place_groups(
         if row_traffic >= weights[best] or policy.max_tiled_axes < 2 or not others or is_narrow:
             return Tiles((), (*others, inner), reduction_groups)
         return Tiles(tuple(others), (inner,), reduction_groups)
-    second = _second_axis(inner, others, strides, total, policy)
+    second = _second_axis(inner, others, strides, policy)
     if policy.max_tiled_axes < 2:
         return Tiles((), (*others, inner), reduction_groups)
     if second is None:
@@ -211,16 +214,15 @@ def place_groups(
     return Tiles((*(group for group in others if group is not second), second), (inner,), reduction_groups)
 
 
-def _second_axis(
-    inner: Group, others: list[Group], strides: Sequence[Stride], total: int, policy: Policy
-) -> Group | None:
+def _second_axis(inner: Group, others: list[Group], strides: Sequence[Stride], policy: Policy) -> Group | None:
     """Returns the group that accesses which also depend on ``inner`` walk along, if that is enough traffic."""
+    strides = [replace(stride, bytes=stride.distinct) for stride in strides]
     crossing = [s for s in strides if s.coefficients[inner.bases[-1]] not in (0, 1)]
     found = max(others, key=lambda group: _unit_bytes(group, crossing), default=None)
     least = 2 if typical(inner.extent, policy) >= policy.tiled_long else policy.tiled_minimum
     if found is None or typical(found.extent, policy) < least or typical(inner.extent, policy) < policy.tiled_minimum:
         return None
-    share = _unit_bytes(found, crossing)
+    share, total = _unit_bytes(found, crossing), sum(_unit_bytes(group, strides) for group in (inner, *others))
     return found if share > 0 and share >= policy.tiled_share * total else None
 
 

@@ -1,0 +1,103 @@
+"""The memory accesses of a kernel: how each walks over the cuts of its space, and how many bytes are behind it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ferrite_scheduler.analysis.clusters import Cluster, Member
+from ferrite_scheduler.analysis.mixed_radix import Digits, compose, inverse, lifted
+from ferrite_scheduler.analysis.nodes import Node, Touch
+from ferrite_scheduler.model.annotations import ColumnReduction
+
+from .iteration_space import Base, coefficients
+from .tiling import Stride
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAccess:
+    """One access of a kernel: digits over the cluster's position, bytes, those not behind others, whether it stores."""
+
+    digits: Digits | None
+    bytes: int
+    distinct: int
+    is_store: bool
+
+
+def over_cluster(digits: Digits, member: Member, reduction: int) -> Digits | None:
+    """Returns digits over a node's own position as digits over the cluster's."""
+    found: Digits | None = digits
+    if member.position is not None:
+        found = compose(digits, inverse(member.position))
+    return None if found is None else lifted(found, member.share(reduction))
+
+
+def _loads(cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member]) -> Iterator[tuple[Touch, Digits | None]]:
+    for node, member in zip(nodes, members, strict=True):
+        for touch in node.loads:
+            if touch.name not in cluster.made:
+                yield touch, over_cluster(touch.known, member, cluster.reduction)
+
+
+def distinct_bytes(cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member]) -> tuple[int, ...]:
+    """Returns for each load from memory its part of the bytes that all which walk alike over a value have together.
+
+    The points of a window read the same elements, one after the other: together they have no more than the value.
+    """
+    loads = list(_loads(cluster, nodes, members))
+    together: Counter[tuple[str, Digits | None]] = Counter()
+    for touch, digits in loads:
+        together[touch.name, digits] += touch.bytes
+    return tuple(
+        touch.bytes * min(touch.value_bytes, together[touch.name, digits]) // max(1, together[touch.name, digits])
+        for touch, digits in loads
+    )
+
+
+def traffic_of(
+    cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member], stored: frozenset[str]
+) -> Iterator[MemoryAccess]:
+    """Yields the memory accesses of a kernel that stores these of its values."""
+    distinct = iter(distinct_bytes(cluster, nodes, members))
+    for node, member in zip(nodes, members, strict=True):
+        for touch, digits in _loads(cluster, (node,), (member,)):
+            yield MemoryAccess(digits, touch.bytes, next(distinct), is_store=False)
+        if node.stores is not None:
+            written = node.stores.bytes
+            yield MemoryAccess(
+                over_cluster(node.stores.known, member, cluster.reduction), written, written, is_store=True
+            )
+            continue
+        if isinstance(node.definition, ColumnReduction):
+            continue  # stored once per chunk
+        for name, home in zip(node.result_names, node.homes, strict=True):
+            if name in stored:
+                written = cluster.made_bytes[name]
+                yield MemoryAccess(over_cluster(home[1], member, cluster.reduction), written, written, is_store=True)
+
+
+def strides_of(traffic: Sequence[MemoryAccess], bases: tuple[Base, ...]) -> tuple[list[Stride], frozenset[int]]:
+    """Returns how accesses walk over the bases, and the bases that they do not walk over as over dims."""
+    strides: list[Stride] = []
+    rigid: frozenset[int] = frozenset()
+    for access in traffic:
+        if access.digits is None:
+            rigid |= frozenset(range(len(bases)))
+            continue
+        vector, exact = coefficients(access.digits, bases)
+        strides.append(Stride(vector, access.bytes, access.distinct, access.is_store))
+        if not exact:
+            rigid |= touched_bases(access.digits, bases)
+    return strides, rigid
+
+
+def touched_bases(digits: Digits | None, bases: tuple[Base, ...]) -> frozenset[int]:
+    """Returns the bases that digits depend on; all of them where they are unknown."""
+    if digits is None:
+        return frozenset(range(len(bases)))
+    return frozenset(
+        position
+        for position, base in enumerate(bases)
+        if any(base.step < step * extent and base.step * base.extent > step for step, extent, _ in digits)
+    )
