@@ -8,8 +8,8 @@ from ferrite_triton import emit_program
 from hand_written import schedule_text
 
 
-def lines_of(text: str) -> list[str]:
-    (kernel,) = emit_program(schedule_text(text, "pointwise")).kernels
+def lines_of(text: str, form: str = "pointwise") -> list[str]:
+    (kernel,) = emit_program(schedule_text(text, form)).kernels
     return [line.strip() for line in kernel.source.splitlines()]
 
 
@@ -57,6 +57,28 @@ def test_quotients_that_are_rounded_are_divided_fast(conversion: str) -> None:
     lines = lines_of(text)
     assert any(" / " in line and ".to(tl.bfloat16)" in line for line in lines)
     assert not any("div_rn" in line for line in lines)
+
+
+SIMILARITY = """graph @f(x: f32[8, 68], y: f32[8, 68]) -> ({outputs}) {{
+  a: f32[8] = reduce sum [d0 < 8 | r0 < 68] mul(x[d0, r0], x[d0, r0])
+  u: f32[8, 68] = loop [d0 < 8, r0 < 68] div(x[d0, r0], a[d0])
+  s: f32[8] = reduce {combine} [d0 < 8 | r0 < 68] mul(neg(u[d0, r0]), y[d0, r0])
+  z: f32[8, 68] = loop [d0 < 8, r0 < 68] add(y[d0, r0], s[d0])
+}}"""
+
+
+@pytest.mark.parametrize("form", ["persistent", "looped"])
+def test_terms_of_a_sum_are_divided_fast(form: str) -> None:
+    """What divides a row is inverted once; a term is off by 1.5 ulp where the order of the sum is anybody's."""
+    lines = lines_of(SIMILARITY.format(outputs="s, z", combine="sum"), form)
+    assert any(line.startswith("div_") and "inverse" in line and "row_quotient" not in line for line in lines)
+    assert not any("row_quotient" in line for line in lines)
+
+
+@pytest.mark.parametrize(("outputs", "combine"), [("s, z", "max"), ("u, s", "sum"), ("u, s", "max")])
+def test_quotients_that_are_seen_are_exact(outputs: str, combine: str) -> None:
+    lines = lines_of(SIMILARITY.format(outputs=outputs, combine=combine), "persistent")
+    assert any("row_quotient" in line for line in lines)
 
 
 def test_a_stored_value_read_as_it_is_stored_needs_no_conversion() -> None:

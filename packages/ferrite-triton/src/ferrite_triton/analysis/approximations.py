@@ -1,8 +1,8 @@
 """Fast division and exponentials: which quotients may be off by more than one rounding.
 
-For those that are rounded to a narrow type later the fast division is exact enough, and so is the fast exponential for
-what is divided, where the divisor is no small number. Those of a softmax are shares of a whole, for which the exact
-division has no special cases.
+For those that are rounded to a narrow type later, or are terms of a sum, the fast division is exact enough, and so is
+the fast exponential for what is divided, where the divisor is no small number. Those of a softmax are shares of a
+whole, for which the exact division has no special cases.
 """
 
 from __future__ import annotations
@@ -18,27 +18,61 @@ from ferrite_triton.analysis.flat import FlatKernel
 CARRYING = frozenset(("minimum", "maximum", "neg", "abs", "mul", "add", "sub", "where", "masked"))
 """Operations whose result is off by no more than its operands are: they have no jumps, and no steep places."""
 
+TERMS = frozenset(("neg", "abs", "mul", "where", "masked"))
+"""Those of them whose result is off by no larger part of itself than its operands are."""
+
 
 def rounded_quotients(flat: FlatKernel) -> frozenset[Scalar]:
-    """Returns the f32 quotients of a kernel that are used for nothing but what is rounded to a narrow type in the end.
+    """Returns the f32 quotients of a kernel of which nothing is seen but what is rounded to a narrow type, or summed.
 
     Quantisation is a model, ``cast.f8e4m3fn(minimum(maximum(x / scale, low), high))``, and a step of an optimiser,
     ``cast.bf16(old + rate * (mean / scale))``. Up to 2 ulp of f32 instead of half of one are lost there. Where the sum
-    cancels, so that they show in a narrow result, its other terms' roundings to f32 show as well.
+    cancels, so that they show in a narrow result, its other terms' roundings to f32 show as well. So they do in the
+    sum of a row: its additions lose as much of the terms, in an order that nobody promises.
     """
-    roots, nodes, users = users_of(flat)
+    seen, summed, nodes, users = _uses(flat)
     carried: set[Scalar] = set()
+    terms: set[Scalar] = set()
     found: set[Scalar] = set()
     for node in reversed(nodes):
-        if node.dtype is not F32 or node in roots or node.op not in (*CARRYING, "div"):
+        if node.dtype is not F32 or node in seen or node.op not in (*CARRYING, "div"):
             continue
-        if not all(user in carried or _narrows(user) for user in users[node]):
+        read = users.get(node, [])
+        if node.op in (*TERMS, "div") and all(user in terms for user in read) and (read or node in summed):
+            (found if node.op == "div" else terms).add(node)
+        if node in summed or not all(user in carried or _narrows(user) for user in read):
             continue
         if node.op != "div":
             carried.add(node)
-        elif not carried.isdisjoint(users[node]):
+        elif not carried.isdisjoint(read):
             found.add(node)
     return frozenset(found)
+
+
+def _uses(flat: FlatKernel) -> tuple[frozenset[Scalar], frozenset[Scalar], list[Scalar], dict[Scalar, list[Scalar]]]:
+    """Returns what is seen as it is, the terms of sums, the nodes of a kernel, and for each those that it is part of.
+
+    Nodes come before those that they are part of. What a loop computes for others in the kernel is part of theirs.
+    """
+    seen: set[Scalar] = set()
+    summed: set[Scalar] = set()
+    nodes: dict[Scalar, None] = {}
+    users: dict[Scalar, list[Scalar]] = {}
+    for definition in flat.definitions:
+        for body in bodies_of(definition):
+            nodes.update(dict.fromkeys(postorder((body,))))
+        if isinstance(definition, Reduction) and definition.combine == "sum":
+            summed.update(definition.bodies)
+        elif isinstance(definition, Loop):
+            pairs = zip(definition.results, definition.bodies, strict=True)
+            seen.update(body for result, body in pairs if result.name in flat.kernel.stored)
+        else:
+            seen.update(bodies_of(definition))
+    for node in nodes:
+        for operand in node.args if node.op not in ("load", "const", "index") else ():
+            users.setdefault(resolved(flat, operand), []).append(node)
+    seen |= {resolved(flat, node) for node in seen}
+    return frozenset(seen), frozenset(resolved(flat, node) for node in summed), list(nodes), users
 
 
 def weights(flat: FlatKernel) -> tuple[frozenset[Scalar], frozenset[Scalar]]:
