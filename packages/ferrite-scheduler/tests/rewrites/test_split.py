@@ -235,6 +235,19 @@ def test_full_sum_gives_every_processor_work_and_leaves_a_small_second_stage():
     assert second.reduction.size == programs
 
 
+@pytest.mark.parametrize(
+    ("reduced", "masked"), [("s: f32[] = reduce sum", False), ("s: f32[], m: f32[], n: f32[] = reduce welford", True)]
+)
+def test_parts_of_a_piece_begin_at_multiples_of_a_vector(reduced, masked):
+    """347,008 is 128 times a prime: a sum leaves points to its second stage, a variance has a shorter last part."""
+    graph = parse_graph(f"graph @f(x: bf16[347008]) -> (s) {{\n{reduced} [ | r < 347008] cast.f32(x[r])\n}}")
+    first, second = schedule(graph).kernels
+    assert first.reduction is not None
+    assert int(first.reduction.size) % 8 == 0
+    assert ("masked" in str(first)) == masked
+    assert any(param.name == "x" for param in second.params) != masked
+
+
 def test_column_sum_keeps_columns_innermost():
     found = schedule(
         parse_graph(
