@@ -77,6 +77,22 @@ def test_columns_of_which_few_lie_beside_each_other_have_few_in_a_thread(dtype: 
     assert first(mapping) == Config.of({"XBLOCK": columns}, 4)
 
 
+@pytest.mark.parametrize(
+    ("points", "flops", "columns", "warps"),
+    [
+        (1 << 12, 8, 32, 1),
+        (1 << 12, 64, 16, 1),  # heavy ones: fewer columns for each program
+        (1 << 18, 64, 64, 1),  # enough programs as it is
+        (1 << 9, 64, 16, 1),  # a thread keeps eight elements
+    ],
+)
+def test_columns_that_take_many_instructions_make_more_programs(
+    points: int, flops: int, columns: int, warps: int
+) -> None:
+    mapping = outer_of("f32", points, 16, "persistent", element_bytes=4, flops=points * 16 * flops)
+    assert first(mapping) == Config.of({"XBLOCK": columns}, warps)
+
+
 def test_columns_that_share_tiles_are_a_whole_line_wide() -> None:
     mapping = outer_of("bf16", 1 << 18, 128, "persistent", element_bytes=2, neighbours=40)
     assert first(mapping) == Config.of({"XBLOCK": 64}, 4)

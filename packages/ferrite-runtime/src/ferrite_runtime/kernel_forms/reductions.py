@@ -16,7 +16,7 @@ from ferrite_runtime.formats.facts import (
 )
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.blocks import next_power_of_two
-from ferrite_runtime.policies.columns import looped_columns, persistent_columns, scanned_columns
+from ferrite_runtime.policies.columns import busy_columns, looped_columns, persistent_columns, scanned_columns
 from ferrite_runtime.policies.kernel_form import KernelForm
 from ferrite_runtime.policies.occupancy import flops_per_point, spread
 from ferrite_runtime.policies.shape import Shape, param_bytes
@@ -36,6 +36,8 @@ def persistent_configs(shape: Shape) -> tuple[Config, ...]:
         return _row_per_thread(shape, row)
     is_columns = shape.contiguous in ("x", "y")
     first, *more = persistent_columns(shape, row) if is_columns else _inner_persistent(shape, row)
+    if is_columns and not shape.spec.facts.noncoalesced and flops_per_point(shape) >= OCCUPANCY.busy_flops:
+        return (busy_columns(shape, first), first, *more)
     narrow = () if is_columns else _narrow_programs(shape, row, first)
     return (*narrow, spread(shape, first, _most_warps(shape, first)), first, *more)
 
@@ -64,8 +66,7 @@ def _most_warps(shape: Shape, config: Config) -> int:
     blocks, warp = dict(config.blocks), shape.device.target.warp_size
     if shape.contiguous in ("x", "y"):
         beside = blocks.get(f"{shape.contiguous.upper()}BLOCK", 1)
-        is_busy = flops_per_point(shape) >= OCCUPANCY.busy_flops
-        return shape.device.max_warps if is_busy else max(config.num_warps, beside // warp)
+        return max(config.num_warps, beside // warp)
     return shape.device.max_warps if blocks.get("XBLOCK", 1) > 1 else config.num_warps
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.policies.blocks import next_power_of_two, previous_power_of_two
-from ferrite_runtime.policies.occupancy import flops_per_point
+from ferrite_runtime.policies.occupancy import flops_per_point, programs_of
 from ferrite_runtime.policies.shape import Shape
 from ferrite_runtime.policies.thresholds import COLUMNS, OCCUPANCY, TILES
 from ferrite_runtime.policies.tiles import keep_busy, loop_config, rows_config
@@ -40,6 +40,27 @@ def _whole_columns(shape: Shape, row: int) -> tuple[tuple[int, int], ...]:
         held //= 2  # few programs read no more at once than their threads do
     warps = max(1, columns * row // (threads * held))
     return (columns, warps), (columns // 2 or 1, warps), (columns, warps * 2)
+
+
+def busy_columns(shape: Shape, config: Config) -> Config:
+    """Returns the config of whole columns that take many instructions, of which programs are to fill the device.
+
+    Fewer columns make more programs. Warps that share columns reduce them through shared memory, where all of a program
+    wait for each other: there are only a few, for columns that are no fewer than two sectors of memory are wide.
+    """
+    warp, row, shape = shape.device.target.warp_size, next_power_of_two(shape.reduction), replace(shape, live=1)
+    columns, warps = config.block("XBLOCK"), config.num_warps
+    least, held = 2 * SECTOR // shape.narrowest_read, COLUMNS.busy_held * warp
+    wanted = COLUMNS.busy_fill * shape.device.multiprocessors / shape.parts
+
+    def is_filled() -> bool:
+        return programs_of(shape, {**dict(config.blocks), "XBLOCK": columns}) * warps >= wanted
+
+    while not is_filled() and columns >= 2 * least and (warps > 1 or columns * row >= 2 * held):
+        columns, warps = columns // 2, max(1, warps // 2)
+    while not is_filled() and 2 * warps <= COLUMNS.busy_warps and columns * row >= 2 * warps * held:
+        warps *= 2
+    return rows_config(shape, columns, row, warps)
 
 
 def _noncoalesced_columns(shape: Shape, row: int) -> tuple[Config, ...]:

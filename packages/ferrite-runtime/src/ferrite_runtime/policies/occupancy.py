@@ -7,6 +7,8 @@ occupancy", 2010, has both sides). What takes many instructions for an element w
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ferrite_runtime.formats.config import Config
@@ -19,6 +21,15 @@ def flops_per_point(shape: Shape) -> float:
     return shape.spec.facts.flops / max(1, shape.expected_points)
 
 
+def programs_of(shape: Shape, blocks: Mapping[str, int]) -> int:
+    """Returns how many programs a kernel has with these blocks."""
+    return math.prod(
+        -(-shape.sizes[axis.name] // blocks.get(axis.block, shape.spec.blocks.get(axis.block, 1)))
+        for axis in shape.spec.axes
+        if axis.kind == "grid"
+    )
+
+
 def spread(shape: Shape, config: Config, most_warps: int = 1 << 10) -> Config:
     """Returns a config with as many warps as it takes to fill the device, none of whose threads has too little.
 
@@ -28,12 +39,9 @@ def spread(shape: Shape, config: Config, most_warps: int = 1 << 10) -> Config:
         most_warps: beyond which threads would have to combine what they hold.
     """
     flops, device = flops_per_point(shape), shape.device
-    tile, programs, blocks = 1, 1, dict(config.blocks)
-    for axis in shape.spec.axes:
-        block = blocks.get(axis.block, shape.spec.blocks.get(axis.block, 1))
-        tile *= block
-        if axis.kind == "grid":
-            programs *= -(-shape.sizes[axis.name] // block)
+    blocks = dict(config.blocks)
+    tile = math.prod(blocks.get(axis.block, shape.spec.blocks.get(axis.block, 1)) for axis in shape.spec.axes)
+    programs = programs_of(shape, blocks)
     most = min(device.max_warps, most_warps, tile // device.target.warp_size)  # of an element for each thread
     filled = OCCUPANCY.filled_share * device.threads_per_multiprocessor * device.multiprocessors / shape.parts
     least = OCCUPANCY.least_of_heavy if flops >= OCCUPANCY.heavy_flops else OCCUPANCY.least_elements

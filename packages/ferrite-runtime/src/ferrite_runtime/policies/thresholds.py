@@ -168,6 +168,10 @@ class ColumnThresholds:
         tall_moments, tall_moments_of_16_bit, whole_tiles, live_of_moments: tile and warps of moments of many tall
             columns, floats and 16-bit elements: so few registers to a thread that all programs run at once. What
             numbers of columns are multiples of for that, and what moments have of each of their elements.
+        busy_fill, busy_warps, busy_held: whole columns with ``busy_flops`` operations for a point: warps of all
+            programs on a multiprocessor that are enough, most warps of a program that share columns, and elements for
+            a thread, at least. Measured (H200, 44 kernels of ``config_grid.py --set images`` and ``random``): the first
+            config took 1.19 times as long as the best in geometric mean, 4.9 at most; by these 1.10, and 1.42.
         rows_per_thread: rows that a thread holds of columns that are scanned, or read twice.
         scan_warps, scanned_columns, short_scan: warps of a program that scans columns, and columns of it, if there are
             enough of them; rows of columns that it holds whole by as few warps as it can.
@@ -215,6 +219,9 @@ class ColumnThresholds:
     tall_moments_of_16_bit: tuple[int, int, int] = (64, 32, 4)
     whole_tiles: int = 128
     live_of_moments: int = 3
+    busy_fill: int = 24
+    busy_warps: int = 4
+    busy_held: int = 8
     rows_per_thread: int = 8
     scan_warps: int = 4
     scanned_columns: int = 64
@@ -334,9 +341,8 @@ class OccupancyThresholds:
         programs: programs of one warp that a multiprocessor holds. Of the hardware.
         heavy_flops: operations for a point, as a kernel's facts count them, of which a few for each thread take as long
             as its loads.
-        busy_flops: the same from which on columns are reduced by more warps although these meet in shared memory, and
-            tiles that are stored along another axis are small: several programs to a multiprocessor, with fewer
-            elements for a thread.
+        busy_flops: the same from which on programs have fewer columns to reduce, and tiles that are stored along
+            another axis are small: several programs to a multiprocessor, with fewer elements for a thread.
     """
 
     filled_share: float = 0.75
