@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 # Each of these modules enters its operations in the table.
 import fuzz_casts  # noqa: F401
@@ -14,7 +18,7 @@ import fuzz_indexing  # noqa: F401
 import fuzz_ops  # noqa: F401
 import fuzz_writes  # noqa: F401
 from fuzz_pool import FLOATS, INTEGERS, OPERATIONS, Line, Pool, World
-from fuzz_program import Input, Program, Statement
+from fuzz_program import Input, Program, Statement, names_of
 from fuzz_views import views_of
 
 SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 33)
@@ -29,8 +33,45 @@ SPREAD = 0.02
 """A line whose result in its own dtype is further than this share of its size from float64 is left out."""
 
 
+MOST = 1 << 27
+"""Elements that no operation makes, not even on the way to something small."""
+
+
 class Refused(Exception):
     """A line that a program is better without."""
+
+
+class Sizes(TorchDispatchMode):
+    """While this is active, operations on tensors without memory may not make too many elements."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Returns what the operation returns.
+
+        Raises:
+            Refused: it has too many elements.
+        """
+        results = func(*args, **(kwargs or {}))
+        if any(isinstance(each, Tensor) and each.numel() > MOST for each in pytree.tree_leaves(results)):
+            raise Refused
+        return results
+
+
+def makes_too_much(world: World, statement: Statement) -> bool:
+    """Returns whether a line computes more than there is memory for, as three indices that broadcast may.
+
+    What it gives is not computed: a machine with much memory would do so for minutes.
+    """
+    space = {
+        name: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for name, x in world.narrow.items()
+    }
+    try:
+        with Sizes():
+            exec(statement.text(), {**names_of("meta"), **space})
+    except Refused:
+        return True
+    except Exception:  # noqa: BLE001 - what it computes depends on data
+        return False
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +190,8 @@ class Draft:
         Raises:
             Refused: the program is better without the line.
         """
+        if makes_too_much(world, statement):
+            raise Refused
         if line.stores is not None:
             world.store(line.stores)
         world.run(statement)

@@ -19,9 +19,9 @@ import fuzz_check
 from against_eager import own_only
 from fuzz_check import Uncapturable, difference, failure, mismatch, run_trained, runnable
 from fuzz_exactness import Exactness
-from fuzz_generation import generate
+from fuzz_generation import generate, makes_too_much
 from fuzz_layout import sharing_difference
-from fuzz_pool import FLOATS, INTEGERS
+from fuzz_pool import FLOATS, INTEGERS, World
 from fuzz_program import Input, Program, Statement
 from fuzz_reference import Reference, given_by, prepared, trained_doubts, trained_reference
 from fuzz_shrinking import shrink
@@ -315,6 +315,14 @@ def test_a_gradient_through_float16_is_in_doubt_by_its_roundings() -> None:
 def overlapping_write() -> Program:
     lines = [Statement("t0", "{0}.select(0, 3)", ("x0",)), Statement(None, "{0}.zero_()", ("t0",), writes="t0")]
     return program_of((Input(torch.int64, (17,), (0,), 5),), lines, ("t0",), 2)
+
+
+def test_what_takes_too_much_memory_is_not_computed() -> None:
+    world = World((Input(torch.int64, (4097, 1, 1), (1, 1, 1), 5),))
+    at = "({0} % 1)[:, :, 0]", "torch.zeros(9000, dtype=torch.int64)[:, None, None]"
+    assert makes_too_much(world, Statement("t0", f"{{0}}[{', '.join(at)}].sum()", ("x0",)))
+    assert not makes_too_much(world, Statement("t0", f"{{0}}[{at[0]}]", ("x0",)))
+    assert not makes_too_much(world, Statement("t0", "{0}[{0} > 0]", ("x0",)))
 
 
 def test_lines_without_a_kernel_of_torch_are_left_out() -> None:
