@@ -123,6 +123,28 @@ class Frozen(Layer):
         return super().forward(x) * gate
 
 
+class Residual(nn.Module):
+    """Two residual branches, as layers of transformers have them; dropout and a factor for each column on request."""
+
+    def __init__(self, drop: float = 0.0, *, scaled: bool = False) -> None:
+        super().__init__()
+        self.drop = drop
+        scales = [nn.Parameter(torch.linspace(0.5, 1.5, WIDTH)) for _ in range(2)] if scaled else [None, None]
+        self.scales = nn.ParameterList(scales)
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
+        mixing = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+        self.branches = nn.ModuleList(
+            (mixing, nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH)))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for norm, branch, scale in zip(self.norms, self.branches, self.scales, strict=True):
+            y = branch(norm(x))
+            y = y if scale is None else scale * y
+            x = x + (F.dropout(y, self.drop, self.training) if self.drop else y)
+        return x
+
+
 class Stack(nn.Module):
     """Layers one after the other, between a first and a last one."""
 
@@ -227,10 +249,10 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], list[int]]] = {
     "with a counter": (lambda: Stack(layers(lambda number: Counting())), [5]),
     "with one counter": (counting_together, [5]),
     "with a counter that is read around them": (lambda: Calling(layers(lambda number: Counting()), told), [5]),
-    "with statistics": (lambda: Stack(layers(lambda number: Normed())), [5]),
+    "with statistics": (lambda: Stack(layers(lambda number: Normed())), [4]),
     "with averages": (lambda: Stack(layers(lambda number: Averaging())), [5]),
-    "with a cache": (lambda: Stack(layers(lambda number: Caching())), [5]),
-    "with a mask of positions": (lambda: Stack(layers(lambda number: Masking())), [5]),
+    "with a cache": (lambda: Stack(layers(lambda number: Caching())), [4]),
+    "with a mask of positions": (lambda: Stack(layers(lambda number: Masking())), [4]),
     "with halves of a tensor": (lambda: Stack(layers(lambda number: Halved())), []),
     "with views": (lambda: Calling(layers(lambda number: Viewing()), both), []),
     "with a gate": (lambda: Stack(layers(lambda number: Frozen())), []),

@@ -54,6 +54,8 @@ class _Call:
 
 
 _SUMS = frozenset(("add", "__add__"))
+_OF_ONE_VALUE = frozenset(("dropout", "mul", "__mul__"))
+"""What may be done to a term of a sum, of one value of the same call, in the kernel that adds."""
 
 
 _Block: TypeAlias = "tuple[list[Run], tuple[int, ...]]"
@@ -126,9 +128,6 @@ def _equal_runs_anywhere(
     A sum at the end of a layer (its residual) is read by a norm at the beginning of the next. In one region with that
     they are one kernel, as in a whole graph; two regions would store it and read it again. The first call then stays
     as it is, and so does the last sum of the last one.
-
-    Not where something is differentiated: both terms would get one gradient, in one memory or in two, and torch traces
-    a derivative for each case.
     """
     moved = _from_sum_to_sum(nodes, calls)
     found = list(_equal_runs(nodes, moved)) if moved else []
@@ -136,25 +135,38 @@ def _equal_runs_anywhere(
 
 
 def _from_sum_to_sum(nodes: Sequence[torch.fx.Node], calls: Sequence[_Call]) -> list[_Call]:
-    """Returns calls that follow each other, all but the first, each from the last node of the one before to its last.
+    """Returns calls that follow each other, all but the first, each from the last sum of the one before to its last.
 
     There are none where one does not end in a sum of two values of its own that is its only result.
     """
     ordered = sorted(calls, key=lambda call: call.first)
-    is_differentiated = any(example_of(nodes[call.last]).requires_grad for call in ordered)
-    if is_differentiated or not all(one.last + 1 == other.first for one, other in pairwise(ordered)):
+    if not all(one.last + 1 == other.first for one, other in pairwise(ordered)):
         return []
-    if not all(_ends_in_own_sum(nodes, call) for call in ordered):
+    counts = {_nodes_of_last_sum(nodes, call) for call in ordered}
+    if len(counts) != 1 or counts == {0}:
         return []
-    return [replace(call, first=call.first - 1, last=call.last - 1) for call in ordered[1:]]
+    (count,) = counts
+    return [replace(call, first=call.first - count, last=call.last - count) for call in ordered[1:]]
 
 
-def _ends_in_own_sum(nodes: Sequence[torch.fx.Node], call: _Call) -> bool:
-    """Returns whether the only result of a call is its last node, the sum of two others of its nodes."""
+def _nodes_of_last_sum(nodes: Sequence[torch.fx.Node], call: _Call) -> int:
+    """Returns how many nodes at the end of a call are its last sum, and what is done to its terms by element.
+
+    0 unless the sum is the only result of the call, and its terms are values of the call's own. What makes a term of
+    one other value (dropout, a factor for each column) shares a kernel with the sum.
+    """
     own, last = frozenset(nodes[call.first : call.last + 1]), nodes[call.last]
     read = [node for node in own if any(user not in own for user in node.users)]
     is_sum = target_name(last) in _SUMS and len(last.args) == 2 and not last.kwargs
-    return read == [last] and is_sum and all(term in own for term in last.args)
+    if read != [last] or not is_sum or not all(term in own for term in last.args):
+        return 0
+    moved = {last}
+    for node in reversed(nodes[call.first : call.last]):
+        is_by_element = target_name(node) in _OF_ONE_VALUE and len(own.intersection(node.all_input_nodes)) == 1
+        if not is_by_element or not moved.issuperset(node.users):
+            break
+        moved.add(node)
+    return len(moved)
 
 
 def _equal_runs(
@@ -283,9 +295,13 @@ def _replace(
         call = graph.call_function(region_call(), (held, name, *operands))
     call.meta = {**last.meta, "example_value": tuple(example_of(node) for node in (*run.results, *copies))}
     position, made = call, [known[node] for node in run.nodes]
+    shares_gradients = sum(example_of(node).requires_grad for node in run.results) > 1
     for number, node in enumerate(run.results):
-        position = _after(graph, position, operator.getitem, (call, number), known[node].meta)
-        known[node].replace_all_uses_with(position)
+        position = result = _after(graph, position, operator.getitem, (call, number), known[node].meta)
+        if shares_gradients:
+            position = _view_after(graph, result)
+        known[node].replace_all_uses_with(position, lambda user: user.op != "output")
+        known[node].replace_all_uses_with(result)
         known[node] = position
     for number, operand in enumerate(copies, len(run.results)):
         meta = {**last.meta, "example_value": example_of(operand)}
@@ -298,6 +314,18 @@ def _replace(
         known[node].replace_all_uses_with(known[operand], lambda user: user not in made)
     for node in reversed(made):
         graph.erase_node(node)
+
+
+def _view_after(graph: torch.fx.Graph, result: torch.fx.Node) -> torch.fx.Node:
+    """Returns a view of all of a result, which stands right after it.
+
+    Where one gradient comes to two results of a region (that of their sum), they are one tensor for torch or two,
+    depending on what made it, and torch traces a derivative for each case. Behind a view each has a tensor of its own.
+    """
+    with graph.inserting_after(result):
+        view = graph.call_method("view_as", (result, result))
+    view.meta = dict(result.meta)
+    return view
 
 
 def _after(

@@ -14,6 +14,7 @@ from ferrite_torch.torch_private.graph_positions import mark_split, token_count
 from ferrite_torch.torch_private.saved_views import (
     hand_on_operands,
     read_originals,
+    return_once,
     save_bases,
     save_old_contents,
 )
@@ -58,6 +59,7 @@ def min_cut(joint: torch.fx.GraphModule, inputs: Any, prepare: Preparation, **re
 
     is_region = inputs == []  # AOTAutograd has example inputs of a graph, and none of the regions that it calls
     hand_on_operands(joint)
+    return_once(joint)
     read_originals(joint)
     with mode_of(joint.graph):
         prepare(joint.graph, _results_of(joint.graph)[: rest["num_fwd_outputs"]])

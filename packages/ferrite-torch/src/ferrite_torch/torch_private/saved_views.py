@@ -151,6 +151,50 @@ def hand_on_operands(joint: torch.fx.GraphModule) -> None:
                 joint.graph.erase_node(reader)
 
 
+def return_once(joint: torch.fx.GraphModule) -> None:
+    """Reads what regions return several times where they return it first; their other results become nothing.
+
+    A forward region returns what its caller reads and what its backward takes, which may be one tensor, and a backward
+    region returns the gradient of a sum for each of its terms. As results of their own they would be copies.
+    """
+    again: dict[torch.fx.GraphModule, dict[int, int]] = {}
+    for node in joint.graph.find_nodes(op="call_function", target=region_call()):
+        region = getattr(joint, str(node.args[0].target), None)
+        if not isinstance(region, torch.fx.GraphModule):
+            continue
+        if region not in again:
+            again[region] = _drop_repeated(region)
+        if again[region]:
+            _read_first(node, again[region])
+
+
+def _drop_repeated(region: torch.fx.GraphModule) -> dict[int, int]:
+    """Makes a graph return each value once, and nothing in place of it again; returns where it did, by position."""
+    output = region.graph.output_node()
+    results: Any = output.args[0]
+    first = {node: position for position, node in reversed([*enumerate(results)]) if _is_node(node)}
+    again = {at: first[node] for at, node in enumerate(results) if _is_node(node) and first[node] != at}
+    if again:
+        output.args = (type(results)(None if at in again else node for at, node in enumerate(results)),)
+        region.recompile()
+    return again
+
+
+def _read_first(call: torch.fx.Node, again: Mapping[int, int]) -> None:
+    """Has those who read a result of a call that is another one's value read that one."""
+    readers: dict[Any, torch.fx.Node] = {}
+    for reader in sorted(user for user in call.users if user.target is operator.getitem):
+        position = again.get(reader.args[1], reader.args[1])  # type: ignore[arg-type]
+        if position in readers:
+            reader.replace_all_uses_with(readers[position])
+            call.graph.erase_node(reader)
+        else:
+            readers[position] = reader
+            reader.args = (call, position)
+    fakes = call.meta["val"]
+    call.meta["val"] = type(fakes)(None if at in again else fake for at, fake in enumerate(fakes))
+
+
 def read_originals(joint: torch.fx.GraphModule) -> None:
     """Has a region read a tensor where it is given a copy that nobody else reads.
 
