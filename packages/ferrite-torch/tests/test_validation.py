@@ -106,6 +106,24 @@ class TestTypes:
         args: tuple[Any, ...] = ([x, x],) if op is aten.cat.default else (x, x)
         assert (dtype_problem(op, args, {}) is None) is (error_of(op, *args) is None)
 
+    @pytest.mark.parametrize("op", [aten.add.Tensor, aten.mul.Scalar, aten.lt.Tensor, aten.lt.Scalar], ids=str)
+    def test_few_kernels_take_floats_of_eight_bits(self, op: Any) -> None:
+        x = torch.ones(3, dtype=torch.float8_e5m2)
+        args = (x, 2.0 if op in (aten.mul.Scalar, aten.lt.Scalar) else x)
+        assert "not implemented for" in str(dtype_problem(op, args, {}))
+        assert dtype_problem(aten._to_copy.default, (x,), {"dtype": torch.float32}) is None
+
+    @pytest.mark.parametrize("dtype", [torch.uint16, torch.float8_e4m3fn], ids=str)
+    @pytest.mark.parametrize("op", [aten.add.Tensor, aten.div.Tensor, aten.eq.Tensor, aten.remainder.Tensor], ids=str)
+    def test_types_that_are_promoted_to_no_other(self, op: Any, dtype: torch.dtype) -> None:
+        rare, common = torch.ones(3, dtype=dtype), torch.ones(3, dtype=torch.int32)
+        for args in ((rare, common), (common, rare)):
+            assert str(dtype_problem(op, args, {})).startswith("Promotion for")
+
+    def test_ops_that_ask_for_three_elements_get_them(self) -> None:
+        x = torch.ones(3, dtype=torch.uint16)
+        assert "not implemented for" in str(dtype_problem(aten.linalg_cross.default, (x, x), {}))
+
     def test_what_is_written_in_place_takes_the_type_of_the_result(self) -> None:
         real, turned = zeros(2), torch.full((2,), 1j)
         for op, args in (

@@ -5,7 +5,7 @@ numbers, and for numbers that a type does not have (300 in eight bits). An op is
 combination of types. It is asked on the CPU, whatever the device of the graph: an assertion of a kernel that zeros do
 not meet would end the process's use of a GPU. A GPU has more kernels for complex numbers, so there it is asked again,
 on the GPU, if the CPU refuses. Floats of one type are taken to be fine, and so are, for a GPU, 16-bit floats beside
-other real numbers, of which its kernels take more. What the op says counts only if it is about types: sizes of 2, in
+other real numbers, of which its kernels take more. What the op says counts only if it is about types: sizes of 3, in
 place of the true ones, may fit no window.
 """
 
@@ -24,12 +24,12 @@ from ferrite_torch.torch_private.nodes import map_leaves
 from ferrite_torch.torch_private.operators import Overload, schema_of
 from ferrite_torch.validation.ranges import has_number_outside
 
-MOST = 2
-"""Elements along each axis of an operand that stands for another."""
+MOST = 3
+"""Elements along each axis of an operand that stands for another: ``cross`` wants as many."""
 _ABOUT_TYPES = re.compile(
     r"not implemented for|d-?types?\b|scalar[ _]types?\b|\bbool(ean)?\b|floating[- ]point|integral|data type|"
     r"only supports?\b.*(float|int)|does not support complex|integers? (input|tensor)|without overflow|can't be cast|"
-    r"is out of bounds for \w+( char| int)?$|expects \w+ tensor",
+    r"is out of bounds for \w+( char| int)?$|expects \w+ tensor|^promotion for ",
     re.IGNORECASE,
 )
 _FLOATS = {torch.float32, torch.float64}
@@ -43,8 +43,10 @@ _UNASKED = frozenset(
     """.split()  # noqa: SIM905  # a list of words reads better
 )
 """Ops that take all types, and those whose operands of small integers and bools are in every other graph."""
-_WIDE_UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}
-"""Types for which kernels of the CPU are few: ``add`` has none."""
+_RARE = {torch.uint16, torch.uint32, torch.uint64} | {
+    dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype) and str(dtype).startswith("torch.float8_")
+}
+"""Types for which kernels of the CPU are few (``add`` has none), and which torch promotes to no other on any device."""
 _TYPE_OF_NUMBER: dict[type, torch.dtype] = {bool: torch.bool, float: torch.float32, complex: torch.complex64}
 _known: dict[Any, str | None] = {}
 
@@ -77,10 +79,11 @@ def _is_asked(op: Overload, operands: list[torch.Tensor], args: tuple[Any, ...],
     types = {tensor.dtype for tensor in operands} | _types_asked_for(kwargs)
     if not has_results and not _is_ours(op):
         return False
-    if operands[0].device.type != "cpu" and types & _HALVES and not _is_complex(op, operands, args, kwargs):
+    on_cpu, has_rare = operands[0].device.type == "cpu", bool(types & _RARE)
+    if not on_cpu and types & _HALVES and not has_rare and not _is_complex(op, operands, args, kwargs):
         return False
     is_simple = len(types) == 1 and types <= _FLOATS
-    takes_all = _takes_all_types(op) and not (types & _WIDE_UNSIGNED and operands[0].device.type == "cpu")
+    takes_all = _takes_all_types(op) and not (has_rare and (on_cpu or len(types) > 1))
     return has_results or bool(others) or not (is_simple or (takes_all and not schema_of(op).is_mutable))
 
 
