@@ -237,3 +237,23 @@ def test_writes_that_reach_the_whole_and_a_part_are_eager_modes(name: str, *, wr
     ferrite_torch.reset_statistics()
     torch.testing.assert_close(torch.compile(function, backend="ferrite")(x), function(x))
     assert len(ferrite_torch.statistics()["fallbacks"]) == 1
+
+
+PARTS: dict[str, Function] = {
+    "real parts": lambda x: (x.real.mul_(2), x),
+    "imaginary parts": lambda x: (x.imag.zero_(), x, x.real),
+    "parts of a row": lambda x: (x.real[1].mul_(2), x, x.imag),
+    "pairs": lambda x: (torch.view_as_real(x).mul_(2), x[1:]),
+    "one after the other": lambda x: (x.real.mul_(2), x.imag.mul_(3), x.real, x.mul_(2j)),
+    "as floats": lambda x: (x.view(torch.float32).mul_(2), x),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_writes_to_parts_of_complex_inputs_are_seen_in_views_of_these(name: str) -> None:
+    """A library makes the parts: values of another type than the input, in its memory."""
+    function, x = PARTS[name], torch.complex(torch.arange(6.0), torch.ones(6)).view(2, 3)
+    given, own = x.clone(), x.clone()
+    expected, found = (given, *function(given)), (own, *compiled(function)(own))
+    torch.testing.assert_close(found, expected)
+    assert places(found) == places(expected)

@@ -58,6 +58,8 @@ class WriteBacks:
         if new.value.name != root:
             self._renew(node, new, root)
             self.mutations[root] = new.value.name
+        elif root in self._versions:  # a library wrote over what was stored to a part of it
+            self.mutations[root] = self._versions[root].name
         return new
 
     def _store_over(self, node: torch.fx.Node, old: Tensor, source: Tensor) -> Tensor:
@@ -93,11 +95,13 @@ class WriteBacks:
     def _renew(self, node: torch.fx.Node, new: Tensor, root: str) -> None:
         """Makes the input, and views of it, views of its new contents.
 
-        That is what torch shows to those who read them later.
+        That is what torch shows to those who read them later. What a library made another type of, as the two real
+        numbers of each complex one, is a value of its own in the same memory, and has the new contents by itself.
         """
         for reader in self._later_readers(node, root):
             result: Tensor = self._results[reader]
-            self._results[reader] = Tensor(new.value, result.shape, result.indices)
+            if result.value.type.shape == new.value.type.shape and result.dtype == new.dtype:
+                self._results[reader] = Tensor(new.value, result.shape, result.indices)
 
     def _later_readers(self, node: torch.fx.Node, root: str) -> list[torch.fx.Node]:
         """Returns the nodes read after ``node`` whose result lies in a storage."""
