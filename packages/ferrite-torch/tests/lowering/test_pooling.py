@@ -67,6 +67,13 @@ def test_means_of_adaptive_windows(agree: Any, size: tuple[int, int]) -> None:
     agree(gradient(lambda x: aten._adaptive_avg_pool2d(x, size)), x, tolerance=1e-5)
 
 
+@pytest.mark.parametrize("size", [(0, 3), (2, 0)])
+def test_no_adaptive_windows(agree: Any, size: tuple[int, int]) -> None:
+    x = torch.randn(1, 2, 7, 6)
+    agree(lambda x: aten._adaptive_avg_pool2d(x, size), x)
+    agree(lambda x: aten.adaptive_max_pool2d(x, size), x)
+
+
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 @pytest.mark.parametrize("size", [(14, 12), (21, 6), (5, 4), (12, 11), (7, 3)])
 def test_nearest_neighbours(agree: Any, size: tuple[int, int], mode: str) -> None:

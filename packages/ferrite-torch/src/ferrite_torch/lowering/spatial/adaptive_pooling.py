@@ -75,7 +75,8 @@ class Shares:
 
 
 def _shares(inputs: Sequence[int], outputs: Sequence[int], rank: int) -> tuple[Shares, ...]:
-    return tuple(Shares(i, o) for i, o in zip(inputs[-rank:], outputs[-rank:], strict=True))
+    # Where there is no output nothing is shared out, but what says how is written down all the same.
+    return tuple(Shares(i, 1 if o == 0 else o) for i, o in zip(inputs[-rank:], outputs[-rank:], strict=True))
 
 
 def _shared(
