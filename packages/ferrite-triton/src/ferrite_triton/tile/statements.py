@@ -139,3 +139,19 @@ def expressions_of(body: tuple[Statement, ...]) -> Iterator[Expression]:
                 pending.extend(reversed((*statement.then, *statement.otherwise)))
             case expression:
                 yield expression
+
+
+def names_defined(body: tuple[Statement, ...]) -> set[str]:
+    """Returns the names that statements and the statements inside them define."""
+    found: set[str] = set()
+    pending = list(body)
+    while pending:
+        match pending.pop():
+            case Let(variables, _):
+                found.update(variable.name for variable in variables)
+            case If(_, then, otherwise):
+                pending += [*then, *otherwise]
+            case For() as loop:
+                found.update((loop.counter.name, *(carried.variable.name for carried in loop.carried)))
+                pending += loop.body
+    return found

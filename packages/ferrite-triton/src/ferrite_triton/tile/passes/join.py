@@ -33,7 +33,7 @@ from ferrite_triton.tile.language import (
     TileType,
     Variable,
 )
-from ferrite_triton.tile.statements import Carried, Do, For, If, Let, Statement, TileProgram
+from ferrite_triton.tile.statements import Carried, Do, For, If, Let, Statement, TileProgram, names_defined
 
 PROGRAM, INDEX, ROUND, PLACE = "program", "index", "round", "place"
 """Names of the number of an instance, of that in its program's range, of the loop's counter, of that in its own set."""
@@ -112,7 +112,7 @@ class _Part:
     def __init__(self, number: int, joined: Joined, dtype: DType) -> None:
         self._number, self._dtype = number, dtype
         self._program, self._sets = joined.program, joined.params
-        names = {*_names_made(joined.program.body), *joined.program.constants}
+        names = {*names_defined(joined.program.body), *joined.program.constants}
         self._names = {name: self._own(name) for name in names}
         self._values: dict[str, Literal] = {}
         self._chosen: list[Variable] = []
@@ -239,19 +239,3 @@ def _scalar(value: Name | Literal) -> Expression:
 
 def _awaits(statement: Statement) -> bool:
     return isinstance(statement, Do) and isinstance(statement.effect, AwaitPredecessor)
-
-
-def _names_made(body: tuple[Statement, ...]) -> set[str]:
-    """Returns the names that statements, and those inside them, define."""
-    found: set[str] = set()
-    pending = list(body)
-    while pending:
-        match pending.pop():
-            case Let(variables, _):
-                found.update(variable.name for variable in variables)
-            case If(_, then, otherwise):
-                pending += [*then, *otherwise]
-            case For() as loop:
-                found.update((loop.counter.name, *(carried.variable.name for carried in loop.carried)))
-                pending += loop.body
-    return found
