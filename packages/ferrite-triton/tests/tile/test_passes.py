@@ -44,6 +44,20 @@ def test_the_page_lists_the_passes_in_order() -> None:
     assert list(map(str, TILE_PASSES)) == list(PASSES), "they print"
 
 
+@pytest.mark.parametrize("name", ["packed_residency_of_all_types", "packed_residency_in_blocks"])
+def test_what_is_made_again_is_what_it_was(name: str) -> None:
+    program = parse_tile((Path(__file__).parent / f"{name}.tile").read_text().partition(GIVES)[0])
+    left = []
+    for each in (program, PASSES["packed_residency"].apply(program, 0)):
+        memory: dict[str, Any] = {
+            parameter.name: [float((3 * number + place) % 4) for number in range(8)] if parameter.type.is_pointer else 8
+            for place, parameter in enumerate(program.parameters)
+        }
+        run_program(each, memory, {"RBLOCK": 4}, (1,))
+        left.append(memory)
+    assert left[0] == left[1]
+
+
 @pytest.mark.parametrize("most", [0, 1, 2, 8])
 @pytest.mark.parametrize("name", ["delayed_stores", "delayed_stores_and_memory"])
 def test_delayed_stores_leave_what_stores_leave(name: str, most: int) -> None:

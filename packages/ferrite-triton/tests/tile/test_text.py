@@ -32,6 +32,7 @@ tile @everything(in0: *f32, in1: *i64, out0: *f32, n: i32, scale: f32) [XBLOCK, 
     place: *f32[XBLOCK, RBLOCK] = hint(offset(row, r), says=multiple_of, numbers=[1, 8])
     value: f32[XBLOCK, RBLOCK] = load(place, mask=bitand(xmask, lt(r, n)), other=f32(0.0), eviction=evict_last)
     prefetch(place)
+    hold_only(value)
     either: f32[XBLOCK, RBLOCK] = choose(load_block(matrix, start, i32(0)), value, constant=RBLOCK)
     next total = add(total, mul_rounded(either, scale))
     next highest = maximum(highest, value)

@@ -20,6 +20,12 @@ def holds_only_16_bit(flat: FlatKernel) -> bool:
     return all(load.dtype.bytes == HALF_BYTES for load in held_loads(flat))
 
 
+def rounds_all_stores(flat: FlatKernel) -> bool:
+    """Returns whether everything that is stored is rounded to two bytes, and made of elements that wait packed."""
+    stored = [flat.param_of(name).dtype for name in flat.kernel.stored]
+    return bool(held_16_bit_values(flat)) and all(dtype.is_narrow_float for dtype in stored)
+
+
 def held_loads(flat: FlatKernel) -> tuple[Scalar, ...]:
     """Returns the loads of elements that are reduced, in a kernel whose programs share rows.
 

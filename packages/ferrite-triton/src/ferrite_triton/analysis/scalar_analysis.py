@@ -8,7 +8,7 @@ from ferrite_ir.language.dtypes import BF16, F16, F32
 from ferrite_ir.language.graph import Loop, bodies_of
 from ferrite_ir.language.index import Index, floordiv
 from ferrite_ir.language.ops import REQUIREMENTS
-from ferrite_ir.language.scalar import Scalar, cast, postorder
+from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_ir.language.sizes import hint, is_provably_at_most, is_static
 from ferrite_ir.passes.vectors import VECTOR_BYTES
 from ferrite_scheduler.model.forms import Contraction, TiledContraction
@@ -80,11 +80,6 @@ class ScalarAnalysis:
                 and is_provably_at_most(offset.hi + 1, param.param.type.storage_size)
             )
         return found
-
-    def is_only_widened(self, load: Scalar) -> bool:
-        """Returns whether all that is made of an element is a float."""
-        wide, bodies = cast(load, F32), [body for d in self._flat.definitions for body in bodies_of(d)]
-        return not any(load in node.args and node is not wide for node in postorder(bodies)) and load not in bodies
 
     def unrounded(self, node: Scalar) -> Scalar | None:
         """Returns ``e`` for ``cast.f32(cast.bf16(e))``, else None: values of half types have excess precision.

@@ -47,7 +47,7 @@ class GridReductions:
         own: dict[str, Tile] = {}
         for number, (definition, states_at) in enumerate(self._words(definitions, words)):
             if number:
-                self.evaluator.renew()
+                self.evaluator.hold_only()
             states = self.reductions.states(definition, kept)
             self._publish(states, states_at)
             own[definition.results[0].name] = states[0]
@@ -61,7 +61,7 @@ class GridReductions:
                 for position, neutral in zip(states_at, neutral_state(definition.combine), strict=True)
             ]
             self.evaluator.publish(definition, self.reductions.merged(definition, tuple(lanes_), axes))
-        self.evaluator.renew()
+        self.evaluator.hold_only()
         for quotient, reduction in self.evaluator.shares.items():
             self._write_share(quotient, reduction, own[reduction.results[0].name])
 

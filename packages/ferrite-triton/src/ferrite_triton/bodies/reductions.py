@@ -15,6 +15,7 @@ from ferrite_ir.language.sizes import Size, is_static, product
 from ferrite_scheduler.model.forms import PersistentReduction
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.neutral_padding import padded_sums
+from ferrite_triton.analysis.packed_residency import rounds_all_stores
 from ferrite_triton.analysis.space import NO_AXES, REDUCTION_AXES, Axes, KernelAxis
 from ferrite_triton.bodies.builder import Builder, Tile
 from ferrite_triton.bodies.scalar_values import ScalarValues
@@ -194,9 +195,8 @@ class Reductions:
     def _softmax_of_tile(self, definition: Reduction, tile: Tile, axes: Axes, kept: frozenset[str]) -> tuple[Tile, ...]:
         lanes = self.full(tile, axes, -math.inf)
         highest = self.reduce("max", "max", lanes.expression, axes)
-        if self._evaluator.renew():
-            lanes = self.full(self.operands(definition)[0][0], axes, -math.inf)
-        exponential = "exp_fast" if self._evaluator.is_rough else "exp"
+        self._evaluator.hold_only()
+        exponential = "exp_fast" if rounds_all_stores(self._flat) else "exp"
         terms: Expression = apply(exponential, sub(lanes.expression, self._safe(highest).expression))
         if (name := definition.results[0].name) in kept:
             self.terms[name] = self.hold("term", terms, axes)

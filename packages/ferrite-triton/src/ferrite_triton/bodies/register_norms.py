@@ -148,7 +148,7 @@ class RegisterNorms:
         self._begin(hidden(self.builder, MEMBER))
         for number, held in enumerate(tiles):
             self._write_positions(number)
-            self.evaluator.renew_elements({load: held})
+            self.evaluator.hold_only({load: held})
             for definition in self.flat.definitions:
                 if self._is_of_elements(definition):
                     self.store(definition, [])
@@ -198,7 +198,7 @@ class RegisterNorms:
         sums: list[tuple[Expression, ...]] = []
         for number, held in enumerate(tiles):
             self._write_positions(number)
-            self.evaluator.renew_elements({load: held})
+            self.evaluator.hold_only({load: held})
             tile = self.evaluator.tile(body).expression
             summing = Call("sums_apart", (tile, origin, Constant(together)), (apart, apart))
             found = self.builder.hold_all(("sums", "squares"), summing, X)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ferrite_ir.language.dtypes import BF16, F16, F32, F64, DType
+from ferrite_ir.language.dtypes import F16, F32, F64, DType
 from ferrite_ir.language.graph import Computed, Loop, bodies_of
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.ops import POLYNOMIALS, REQUIREMENTS
-from ferrite_ir.language.scalar import Scalar, cast, indirects, indirects_of, postorder
+from ferrite_ir.language.scalar import Scalar, indirects, indirects_of, postorder
 from ferrite_scheduler.model.forms import RegisterNorm
 from ferrite_triton.analysis.approximations import rounded_quotients, shares, weights
 from ferrite_triton.analysis.flat import FlatKernel, KernelParam
@@ -17,7 +17,7 @@ from ferrite_triton.analysis.neutral_padding import padded_sums
 from ferrite_triton.analysis.packed_residency import held_16_bit_values
 from ferrite_triton.analysis.scalar_analysis import ScalarAnalysis, bytes_beside, reads_one_along_the_reduction_axis
 from ferrite_triton.analysis.shared_products import shared_products
-from ferrite_triton.analysis.space import NO_AXES, REDUCTION_AXES, Axes
+from ferrite_triton.analysis.space import NO_AXES, Axes
 from ferrite_triton.bodies.addresses import Addresses
 from ferrite_triton.bodies.assertions import assert_in_bounds, assert_required
 from ferrite_triton.bodies.builder import Builder, Tile
@@ -25,7 +25,18 @@ from ferrite_triton.bodies.descriptors import Descriptors
 from ferrite_triton.bodies.indices import Indices, index_dtype
 from ferrite_triton.errors import ScheduleMismatch
 from ferrite_triton.tile.build import add, apply, converted, literal, mul
-from ferrite_triton.tile.language import Bitcast, Block, Cast, Expression, Literal, Load, Name, Reshape, TileType
+from ferrite_triton.tile.language import (
+    Bitcast,
+    Block,
+    Cast,
+    Expression,
+    HoldOnly,
+    Literal,
+    Load,
+    Name,
+    Reshape,
+    TileType,
+)
 from ferrite_triton.tile.operations import SELECTIONS
 
 COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
@@ -129,43 +140,23 @@ class ScalarValues:
         """Returns the type of addresses."""
         return self._index_dtype
 
-    @property
-    def is_rough(self) -> bool:
-        """Whether everything that is stored is rounded to two bytes, and made of elements that stay packed."""
-        stored = [self._flat.param_of(name).dtype for name in self._flat.kernel.stored]
-        return bool(self._waiting) and all(dtype.is_narrow_float for dtype in stored)
-
-    def renew(self) -> bool:
-        """Has everything be made again, when it is next needed, of elements that stay packed.
-
-        Returns whether there are any: elements of two bytes that a program of a grid reduction holds.
-        """
-        held = self.loaded(self._waiting)
-        if not held:
-            return False
-        self._builder.forget_if(
-            lambda key, tile: _is_made_of_elements(key, self._flat) and bool(tile.axes & REDUCTION_AXES)
-        )
-        self.renew_elements(held)
-        return True
-
     def loaded(self, loads: Iterable[Scalar]) -> dict[Scalar, Tile]:
         """Returns those of the loads whose elements are here, whatever has been made of them."""
         tiles = {load: self._builder.find((load, None)) for load in loads}
         return {load: tile for load, tile in tiles.items() if tile is not None}
 
-    def renew_elements(self, held: Mapping[Scalar, Tile]) -> None:
-        """Has everything be made again of elements that were loaded before, and are packed."""
-        for load, tile in held.items():
-            if load.dtype is BF16 and self._analysis.is_only_widened(load):
-                widened = self._renewed("cast", "opaque_floats", tile, F32)
-                self._builder.remember((cast(load, F32), None), widened)
-                continue
-            self._builder.remember((load, None), self._renewed("load", "opaque_value", tile, tile.dtype))
+    def hold_only(self, held: Mapping[Scalar, Tile] | None = None) -> None:
+        """Says that of elements and what is made of them registers hold only the elements from here on.
 
-    def _renewed(self, prefix: str, function: str, tile: Tile, dtype: DType) -> Tile:
-        kind = replace(self._builder.type_of(tile.expression), dtype=dtype)
-        return self._builder.call(prefix, function, (tile.expression,), kind, tile.axes)
+        Args:
+            held: loads, and the tiles of what was loaded; None for all elements of two bytes that wait.
+        """
+        tiles = self.loaded(self._waiting) if held is None else held
+        for load, tile in tiles.items():
+            self._builder.remember((load, None), tile)
+        if tiles:
+            axes = NO_AXES.union(*(tile.axes for tile in tiles.values()))
+            self._builder.do(HoldOnly(tuple(tile.expression for tile in tiles.values())), axes)
 
     def offset(self, index: Index) -> Tile:
         """Returns the value of an index whose indirect parts are written first."""
@@ -475,11 +466,3 @@ def _computes_wider(node: Scalar, tiles: list[Tile]) -> bool:
     if node.op in SELECTIONS:  # narrow floats pass through these as they are stored
         return bool(node.dtype.is_narrow_float and node.dtype.bits == 8)
     return any(tile.dtype.is_narrow_float for tile in tiles)
-
-
-def _is_made_of_elements(key: object, flat: FlatKernel) -> bool:
-    """Returns whether what is known under a key is computed: neither loaded from memory nor a position."""
-    if not isinstance(key, tuple) or not isinstance(key[0], Scalar):
-        return False
-    node = key[0]
-    return node.op != "index" and (node.op != "load" or node.source in flat.producers)

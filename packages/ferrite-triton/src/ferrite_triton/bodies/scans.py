@@ -213,7 +213,7 @@ class Scans:
         before = self._before(published, whole, axes)
         for number, (held, total) in enumerate(zip(waiting, totals, strict=True)):
             position(number)
-            self.evaluator.renew_elements(held)
+            self.evaluator.hold_only(held)
             values = self._summed(scan, axes)
             block = self._hold("scan", TileScan((values.expression,), "sum", 0, scan.reverse), values)
             result = self._hold("scan", add(before.expression, block.expression), block)

@@ -112,7 +112,7 @@ class TritonLanguage:
                 return f"tl.assume({text(condition)})"
             case Call():
                 return text(effect)
-        raise AssertionError(f"{type(effect).__name__} is no effect")
+        raise AssertionError(f"{type(effect).__name__} is no effect, or one that a pass should have taken out")
 
 
 Text = Callable[[Expression], str]

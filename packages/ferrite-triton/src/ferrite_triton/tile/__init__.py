@@ -5,11 +5,11 @@ Nothing outside this folder but kernel forms, passes and printers calls it.
 """
 
 from .evaluate import run_program
-from .language import UNDEFINED, Expression, Literal, Name, TileType, Variable, names_in, parts_of
+from .language import Expression, Literal, Name, TileType, Variable, names_in, parts_of
 from .parse import parse_tile
 from .statements import Carried, Do, For, If, Let, Statement, TileProgram, expressions_of
 from .text import tile_text
-from .tile_values import EvaluationError
+from .tile_values import UNDEFINED, EvaluationError
 from .types import types_of
 from .verify import TileError, require_valid, verify
 

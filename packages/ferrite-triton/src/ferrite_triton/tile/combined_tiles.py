@@ -9,8 +9,8 @@ from ferrite_ir.language.dtypes import DType
 from ferrite_ir.language.scalar import Number
 from ferrite_ir.reference.rounding import round_to
 
-from .language import UNDEFINED, Reduce, Scan, Undefined
-from .tile_values import Element, Tile, line_of, number_in, positions
+from .language import Reduce, Scan
+from .tile_values import UNDEFINED, Element, Tile, Undefined, line_of, number_in, positions
 
 _State: TypeAlias = "tuple[Element, ...]"
 Merge: TypeAlias = "Callable[[tuple[Number, ...], tuple[Number, ...]], tuple[Number, ...]]"

@@ -19,7 +19,6 @@ from ferrite_ir.reference.scalar_semantics import apply_operation
 
 from .combined_tiles import Merge, reduce_tiles, scan_tiles
 from .language import (
-    UNDEFINED,
     Assert,
     Assume,
     AtomicUpdate,
@@ -42,6 +41,7 @@ from .language import (
     Full,
     Gather,
     Hint,
+    HoldOnly,
     Lanes,
     Literal,
     Load,
@@ -58,18 +58,19 @@ from .language import (
     Store,
     TileType,
     Transpose,
-    Undefined,
     operands_of,
     parts_of,
 )
 from .operations import ELEMENTWISE, SELECTIONS, meaning_of
 from .statements import Do, For, Function, If, Let, Statement, TileProgram
 from .tile_values import (
+    UNDEFINED,
     Address,
     Descriptor,
     Element,
     EvaluationError,
     Tile,
+    Undefined,
     line_of,
     number_in,
     positions,
@@ -188,9 +189,9 @@ class _Instance:
                 return _dispatched(operands, columns)
             case Call(function, results=results) if function in _COMBINING:
                 return self._combined(_COMBINING[function], results, operands)
-            case Call(function, results=(kind,)) if function in _DIVIDING:
+            case Call(function, results=(kind,)) if function in _BY_ELEMENT:
                 shape = self._extents(kind.shape)
-                return (Tile(kind, shape, _apply(_DIVIDING[function], operands, shape)),)
+                return (Tile(kind, shape, _apply(_BY_ELEMENT[function], operands, shape)),)
             case Call(function):
                 raise EvaluationError(f"the device function {function} has no meaning here; run the kernel instead")
         types = result_types(part, [tile.type for tile in operands])
@@ -268,8 +269,13 @@ def _quotient(part: Number, divisor: Number, *_: Number) -> Number:
     return apply_operation(meaning_of("div"), (part, divisor), F32, F32)
 
 
-_DIVIDING: dict[str, Callable[..., Number]] = {"divisor_scale": lambda _: 1.0, "row_quotient": _quotient}
-"""Device functions that divide many elements by one: here each by itself, whatever its size."""
+_BY_ELEMENT: dict[str, Callable[..., Number]] = {
+    "divisor_scale": lambda _: 1.0,
+    "row_quotient": _quotient,
+    "opaque_value": lambda element: element,
+    "opaque_floats": lambda element: element,
+}
+"""Device functions of elements: each is divided by itself here, whatever its size, and nothing is hidden."""
 
 
 def _dispatched(operands: Sequence[Tile], columns: int) -> tuple[Tile, ...]:
@@ -447,8 +453,8 @@ def _assume(_: _Instance, __: Assume, operands: list[Tile]) -> None:
         raise EvaluationError("what the program assumes does not hold")
 
 
-def _nothing(_: _Instance, __: Barrier | AwaitPredecessor | Prefetch, ___: list[Tile]) -> None:
-    """Does nothing: elements are worked on together here, kernels one after the other, and there is no cache."""
+def _nothing(_: _Instance, __: Barrier | AwaitPredecessor | Prefetch | HoldOnly, ___: list[Tile]) -> None:
+    """Does nothing: elements and kernels wait for no others here, and there are neither caches nor registers."""
 
 
 def _count_along(_: _Instance, __: Lanes, ___: list[Tile], shape: tuple[int, ...]) -> list[Element]:
@@ -485,6 +491,7 @@ _EFFECTS: dict[type[Expression], Callable[..., None]] = {
     Barrier: _nothing,
     AwaitPredecessor: _nothing,
     Prefetch: _nothing,
+    HoldOnly: _nothing,
     Assert: _assert,
     Assume: _assume,
 }

@@ -419,6 +419,14 @@ class Prefetch(Expression):
 
 
 @dataclass(frozen=True, slots=True)
+class HoldOnly(Expression):
+    """Of tiles and of what is made of their elements, only the tiles are held from here on: the rest is made again."""
+
+    WORD: ClassVar[str] = "hold_only"
+    operands: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Assert(Expression):
     """Stops the launch with a message where a condition does not hold, and a mask does."""
 
@@ -443,21 +451,11 @@ VALUES: tuple[type[Expression], ...] = (
 """The operations that have a value, beside `Elementwise` and calls."""
 
 EFFECTS: tuple[type[Expression], ...] = (
-    Store, AtomicUpdate, Barrier, AwaitPredecessor, Prefetch, Assert, Assume,
+    Store, AtomicUpdate, Barrier, AwaitPredecessor, Prefetch, HoldOnly, Assert, Assume,
 )  # fmt: skip
 """The operations that are statements, beside calls without results."""
 
 OPERATIONS: dict[str, type[Expression]] = {each.WORD: each for each in (*VALUES, *EFFECTS)}
-
-
-class Undefined:
-    """The element that a load without ``other`` gives where its mask does not hold; there is one, `UNDEFINED`."""
-
-    def __repr__(self) -> str:
-        return "UNDEFINED"
-
-
-UNDEFINED = Undefined()
 
 
 # --- walks ------------------------------------------------------------------------------------------------------------
@@ -469,7 +467,7 @@ _SEVERAL = "operands"
 _OPERANDS: dict[type[Expression], tuple[str, ...]] = {
     kind: tuple(field.name for field in fields(kind) if str(field.type).startswith("Expression"))
     for kind in (Name, Literal, BlockSize, Constant, *VALUES, *EFFECTS)
-    if kind not in (Reduce, Scan, Dispatch, Describe, LoadBlock)
+    if kind not in (Reduce, Scan, Dispatch, Describe, LoadBlock, HoldOnly)
 }
 """The names of the operands of all other operations: they are read for every expression, again and again."""
 

@@ -10,7 +10,17 @@ from typing import TypeAlias
 
 from ferrite_ir.language.scalar import Number
 
-from .language import TileType, Undefined
+from .language import TileType
+
+
+class Undefined:
+    """The element that a load without ``other`` gives where its mask does not hold; there is one, `UNDEFINED`."""
+
+    def __repr__(self) -> str:
+        return "UNDEFINED"
+
+
+UNDEFINED = Undefined()
 
 
 class EvaluationError(ValueError):

@@ -33,6 +33,7 @@ from .language import (
     Full,
     Gather,
     Hint,
+    HoldOnly,
     Lanes,
     Literal,
     Load,
@@ -59,6 +60,10 @@ CACHES = ("", "streaming")
 HINTS = ("multiple_of", "max_contiguous")
 ATOMICS = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
 """Modes of atomic updates, each with the combine that it is."""
+
+
+HELD_BYTES = (2, 4)
+"""Sizes of elements that registers may hold alone (`HoldOnly`): words of 32 bits are made of them."""
 
 
 class TileTypeError(ValueError):
@@ -319,6 +324,13 @@ def _prefetch(_: Prefetch, pointer: TileType) -> None:
     _access("prefetch", pointer)
 
 
+def _hold_only(part: HoldOnly, *tiles: TileType) -> None:
+    for operand, tile in zip(part.operands, tiles, strict=True):
+        is_tile = isinstance(operand, Name) and bool(tile.shape) and not tile.is_pointer
+        fits = is_tile and tile.dtype.bytes in HELD_BYTES
+        _require(fits, f"hold_only takes names of tiles whose elements have 2 or 4 bytes, got {tile}")
+
+
 def _assert(_: Assert, condition: TileType, *masks: TileType) -> None:
     for each in (condition, *masks):
         _require(_is_tile_of(BOOL, each), f"a condition is bool, got {each}")
@@ -412,6 +424,7 @@ RULES: dict[type[Expression], Callable[..., TileType | tuple[TileType, ...] | No
     Barrier: _nothing,
     AwaitPredecessor: _nothing,
     Prefetch: _prefetch,
+    HoldOnly: _hold_only,
     Assert: _assert,
     Assume: _assume,
 }

@@ -15,6 +15,7 @@ from ferrite_triton.tile.language import (
     AwaitPredecessor,
     Barrier,
     Expression,
+    HoldOnly,
     Prefetch,
     Store,
     Variable,
@@ -98,7 +99,7 @@ class NumpyLanguage:
                 return self.use("check", held, repr(message), *self._texts((mask,), types))
             case Assume(condition):
                 return self.use("check", *self._texts((condition,), types), repr("what the program assumes"))
-            case AwaitPredecessor() | Barrier() | Prefetch():
+            case AwaitPredecessor() | Barrier() | Prefetch() | HoldOnly():
                 return None
         raise UnsupportedDefinition(f"the {NAME} target does nothing for its effect but store; found {effect}")
 

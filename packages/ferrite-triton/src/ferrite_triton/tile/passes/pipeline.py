@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ferrite_triton.tile.passes.delayed_stores import delay_stores
 from ferrite_triton.tile.passes.last_block import peel_last_block
+from ferrite_triton.tile.passes.packed_residency import keep_packed
 from ferrite_triton.tile.passes.unused import drop_unused
 from ferrite_triton.tile.passes.vector_loads import load_vectors_in_one_dim
 from ferrite_triton.tile.statements import TileProgram
@@ -31,6 +32,11 @@ class TilePass:
 
 
 TILE_PASSES: tuple[TilePass, ...] = (
+    TilePass(
+        "packed_residency",
+        "a compiler keeps 16-bit elements that wait as floats, in twice the registers",
+        lambda program, _: keep_packed(program),
+    ),
     TilePass("delayed_stores", "a compiler moves no load before a store", delay_stores),
     TilePass(
         "vector_loads",
