@@ -325,6 +325,21 @@ def test_modes_of_inference(device: str) -> None:
 
 
 @each_device
+def test_tensors_of_inference_mode_are_written_in_that_mode_alone(device: str) -> None:
+    """Dynamo guards what a tensor is, and not the mode of a call: the second is of the program of the first."""
+    function = compiled(lambda x: x.add_(1).sum())
+    with torch.inference_mode():
+        made = torch.zeros(3, device=device)
+        assert function(made).item() == 3
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+        function(made)
+    with torch.inference_mode():
+        before = made.sum().item()
+        assert function(made).item() == before + 3
+    assert function(torch.zeros(3, device=device)).item() == 3
+
+
+@each_device
 def test_gradient_of_a_gradient_is_right_or_refused(device: str) -> None:
     """AOTAutograd does not trace the backward of a backward: asking for it says so, never gives a wrong number."""
     x = torch.linspace(0.1, 1.0, 7, dtype=torch.float64, device=device).requires_grad_()

@@ -34,6 +34,7 @@ from ferrite_torch.rewrites.aliased_writes import (
     keeping_aliases,
     refuse_lost_writes,
     watched_inputs,
+    writing_in_inference_mode,
 )
 from ferrite_torch.rewrites.attention_masks import simplify_masks
 from ferrite_torch.rewrites.attention_patterns import rewrite_attention
@@ -163,12 +164,12 @@ def _compiled(
             compiled = _compile(module, inputs, chosen, plan)
         else:
             compiled, seen = _compile_blocks(blocks, inputs, chosen, plan)
-        written = written_positions(len(seen)) if module is captured else None
-        also = frozenset(seen[position] for position in written or ())
+        also = _written(seen) if module is captured else frozenset()
         if not also <= watched.written:
             watched = watched_inputs(captured, inputs, also | watched.written)
         call = keeping_tangents(compiled, eager, captured, note)
-        return undisturbed(keeping_aliases(call, eager, watched, captured, note))
+        call = undisturbed(keeping_aliases(call, eager, watched, captured, note))
+        return _in_mode(call, eager, chosen, captured, [inputs[position] for position in also])
     except Refused as refused:
         return _refused(eager, refused, chosen, captured)
     except Exception as error:  # every layer's, whatever it is: the table translates them all
@@ -180,6 +181,23 @@ def _compiled(
             raise translated from error
         announce_eager(translated, captured)
         return eager
+
+
+def _written(seen: Sequence[int]) -> frozenset[int]:
+    """Returns the positions of the inputs that the graph writes to, of those that AOTAutograd has seen."""
+    return frozenset(seen[position] for position in written_positions(len(seen)) or ())
+
+
+def _in_mode(
+    call: Callable[..., Any],
+    eager: Callable[..., Any],
+    options: Options,
+    captured: torch.fx.GraphModule,
+    written: Sequence[Any],
+) -> Callable[..., Any]:
+    """Returns a compiled graph that eager mode refuses where tensors of inference mode are written outside of it."""
+    outside = Refused("a tensor of inference mode is written to in place outside of inference mode")
+    return writing_in_inference_mode(call, _refused(eager, outside, options, captured), written)
 
 
 def _compile_blocks(
