@@ -150,6 +150,38 @@ def test_gradients(name: str) -> None:
     check_training(run, model, twin)
 
 
+class Returning(Stack):
+    """Returns the result of each layer as it is, which is read by the next layer and saved, too."""
+
+    def forward(self, x: Tensor) -> list[Tensor]:  # type: ignore[override]
+        found = [self.first(x)]
+        for layer in self.layers:
+            found.append(layer(found[-1]))
+        return found
+
+
+def test_results_of_layers_that_are_results_of_the_model() -> None:
+    model, twin = twice(lambda: Returning(layers(lambda number: Residual())))
+    found, expected = compiled(model)(drawn()), twin(drawn())
+    assert regions()[0] == [4]
+    assert [each._is_view() for each in found] == [each._is_view() for each in expected]
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+    for results in (found, expected):
+        sum(each.sin().sum() for each in results).backward()
+    for mine, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-3)
+
+
+def test_a_write_to_a_result_that_the_backward_takes_is_noticed() -> None:
+    model, _ = twice(lambda: Returning(layers(lambda number: Residual())))
+    found = compiled(model)(drawn())
+    with torch.no_grad():
+        found[3].add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        sum(each.sin().sum() for each in found).backward()
+
+
 def test_any_number_of_rows() -> None:
     model, twin = twice(lambda: Stack(layers(lambda number: Residual())))
     compiled(model)

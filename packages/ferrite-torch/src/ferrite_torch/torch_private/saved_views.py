@@ -181,11 +181,17 @@ def _drop_repeated(region: torch.fx.GraphModule) -> dict[int, int]:
 
 
 def _read_first(call: torch.fx.Node, again: Mapping[int, int]) -> None:
-    """Has those who read a result of a call that is another one's value read that one."""
+    """Has those who read a result of a call that is another one's value read that one.
+
+    Of two nodes that read it, the one that did so before stays: its fake tensor is of this call, where those of what a
+    region saves are of all its calls.
+    """
+    found = [user for user in call.users if user.target is operator.getitem]
     readers: dict[Any, torch.fx.Node] = {}
-    for reader in sorted(user for user in call.users if user.target is operator.getitem):
+    for reader in sorted(found, key=lambda reader: reader.args[1] in again):
         position = again.get(reader.args[1], reader.args[1])  # type: ignore[arg-type]
         if position in readers:
+            call.append(readers[position])
             reader.replace_all_uses_with(readers[position])
             call.graph.erase_node(reader)
         else:
