@@ -217,6 +217,16 @@ def test_numbers_that_equations_tell() -> None:
     assert sizes.known_number(chunks * 2 - 1) is None, "no integer is a half"
 
 
+def test_sizes_that_are_zero_tell_what_others_are() -> None:
+    length = sizes.symbol("s", 6, None, 6)
+    rest = length - sizes.floordiv(length, 2)
+    assert sizes.with_zeros(rest - 2, [rest - 3]) == 1
+    assert sizes.with_zeros(3 - rest, [rest - 3]) == 0
+    assert sizes.with_zeros(rest - 2, [3 - rest]) == 1
+    assert sizes.with_zeros(rest * 2, [rest - 3]) == rest * 2
+    assert sizes.with_zeros(7, [rest - 3]) == 7
+
+
 def test_hints_without_a_hint() -> None:
     free, part, least = sizes.symbol("u0", 0), sizes.symbol("u1", 0, 40), sizes.symbol("u2", 9000)
     assert (sizes.hint(free), sizes.hint(part), sizes.hint(least)) == (sizes.ASSUMED, 20, 9000)

@@ -215,6 +215,15 @@ def known_number(difference: Size) -> tuple[Generator, int] | None:
     return generator, -constants // coefficient
 
 
+def with_zeros(size: Size, zeros: Iterable[Size]) -> Size:
+    """Returns the number that a size is where some sizes are zero, such as ``n - n // 2 - 3``, or the size itself."""
+    for zero in zeros:
+        for found in (size - zero, size + zero):
+            if type(found) is int:
+                return found
+    return size
+
+
 def known_product(difference: Size, known: AbstractSet[str]) -> tuple[Monomial, Size] | None:
     """Returns a product in a size and what it equals, in ``known`` symbols alone, where the size is zero.
 

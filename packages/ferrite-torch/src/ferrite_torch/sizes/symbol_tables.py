@@ -33,11 +33,13 @@ class KnownProducts:
         guards: how many there were.
         numbers: quotients, minima and maxima that are numbers, such as an extent of one chunk.
         products: products that equal sizes in symbols of the inputs, such as rows of labels those of the logits.
+        zeros: other sizes that are zero: ``n - n // 2 - 3`` where half of ``n - 4`` is one element, which is broadcast.
     """
 
     guards: int
     numbers: Mapping[Generator, int]
     products: Mapping[Monomial, Size]
+    zeros: tuple[Size, ...] = ()
 
 
 @dataclass(slots=True)

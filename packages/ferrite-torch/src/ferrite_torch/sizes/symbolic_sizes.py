@@ -52,7 +52,8 @@ def size_of_expression(expression: Any, environment: Any) -> Size:
     if type(size) is int:
         return size
     known = _known_by_guards(environment)
-    return sizes.with_products(sizes.with_numbers(size, known.numbers), known.products)
+    size = sizes.with_zeros(sizes.with_numbers(size, known.numbers), known.zeros)
+    return sizes.with_products(size, known.products)
 
 
 def _known_by_guards(environment: Any) -> KnownProducts:
@@ -61,6 +62,7 @@ def _known_by_guards(environment: Any) -> KnownProducts:
         return table.known
     numbers: dict[Generator, int] = {}
     products: dict[Monomial, Size] = {}
+    zeros: list[Size] = []
     for one, other in decided_equalities(environment):
         try:
             difference = translated_size(one, environment) - translated_size(other, environment)
@@ -72,7 +74,9 @@ def _known_by_guards(environment: Any) -> KnownProducts:
             numbers[number[0]] = number[1]
         elif product is not None:
             products.setdefault(*product)
-    table.known = KnownProducts(count, numbers, products)
+        else:
+            zeros.append(difference)
+    table.known = KnownProducts(count, numbers, products, tuple(zeros))
     return table.known
 
 
