@@ -5,7 +5,7 @@ numbers, and for numbers that a type does not have (300 in eight bits). An op is
 combination of types. It is asked on the CPU, whatever the device of the graph: an assertion of a kernel that zeros do
 not meet would end the process's use of a GPU. A GPU has more kernels for complex numbers, so there it is asked again,
 on the GPU, if the CPU refuses. Floats of one type are taken to be fine, and so are, for a GPU, 16-bit floats beside
-other real numbers, of which its kernels take more. What the op says counts only if it is about types: sizes of 3, in
+other real numbers, of which its kernels take more. What the op says counts only if it is about types: sizes of 2, in
 place of the true ones, may fit no window.
 """
 
@@ -24,8 +24,10 @@ from ferrite_torch.torch_private.nodes import map_leaves
 from ferrite_torch.torch_private.operators import Overload, schema_of
 from ferrite_torch.validation.ranges import has_number_outside
 
-MOST = 3
-"""Elements along each axis of an operand that stands for another: ``cross`` wants as many."""
+MOST = 2
+"""Elements along each axis of an operand that stands for another: ``glu`` wants an even number of them."""
+VECTOR = 3
+"""But for axes of as many: ``cross`` wants no others."""
 _ABOUT_TYPES = re.compile(
     r"not implemented for|d-?types?\b|scalar[ _]types?\b|\bbool(ean)?\b|floating[- ]point|integral|data type|"
     r"only supports?\b.*(float|int)|does not support complex|integers? (input|tensor)|without overflow|can't be cast|"
@@ -205,7 +207,7 @@ def _zeros(sizes: list[int], dtype: torch.dtype, device: torch.device, innermost
 
 
 def _shrunk(size: Any) -> int:
-    return MOST if isinstance(size, torch.SymInt) else min(size, MOST)
+    return MOST if isinstance(size, torch.SymInt) else VECTOR if size == VECTOR else min(size, MOST)
 
 
 def _repeated(tensor: torch.Tensor) -> tuple[bool, ...]:
