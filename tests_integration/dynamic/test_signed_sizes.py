@@ -37,7 +37,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     ),
     "every other": (lambda x, by: x[1::by] + 1, [(2,), (3,), (50,)]),
     "windows": (lambda x, size, by: x.unfold(0, size, by) + 1, [(3, 2), (4, 5)]),
-    "larger half of two, broadcast": (lambda x, n: x[4:n].narrow(0, (n - 4) // 2, n - 4 - (n - 4) // 2) * x[4:n], [(6,)]),
+    "larger half of two, broadcast": (
+        lambda x, n: x[4:n].narrow(0, (n - 4) // 2, n - 4 - (n - 4) // 2) * x[4:n],
+        [(6,)],
+    ),
     "one of a part, broadcast": (lambda x, a, b: x[a:b] * x[:7], [(3, 4), (9, 10)]),
     "rounded up": (lambda x, n: x.new_ones(-(n // -4)), [(5,), (9,)]),
 }

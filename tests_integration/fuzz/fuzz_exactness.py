@@ -127,12 +127,13 @@ def exact_results(func: Any, args: Any, kwargs: Any) -> list[Tensor] | None:
 
 
 def has_rounded_number(args: Any, kwargs: Any) -> bool:
-    """Returns whether a number such as 1.7 is rounded to meet operands of narrow types.
+    """Returns whether a number such as 1.7 is rounded to meet operands.
 
-    What is multiplied by it may come out exact only where it is rounded at once, not where it is added to something.
+    What is multiplied by it may come out exact only where it is rounded at once, not where it is added to something: of
+    float64 as well, where the product with the nearest number to 1.7 has more digits than either.
     """
     leaves = pytree.tree_leaves((args, kwargs))
-    if not any(is_float(leaf) and leaf.dtype in NARROW for leaf in leaves):
+    if not any(map(is_float, leaves)):
         return False
     numbers = [leaf for leaf in leaves if isinstance(leaf, float) and abs(leaf) < float("inf")]
     return any(float(torch.tensor(number, dtype=torch.float32)) != number for number in numbers)

@@ -347,7 +347,7 @@ def test_another_failure_to_capture_is_a_finding(program: Program, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("number", "dtype", "is_inexact"),
-    [(1.7, torch.float32, True), (1.5, torch.float32, False), (1.7, torch.float64, False)],
+    [(1.7, torch.float32, True), (1.5, torch.float32, False), (1.7, torch.float64, True), (1.5, torch.float64, False)],
 )
 def test_a_product_with_a_number_that_is_rounded_is_not_exact(
     number: float, dtype: torch.dtype, *, is_inexact: bool
