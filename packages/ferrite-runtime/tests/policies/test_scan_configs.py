@@ -126,7 +126,13 @@ def test_columns_that_take_long_to_combine_are_scanned_by_many_threads(
 
 @pytest.mark.parametrize(
     ("rows", "columns", "expected"),
-    [(10167, 62, (4, 64, 1)), (958, 716, (1, 1024, 4)), (132, 16936, (1, 8192, 32)), (40000, 512, (1, 512, 2))],
+    [
+        (10167, 62, (4, 64, 1)),
+        (958, 716, (1, 1024, 4)),
+        (132, 16936, (1, 8192, 32)),
+        (132, 16935, (1, 8192, 32)),  # odd rows, too
+        (40000, 512, (1, 512, 2)),
+    ],
 )
 def test_rows_that_take_long_to_combine_are_scanned_by_many_threads(
     rows: int, columns: int, expected: tuple[int, int, int]

@@ -354,10 +354,10 @@ def scan_configs(shape: Shape) -> tuple[Config, ...]:
     if shape.contiguous in ("x", "y"):
         return scanned_columns(shape)
     row = next_power_of_two(shape.reduction)
-    if row > ROWS.scan_block and _is_odd(shape):
+    is_busy = flops_per_point(shape) >= OCCUPANCY.busy_flops
+    if row > ROWS.scan_block and _is_odd(shape) and not is_busy:
         return _scanned_odd(shape)
     block = row if row <= ROWS.loop_block else ROWS.scan_block
-    is_busy = flops_per_point(shape) >= OCCUPANCY.busy_flops
     held = (ROWS.busily_scanned_per_thread if is_busy else ROWS.scanned_per_thread) * shape.device.target.warp_size
     rows = keep_busy(shape, max(1, held // block) if row < ROWS.long_row else 1)
     is_light = shape.reduction_is_known and (row < ROWS.long_row or (row == block and _is_odd(shape)))
@@ -372,7 +372,8 @@ def _scanned_odd(shape: Shape) -> tuple[Config, ...]:
 
     A thread reads an element at a time, so that each row of its elements is a scan across its warp and then across all
     warps: many rows are scanned by few warps each. Few rows are scanned in large blocks, as the turns of a loop wait
-    for each other, but with few lanes past the end: these take as long as others, each with a mask of its own.
+    for each other, but with few lanes past the end: these take as long as others, each with a mask of its own. What
+    takes long to combine is scanned like other rows, by many threads.
     """
     small = (ROWS.odd_scan_block, ROWS.odd_scan_warps)
     if shape.points >= TILES.fill * shape.device.multiprocessors:
