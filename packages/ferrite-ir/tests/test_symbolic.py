@@ -225,6 +225,7 @@ def test_sizes_that_are_zero_tell_what_others_are() -> None:
     assert sizes.with_zeros(rest - 2, [3 - rest]) == 1
     assert sizes.with_zeros(rest * 2, [rest - 3]) == rest * 2
     assert sizes.with_zeros(7, [rest - 3]) == 7
+    assert sizes.with_zeros(length, [length - 6]) == length
 
 
 def test_hints_without_a_hint() -> None:

@@ -216,7 +216,12 @@ def known_number(difference: Size) -> tuple[Generator, int] | None:
 
 
 def with_zeros(size: Size, zeros: Iterable[Size]) -> Size:
-    """Returns the number that a size is where some sizes are zero, such as ``n - n // 2 - 3``, or the size itself."""
+    """Returns the number that a size is where some sizes are zero, such as ``n - n // 2 - 3``, or the size itself.
+
+    Of one term it stays: a symbol is told by the extent of an input, for all sizes that it is in.
+    """
+    if type(size) is int or sum(1 for monomial, _ in size.terms if monomial) < 2:
+        return size
     for zero in zeros:
         for found in (size - zero, size + zero):
             if type(found) is int:

@@ -1,8 +1,8 @@
 """Kernel forms, a module for each, or for a few that are alike: in comes a kernel's spec, out go its configs and rules.
 
 A module's ``FORMS`` are the forms that it adds. All modules of this folder are found by `all_forms`, when the first
-spec is read; nobody lists them. Everything that a form brings stands in its module: its configs, what foresees that one
-fails, the record of its facts where no other form has it.
+spec is read; nobody lists them. What a form brings stands in its module: its configs, what foresees that one fails, the
+record of its facts where no other form has it. What several share is in `policies`, as are all configs of columns.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Changes of kernels after fusion: in come kernels and calls in order, out go the same, made faster on the device.
 
-`ferrite_scheduler.pipeline` calls them between fusion and memory: multi-versioning, register-resident norms,
-grid-cooperative reductions, reverse traversal, eviction hints at last uses, prefetch.
+`ferrite_scheduler.pipeline` calls them between fusion and memory, by the table in `pipeline`: prefetch, workspaces of
+grid reductions, mixed combo kernels, coarsening, eviction hints at last uses, traversal; multi-versioning before these.
 """

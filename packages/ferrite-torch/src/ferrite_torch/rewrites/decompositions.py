@@ -90,7 +90,7 @@ _FAMILIES: dict[str, str] = {
 }
 
 EXTRA = tuple(name for family in _FAMILIES.values() for name in family.split())
-"""Ops outside the core table, or likely to leave it, that fuse better in pieces."""
+"""Ops outside the core table, or likely to leave it, that fuse better in pieces; not those that have a lowering."""
 
 
 def decomposition_table(has_lowering: Callable[[str], bool], *, writes: bool = True) -> Mapping[Any, Any]:

@@ -1,7 +1,7 @@
 """Tile programs: what one program instance of a kernel does, on blocks of values.
 
-In comes what a kernel form makes of a scheduled kernel; out goes a program for the passes over tiles and the printers.
-Nothing outside this folder but kernel forms, passes and printers calls it.
+In comes what `bodies` make of a scheduled kernel; out goes a program for the passes over tiles and the printers.
+Nothing outside of this folder but bodies, passes and printers calls it.
 """
 
 from .evaluate import run_program
