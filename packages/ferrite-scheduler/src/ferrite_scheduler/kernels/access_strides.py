@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from ferrite_scheduler.analysis.clusters import Cluster, Member
 from ferrite_scheduler.analysis.mixed_radix import Digits, compose, inverse, lifted
-from ferrite_scheduler.analysis.nodes import Node, Touch
+from ferrite_scheduler.analysis.nodes import Node
 from ferrite_scheduler.model.annotations import ColumnReduction
 
 from .iteration_space import Base, coefficients
@@ -33,36 +34,30 @@ def over_cluster(digits: Digits, member: Member, reduction: int) -> Digits | Non
     return None if found is None else lifted(found, member.share(reduction))
 
 
-def _loads(cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member]) -> Iterator[tuple[Touch, Digits | None]]:
-    for node, member in zip(nodes, members, strict=True):
-        for touch in node.loads:
-            if touch.name not in cluster.made:
-                yield touch, over_cluster(touch.known, member, cluster.reduction)
-
-
-def distinct_bytes(cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member]) -> tuple[int, ...]:
-    """Returns for each load from memory its part of the bytes that all which walk alike over a value have together.
-
-    The points of a window read the same elements, one after the other: together they have no more than the value.
-    """
-    loads = list(_loads(cluster, nodes, members))
-    together: Counter[tuple[str, Digits | None]] = Counter()
-    for touch, digits in loads:
-        together[touch.name, digits] += touch.bytes
-    return tuple(
-        touch.bytes * min(touch.value_bytes, together[touch.name, digits]) // max(1, together[touch.name, digits])
-        for touch, digits in loads
-    )
-
-
 def traffic_of(
     cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member], stored: frozenset[str]
 ) -> Iterator[MemoryAccess]:
-    """Yields the memory accesses of a kernel that stores these of its values."""
-    distinct = iter(distinct_bytes(cluster, nodes, members))
-    for node, member in zip(nodes, members, strict=True):
-        for touch, digits in _loads(cluster, (node,), (member,)):
-            yield MemoryAccess(digits, touch.bytes, next(distinct), is_store=False)
+    """Yields the memory accesses of a kernel that stores these of its values.
+
+    The points of a window read the same elements, one after the other: loads that walk alike over a value have no more
+    distinct bytes together than the value.
+    """
+    loads = [
+        [
+            (touch, over_cluster(touch.known, member, cluster.reduction))
+            for touch in node.loads
+            if touch.name not in cluster.made
+        ]
+        for node, member in zip(nodes, members, strict=True)
+    ]
+    together: Counter[tuple[str, Digits | None]] = Counter()
+    for touch, digits in chain(*loads):
+        together[touch.name, digits] += touch.bytes
+    for node, member, own in zip(nodes, members, loads, strict=True):
+        for touch, digits in own:
+            total = max(1, together[touch.name, digits])
+            distinct = touch.bytes * min(touch.value_bytes, total) // total
+            yield MemoryAccess(digits, touch.bytes, distinct, is_store=False)
         if node.stores is not None:
             written = node.stores.bytes
             yield MemoryAccess(

@@ -37,7 +37,7 @@ from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_scheduler.model.tiled_contractions import roles_of
 
-from .access_strides import distinct_bytes, over_cluster, strides_of, touched_bases, traffic_of
+from .access_strides import over_cluster, strides_of, touched_bases, traffic_of
 from .iteration_space import Base, coefficients, cut, own_digits
 from .kernel_names import kernel_name
 from .kernel_params import params_of
@@ -115,10 +115,12 @@ def _layout_key(
 ) -> tuple[Any, ...]:
     """Returns everything that a layout depends on."""
     parts: list[Any] = [cluster.points, cluster.reduction, cluster.kinds, cluster.inner]
-    parts.append(distinct_bytes(cluster, nodes, members))
+    numbers: dict[str, int] = {}  # which loads are of one value, whatever it is called
     for node, member in zip(nodes, members, strict=True):
         loads: list[Any] = [
-            (touch.known, touch.bytes, touch.rigid) for touch in node.loads if touch.name not in cluster.made
+            (touch.known, touch.bytes, touch.value_bytes, touch.rigid, numbers.setdefault(touch.name, len(numbers)))
+            for touch in node.loads
+            if touch.name not in cluster.made
         ]
         stores: list[Any] = [
             (home, cluster.made_bytes[name])
