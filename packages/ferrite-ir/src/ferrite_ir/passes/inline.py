@@ -103,8 +103,7 @@ class _Uses:
     Attributes:
         sites: number of (reader, index) pairs.
         points: the largest number of points at which one reader needs it.
-        elements: the largest number of times that a reader needs one of its elements, in total: of what is read by
-            rows, once for each row.
+        load: one of its loads.
         factors: the loads of it by contractions.
         often: the loads of it by others, and at how many points.
         rows: the most rows of such a reader.
@@ -112,7 +111,7 @@ class _Uses:
 
     sites: int = 0
     points: Size = 0
-    elements: int = 0
+    load: Scalar | None = None
     factors: list[Scalar] = field(default_factory=list)
     often: list[tuple[Scalar, int]] = field(default_factory=list)
     rows: int = 0
@@ -232,7 +231,7 @@ class _Inliner:
             uses.rows = max(uses.rows, rows)
             if sizes.hint(points) > sizes.hint(uses.points):
                 uses.points = points
-            uses.elements = max(uses.elements, _elements_read(load))
+            uses.load = load
 
     def _points_of(self, definition: Definition) -> Size:
         domain = domain_of(definition)
@@ -359,13 +358,17 @@ class _Inliner:
         factor_cost = policy.max_strip_cost if is_strip else policy.max_factor_cost
         most = factor_cost if uses.factors else policy.max_repeated_cost
         cost = cost_up_to(body, most, COSTS)
-        return cost <= most and (bool(uses.factors) or self._repeats_little(value, cost, uses))
+        assert uses.load is not None, "what is used has a load"
+        return cost <= most and (bool(uses.factors) or self._repeats_little(value, cost, uses.load))
 
-    def _repeats_little(self, value: Value, cost: int, uses: _Uses) -> bool:
-        """Returns whether computing elements anew where they are read takes no longer than storing and loading them."""
+    def _repeats_little(self, value: Value, cost: int, load: Scalar) -> bool:
+        """Returns whether computing elements anew where one load reads them is no longer than storing and loading them.
+
+        What is read by rows is computed once for each row.
+        """
         numel, policy = sizes.hint(value.type.numel), self._policy
         moved = numel * value.type.dtype.bytes
-        return (uses.elements - numel) * cost <= policy.repeated_operations + moved * policy.operations_of_byte
+        return (_elements_read(load) - numel) * cost <= policy.repeated_operations + moved * policy.operations_of_byte
 
     def _is_narrower(self, value: Value, body: Scalar, *, is_factor: bool) -> bool:
         """Returns whether a value has fewer bytes than the sums that it rounds.
