@@ -34,7 +34,6 @@ from ferrite_torch.rewrites.aliased_writes import (
     keeping_aliases,
     refuse_lost_writes,
     watched_inputs,
-    writing_in_inference_mode,
 )
 from ferrite_torch.rewrites.attention_masks import simplify_masks
 from ferrite_torch.rewrites.attention_patterns import rewrite_attention
@@ -195,9 +194,20 @@ def _in_mode(
     captured: torch.fx.GraphModule,
     written: Sequence[Any],
 ) -> Callable[..., Any]:
-    """Returns a compiled graph that eager mode refuses where tensors of inference mode are written outside of it."""
+    """Returns a compiled graph that is refused outside of inference mode where it writes to tensors of inference mode.
+
+    What AOTAutograd runs a graph with to see what it writes to are no inference tensors, so that nothing else refuses.
+    Dynamo guards what tensors are, but not the mode, and compiles outside of it.
+    """
+    if not any(isinstance(each, torch.Tensor) and each.is_inference() for each in written):
+        return call
     outside = Refused("a tensor of inference mode is written to in place outside of inference mode")
-    return writing_in_inference_mode(call, _refused(eager, outside, options, captured), written)
+    refuse = _refused(eager, outside, options, captured)
+
+    def in_mode(*args: Any) -> Any:
+        return (call if torch.is_inference_mode_enabled() else refuse)(*args)
+
+    return in_mode
 
 
 def _compile_blocks(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
@@ -33,23 +33,6 @@ _WRITE_NOTHING = frozenset(_METADATA_NAMES.split())
 _KEEP_LAYOUT = frozenset(("requires_grad_", "detach_", "share_memory_"))
 _COPIES = frozenset(("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter"))
 _RESIZE = "resize_storage_bytes_"
-
-
-def writing_in_inference_mode(
-    call: Callable[..., Any], refuse: Callable[..., Any], written: Iterable[Any]
-) -> Callable[..., Any]:
-    """Returns a compiled graph that is refused outside of inference mode where it writes to tensors of inference mode.
-
-    What AOTAutograd runs a graph with to see what it writes to are no inference tensors, so that nothing else refuses.
-    Dynamo guards what tensors are, but not the mode, and compiles outside of it.
-    """
-    if not any(isinstance(each, torch.Tensor) and each.is_inference() for each in written):
-        return call
-
-    def in_mode(*args: Any) -> Any:
-        return (call if torch.is_inference_mode_enabled() else refuse)(*args)
-
-    return in_mode
 
 
 def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
