@@ -312,3 +312,19 @@ def check_training(run: Callable[..., Any], model: nn.Module, twin: nn.Module, r
     for (name, mine), (_, theirs) in zip(model.named_parameters(), twin.named_parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-3, msg=name)
     torch.testing.assert_close(dict(model.named_buffers()), dict(twin.named_buffers()))
+
+
+def check_slope(run: Callable[..., Any], x: Tensor) -> None:
+    """Compares the gradient of the sum of what is computed with its slope: both draw the same masks."""
+    torch.manual_seed(5)
+    run(x).sum().backward()
+    assert x.grad is not None
+    step = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+
+    def at(shift: float) -> Tensor:
+        torch.manual_seed(5)
+        found: Tensor = run((x.detach() + shift * step).requires_grad_()).double().sum()
+        return found.detach()
+
+    slope = (at(1e-2) - at(-1e-2)) / 2e-2
+    torch.testing.assert_close(slope, (x.grad * step).double().sum(), rtol=1e-2, atol=1e-3)
