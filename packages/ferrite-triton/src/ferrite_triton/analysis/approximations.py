@@ -8,6 +8,7 @@ whole, for which the exact division has no special cases.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 
 from ferrite_ir.language.dtypes import F32
 from ferrite_ir.language.graph import Loop, Reduction, bodies_of
@@ -57,7 +58,6 @@ def _uses(flat: FlatKernel) -> tuple[frozenset[Scalar], frozenset[Scalar], list[
     seen: set[Scalar] = set()
     summed: set[Scalar] = set()
     nodes: dict[Scalar, None] = {}
-    users: dict[Scalar, list[Scalar]] = {}
     for definition in flat.definitions:
         for body in bodies_of(definition):
             nodes.update(dict.fromkeys(postorder((body,))))
@@ -68,9 +68,7 @@ def _uses(flat: FlatKernel) -> tuple[frozenset[Scalar], frozenset[Scalar], list[
             seen.update(body for result, body in pairs if result.name in flat.kernel.stored)
         else:
             seen.update(bodies_of(definition))
-    for node in nodes:
-        for operand in node.args if node.op not in ("load", "const", "index") else ():
-            users.setdefault(resolved(flat, operand), []).append(node)
+    users = _readers(nodes, lambda operand: resolved(flat, operand))
     seen |= {resolved(flat, node) for node in seen}
     return frozenset(seen), frozenset(resolved(flat, node) for node in summed), list(nodes), users
 
@@ -154,9 +152,14 @@ def resolved(flat: FlatKernel, node: Scalar) -> Scalar:
 def users_of(flat: FlatKernel) -> tuple[frozenset[Scalar], list[Scalar], dict[Scalar, list[Scalar]]]:
     """Returns the bodies of a kernel, the nodes under them, operands first, and for each node those it is part of."""
     roots = frozenset(body for definition in flat.definitions for body in bodies_of(definition))
-    users: dict[Scalar, list[Scalar]] = {}
     nodes = list(postorder(roots))
+    return roots, nodes, _readers(nodes, lambda operand: operand)
+
+
+def _readers(nodes: Iterable[Scalar], key: Callable[[Scalar], Scalar]) -> dict[Scalar, list[Scalar]]:
+    """Returns for the key of each operand the nodes that it is part of."""
+    found: dict[Scalar, list[Scalar]] = {}
     for node in nodes:
         for operand in node.args if node.op not in ("load", "const", "index") else ():
-            users.setdefault(operand, []).append(node)
-    return roots, nodes, users
+            found.setdefault(key(operand), []).append(node)
+    return found
