@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from against_eager import compiled
 from ferrite_ir import PIPELINE
 from ferrite_runtime import cross_compile
 from ferrite_scheduler import Policy, Target, schedule
@@ -72,3 +73,17 @@ def test_every_reduction_of_what_does_not_vary_compiles(shape: tuple[int, ...], 
     assert written
     for program in written:
         assert not [f"{row.kernel}: {row.error}" for row in cross_compile(program, "sm_90").failures]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_reduction_of_one_number_may_be_an_index(dynamic: bool) -> None:  # noqa: FBT001
+    """Its result is a scalar, whatever the tiles of the kernel are: an address and its mask have no extents."""
+
+    def function(x: Tensor) -> Tensor:
+        where = (x - x).prod(0)
+        numbers = torch.arange(x.shape[0])
+        numbers = numbers.index_put((numbers % 3 == 0,), numbers.sum())
+        return numbers.index_put((where,), numbers[where], accumulate=True)
+
+    x = torch.randint(-3, 3, (3, 3))
+    assert torch.equal(compiled(function, dynamic=dynamic)(x), function(x))

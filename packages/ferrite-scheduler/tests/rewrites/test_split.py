@@ -235,17 +235,27 @@ def test_full_sum_gives_every_processor_work_and_leaves_a_small_second_stage():
     assert second.reduction.size == programs
 
 
-@pytest.mark.parametrize(
-    ("reduced", "masked"), [("s: f32[] = reduce sum", False), ("s: f32[], m: f32[], n: f32[] = reduce welford", True)]
-)
-def test_parts_of_a_piece_begin_at_multiples_of_a_vector(reduced, masked):
-    """347,008 is 128 times a prime: a sum leaves points to its second stage, a variance has a shorter last part."""
+REDUCED = ("s: f32[] = reduce sum", "s: f32[], m: f32[], n: f32[] = reduce welford")
+
+
+@pytest.mark.parametrize("reduced", REDUCED)
+def test_parts_of_a_piece_begin_at_multiples_of_a_vector(reduced):
+    """347,008 is 128 times a prime: the second stage reduces the points that the parts leave over."""
     graph = parse_graph(f"graph @f(x: bf16[347008]) -> (s) {{\n{reduced} [ | r < 347008] cast.f32(x[r])\n}}")
     first, second = schedule(graph).kernels
     assert first.reduction is not None
     assert int(first.reduction.size) % 8 == 0
-    assert ("masked" in str(first)) == masked
-    assert any(param.name == "x" for param in second.params) != masked
+    assert "masked" not in str(first)
+    assert any(param.name == "x" for param in second.params)
+
+
+def test_the_second_stage_knows_how_many_points_a_part_has():
+    """The last part ends before its end. A kernel that stored a count would count the same points in every lane."""
+    reduced = "s: f32[8], m: f32[8], n: f32[8] = reduce welford [i < 8 | r < 500009] cast.f32(x[i, r])"
+    first, second = schedule(parse_graph(f"graph @f(x: bf16[8, 500009]) -> (s) {{\n{reduced}\n}}")).kernels
+    assert "masked" in str(first)
+    assert [param.name for param in first.params if param.access == "write"] == ["s_part", "m_part"]
+    assert "minimum(maximum(" in str(second)
 
 
 def test_column_sum_keeps_columns_innermost():

@@ -75,12 +75,12 @@ def in_vectors(reduction: Reduction, plan: Plan, types: dict[str, TensorType], l
 
     Parts of an odd number of elements, and a mask that ends at one, have each element read by itself. What the parts
     leave over is read by the second stage, so it has to be in memory anyway: ``lasting`` are inputs and outputs. Other
-    parts, and those of means and variances, become longer, and the last one ends before its end.
+    parts become longer, and the last one ends before its end.
     """
     points = product(dim.size for dim in reduction.reduction_dims)
     if plan.takes_turns or not is_static(points) or (plan.chunk % VECTOR == 0 and plan.exact):
         return plan
-    if len(reduction.bodies) == len(reduction.results) and is_in_one_piece(reduction, types, lasting):
+    if is_in_one_piece(reduction, types, lasting):
         chunk = int(points) // plan.parts // VECTOR * VECTOR
         return Plan(plan.parts, chunk, exact=True, left_over=int(points) - plan.parts * chunk) if chunk else plan
     if points % VECTOR or not is_in_one_piece(reduction, types, types):

@@ -162,15 +162,17 @@ def _unit_reduction(reduction: Reduction) -> Loop:
 
 def _unit_loop(definition: Reduction | Scan, dims: tuple[Dim, ...], mapping: dict[Dim, Index]) -> Loop:
     bodies = tuple(substitute_dims(body, mapping) for body in definition.bodies)
-    if len(bodies) < len(definition.results) and isinstance(definition.combine, str):
-        bodies = (bodies[0], *_lifted_rest(definition.combine, bodies[0].dtype))
+    if isinstance(definition.combine, str):
+        bodies = _lifted(definition.combine, bodies)
     return Loop(definition.results, dims, bodies, definition.origins)
 
 
-def _lifted_rest(combine: str, dtype: DType) -> tuple[Scalar, ...]:
-    """Returns the other components of the state of one operand."""
-    numbers = {"welford": (0, 1), "online_softmax": (1,)}[combine]
-    return tuple(const(number, dtype) for number in numbers)
+def _lifted(combine: str, bodies: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+    """Returns a state for each point that a reduction combines, where its operand may be all that there is of it."""
+    rest = {"welford": (0, 1), "online_softmax": (1,)}.get(combine, ())
+    if len(bodies) > 1:
+        return bodies
+    return (bodies[0], *(const(number, bodies[0].dtype) for number in rest))
 
 
 def _domain(reduction: Reduction) -> tuple[tuple[Size, ...], ...]:
@@ -401,12 +403,21 @@ def split(reduction: Reduction, plan: Plan, types: dict[str, TensorType]) -> tup
     first = Reduction(partials, reduction.combine, (part, *reduction.dims), (point,), bodies, reduction.origins)
     where = [dim.index for dim in (part, *reduction.dims)]
     states = tuple(load(value.name, where, value.type.dtype) for value in partials)
-    if reduction.combine == "welford" and len(bodies) == 1:
-        states = (*states[:2], const(plan.chunk, states[2].dtype))  # all parts weigh the same
+    if reduction.combine == "welford" and len(reduction.bodies) == 1:
+        states = (*states[:2], _points_of(part, plan, product(extents), states[2].dtype))
     if plan.left_over:
         return first, _with_left_over(reduction, plan, part, states)
     second = Reduction(reduction.results, reduction.combine, reduction.dims, (part,), states, reduction.origins)
     return first, second
+
+
+def _points_of(part: Dim, plan: Plan, points: Size, dtype: DType) -> Scalar:
+    """Returns how many points a part has, as a float: all the same, or those up to the end of all."""
+    if plan.exact:
+        return const(plan.chunk, dtype)
+    left = index_value(constant(points) - part.index * plan.chunk, I64)
+    fewest = apply("maximum", left, const(0, I64))
+    return cast(apply("minimum", fewest, index_value(constant(plan.chunk), I64)), dtype)
 
 
 def _with_left_over(reduction: Reduction, plan: Plan, part: Dim, states: tuple[Scalar, ...]) -> Reduction:
@@ -419,7 +430,7 @@ def _with_left_over(reduction: Reduction, plan: Plan, part: Dim, states: tuple[S
     points = dict(zip(reduction.reduction_dims, delinearize(flat, extents), strict=True))
     neutrals = neutral_state(str(reduction.combine), tuple(state.dtype for state in states))
     operands = []
-    for state, body, neutral in zip(states, reduction.bodies, neutrals, strict=True):
+    for state, body, neutral in zip(states, _lifted(str(reduction.combine), reduction.bodies), neutrals, strict=True):
         own = apply("masked", is_part, substitute_dims(state, {part: position.index}), neutral)
         left = apply("masked", is_point, cast(substitute_dims(body, points), state.dtype), neutral)
         operands.append(apply("where", is_part, own, left))
@@ -428,8 +439,6 @@ def _with_left_over(reduction: Reduction, plan: Plan, part: Dim, states: tuple[S
 
 def _guarded(combine: str, bodies: tuple[Scalar, ...], inside: Scalar) -> tuple[Scalar, ...]:
     """Returns operands that are the combine's neutral element outside."""
-    if combine == "welford" and len(bodies) == 1:
-        dtype = bodies[0].dtype
-        bodies = (bodies[0], const(0, dtype), const(1, dtype))
+    bodies = _lifted(combine, bodies) if combine == "welford" else bodies
     neutrals = neutral_state(combine, tuple(body.dtype for body in bodies))
     return tuple(apply("masked", inside, body, neutral) for body, neutral in zip(bodies, neutrals, strict=True))

@@ -73,7 +73,7 @@ class LoopReductions(Reductions):
         self.follow(lanes, step(combine, lanes.expression, new))
 
         def finish() -> tuple[Tile, ...]:
-            total = Reduce((lanes.expression,), combine, self._space.order.index("x"), self.keep)
+            total = self.along(X, combine, lanes.expression, axes - X)
             return self._restore(definition, (self.hold(combine, total, axes - X),))
 
         return finish
@@ -112,7 +112,13 @@ class LoopReductions(Reductions):
             # A lane sees its positions in order, so that of equals the one it has is the first.
             self._keep_better(combine, lanes, new, axes)
         reduced = Reduce(tuple(lane.expression for lane in lanes), combine, self._space.reduction_position, self.keep)
-        return lambda: self._builder.hold_all((combine, "at"), reduced, axes - R)
+        return lambda: tuple(map(self._without_extents, self._builder.hold_all((combine, "at"), reduced, axes - R)))
+
+    def _without_extents(self, tile: Tile) -> Tile:
+        """Returns a tile as a scalar where it varies along no axis that tiles have."""
+        if not self.keep or self._space.tiled(tile.axes):
+            return tile
+        return self.hold("extreme", self.along(NO_AXES, "max", tile.expression, tile.axes), tile.axes)
 
     def _keep_better(self, combine: str, lanes: tuple[Tile, Tile], new: tuple[Expression, ...], axes: Axes) -> None:
         """Writes the update of lanes of (value, position) that meet their positions in order."""

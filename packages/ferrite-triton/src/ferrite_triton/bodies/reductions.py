@@ -99,13 +99,22 @@ class Reductions:
 
     def reduce(self, combine: str, prefix: str, value: Expression, axes: Axes) -> Tile:
         """Returns the reduction of a tile along the reduction axis; the result varies along the other axes."""
-        keep = self.keep and not self._over >= frozenset(self._space.order)
-        expression = Reduce((value,), combine, self._space.reduction_position, keep)
-        if self._over != R:
-            expression = Reduce((expression,), combine, self._space.order.index("b"), keep)
+        left = axes - self._over
+        expression = self.along(self._over, combine, value, left)
         key = ("reduction", expression)
         known = self._builder.find(key)
-        return known or self._builder.remember(key, self.hold(prefix, expression, axes - self._over))
+        return known or self._builder.remember(key, self.hold(prefix, expression, left))
+
+    def along(self, over: Axes, combine: str, value: Expression, left: Axes) -> Expression:
+        """Returns what a tile combines to along some axes: of the kernel's rank, or a scalar.
+
+        It is a scalar where it varies along no axis that tiles have (``left``). Then the axes of extent 1 go as well.
+        """
+        keep = bool(self._space.tiled(left))
+        for position, name in reversed(tuple(enumerate(self._space.order))):
+            if name in over or not keep:
+                value = Reduce((value,), combine, position, keep)
+        return value
 
     @property
     def keep(self) -> bool:
@@ -121,7 +130,7 @@ class Reductions:
         return self._builder.carry(prefix, full(self._space.shape(axes), initial, dtype), axes)
 
     def carry(self, axes: Axes, initial: Number, dtype: DType) -> Tile:
-        """Returns a value that a loop carries from reduction to reduction of tiles: of their rank, unlike scalars."""
+        """Returns a value that a loop carries from scan to scan of tiles: of their rank, unlike other scalars."""
         if self._space.tiled(axes) or not self.keep:
             return self.accumulator("carry", axes, initial, dtype)
         return self._builder.carry("carry", full((1,) * len(self._space.order), initial, dtype), axes)
