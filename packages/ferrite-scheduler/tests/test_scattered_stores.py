@@ -83,3 +83,19 @@ def test_what_nobody_stores_has_no_gaps() -> None:
     found = check(text, policy=LARGE)
     assert any(isinstance(definition, Contract) for definition in found.kernels[0].body)
     assert found.kernels[-1].stored == ("z",)
+
+
+SOFTMAX = """
+graph @f(x: bf16[128, {channels}, 225]{{{image}, 1, {channels}}}) -> (y) {{
+  a: f32[128, {channels}, 225]  = loop [n < 128, c < {channels}, p < 225] exp(exp(exp(exp(cast.f32(x[n, c, p])))))
+  m: f32[128, 225]              = reduce max [n < 128, p < 225 | c < {channels}] a[n, c, p]
+  s: f32[128, 225]              = reduce sum [n < 128, p < 225 | c < {channels}] exp(sub(a[n, c, p], m[n, p]))
+  y: bf16[128, {channels}, 225] = loop [n < 128, c < {channels}, p < 225] cast.bf16(div(exp(sub(a[n, c, p], m[n, p])), s[n, p]))
+}}"""  # noqa: E501
+"""A softmax over channels that lie last in what it reads, and before the positions in what it makes."""
+
+
+@pytest.mark.parametrize(("channels", "kernels"), [(32, 1), (8, 2)])
+def test_whole_columns_are_read_along_them_where_they_fill_sectors(channels: int, kernels: int) -> None:
+    found = schedule(parse_graph(SOFTMAX.format(channels=channels, image=channels * 225)))
+    assert len(found.kernels) == kernels

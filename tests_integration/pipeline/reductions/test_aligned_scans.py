@@ -126,7 +126,9 @@ def test_other_types(name: str, kind: str, dtype: torch.dtype, device: str) -> N
     expected = function(x.double() if dtype is torch.bfloat16 else x, dim)
     found = compiled(lambda x: function(x, dim), options)(x)
     check(found.to(expected.dtype), expected, 8e-3 if dtype is torch.bfloat16 else 0.0)
-    assert kernels() == [form_of(kind)]
+    # An odd line of narrow elements is not read in vectors, so that programs in one pass would read it slowly.
+    is_split = kind == "look back" and dtype.itemsize < 4
+    assert kernels() == (["persistent", "scan", "scan"] if is_split else [form_of(kind)])
 
 
 @pytest.mark.parametrize("device", devices())

@@ -57,13 +57,13 @@ def test_columns_that_fit_a_tile_are_scanned_whole(dtype: str, rows: int, expect
 @pytest.mark.parametrize(
     ("dtype", "points", "rows", "expected"),
     [
-        ("bf16", 1 << 17, 200, (32, 256, 8)),  # half as many elements to a thread as of a scan alone
-        ("f32", 1 << 17, 200, (32, 256, 8)),
+        ("bf16", 1 << 17, 200, (32, 256, 4)),  # tiles of half as many elements as of a scan alone
+        ("f32", 1 << 17, 400, (16, 512, 4)),
         ("bf16", 6400, 186, (16, 256, 8)),  # few programs: a quarter, and fewer columns
         ("f32", 6400, 186, (8, 256, 4)),
     ],
 )
-def test_parts_of_columns_that_go_on_from_others_have_few_elements_to_a_thread(
+def test_parts_of_columns_that_go_on_from_others_have_small_tiles(
     dtype: str, points: int, rows: int, expected: tuple[int, int, int]
 ) -> None:
     mapping = outer_of(dtype, points, rows, "scan", element_bytes=4, live_values=3)
@@ -130,8 +130,12 @@ def test_columns_that_take_long_to_combine_are_scanned_by_many_threads(
         (10167, 62, (4, 64, 1)),
         (958, 716, (1, 1024, 4)),
         (132, 16936, (1, 8192, 32)),
-        (132, 16935, (1, 8192, 32)),  # odd rows, too
         (40000, 512, (1, 512, 2)),
+        # Of odd rows each warp combines what those before it come to, for every element of a thread.
+        (3386, 2457, (1, 4096, 2)),
+        (879, 14411, (1, 512, 4)),
+        (132, 16935, (1, 1024, 8)),
+        (182, 2049, (1, 4096, 8)),
     ],
 )
 def test_rows_that_take_long_to_combine_are_scanned_by_many_threads(

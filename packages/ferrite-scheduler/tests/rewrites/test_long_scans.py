@@ -73,17 +73,37 @@ def test_what_others_need_of_a_scan_with_a_rest_is_stored(results: str, last: st
     assert update.result.name == stored
 
 
+def lines(dtype: str, combine: str, rows: int, length: int) -> str:
+    body = "x[i, r]" if dtype == "f32" else "cast.f32(x[i, r])"
+    text = f"s: f32[{rows}, {length}] = scan {combine} [i < {rows}, r < {length}] along r {body}"
+    return f"graph @f(x: {dtype}[{rows}, {length}]) -> (s) {{\n{text}\n}}"
+
+
 @pytest.mark.parametrize(
     ("combine", "rows", "kernels"), [("logaddexp", 21, 3), ("prod", 21, 1), ("logaddexp", 300, 1)], ids=str
 )
 def test_lines_whose_points_take_long_to_combine_are_cut(combine: str, rows: int, kernels: int) -> None:
-    text = f"s: f32[{rows}, 38006] = scan {combine} [i < {rows}, r < 38006] along r x[i, r]"
-    graph = parse_graph(f"graph @f(x: f32[{rows}, 38006]) -> (s) {{\n{text}\n}}")
-    found = schedule(graph, Target(), Policy())
+    found = schedule(parse_graph(lines("f32", combine, rows, 38008)), Target(), Policy())
     assert len(found.kernels) == kernels
     local = found.graph.definitions[0]
     if kernels > 1:
         assert local.along.size == 2 * Policy().scan_part, "one tile holds a part"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "combine", "length", "kernels"),
+    [
+        ("bf16", "max", 50417, 3),
+        ("bf16", "max", 50416, 1),
+        ("bf16", "sum", 50417, 3),
+        ("bf16", "sum", 50416, 1),  # by decoupled look-back
+        ("f32", "sum", 50417, 1),
+        ("f32", "prod", 50417, 3),
+    ],
+)
+def test_lines_that_are_not_read_in_vectors_are_cut(dtype: str, combine: str, length: int, kernels: int) -> None:
+    found = schedule(parse_graph(lines(dtype, combine, 49, length)), Target(), Policy())
+    assert len(found.kernels) == kernels
 
 
 @pytest.mark.parametrize("length", [32, 29])

@@ -16,6 +16,7 @@ from .pick import Pick
 from .pipeline import PASSES, PIPELINE, Pass, Pipeline, parse_pipeline, pass_text
 from .round_stored import RoundStored
 from .simplify import Simplify
+from .store_narrow import StoreNarrow
 from .unroll import Unroll
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Pipeline",
     "RoundStored",
     "Simplify",
+    "StoreNarrow",
     "Unroll",
     "parse_pipeline",
     "pass_text",

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
 from ferrite_ir.language import index as ix
-from ferrite_ir.language.dtypes import BOOL, I32, I64, DType
+from ferrite_ir.language.dtypes import BOOL, F32, F64, I32, I64, DType
 from ferrite_ir.language.graph import Graph
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.index_substitution import with_indirects
+from ferrite_ir.language.ops import REQUIREMENTS
 from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, load, rebuilt, unsettled
 
+from .fold_constants import folded
 from .rewriting import map_scalars, with_definitions
 
 Range: TypeAlias = tuple[int, int] | None
 """Inclusive bounds of an integer value, None where nothing is known."""
+Span: TypeAlias = tuple[float, float] | None
+"""Inclusive bounds of a floating-point value that is no NaN, None where nothing is known."""
 
 _LOW, _HIGH = -(1 << 31), (1 << 31) - 1
 
@@ -45,12 +51,13 @@ def type_range(dtype: DType) -> Range:
 class _Narrower:
     """Rewrites expressions; remembers bounds and results of every node, which depend on the node alone."""
 
-    __slots__ = ("_ranges", "_small", "_wide")
+    __slots__ = ("_ranges", "_small", "_spans", "_wide")
 
     def __init__(self) -> None:
         self._wide: dict[Scalar, Scalar] = {}
         self._small: dict[Scalar, Scalar | None] = {}
         self._ranges: dict[Scalar, Range] = {}
+        self._spans: dict[Scalar, Span] = {}
 
     def scalar(self, root: Scalar) -> Scalar:
         """Returns the expression with narrower arithmetic inside, of the same type."""
@@ -64,12 +71,16 @@ class _Narrower:
 
     def _indirect(self, part: ix.Indirect) -> Index:
         value = self.scalar(part.value)
-        return ix.indirect(self._small.get(part.value) or value, part.size, part.wraps)
+        bounds = self._ranges.get(part.value)
+        wraps = part.wraps and (bounds is None or bounds[0] < 0)
+        return ix.indirect(self._small.get(part.value) or value, part.size, wraps)
 
     def _visit(self, node: Scalar) -> None:
         if node.dtype is I64:
-            self._ranges[node] = bounds = self._bounds(node)
+            self._ranges[node] = bounds = _without_overflow(self._bounds(node))
             self._small[node] = self._as_small(node) if bounds and bounds[0] >= _LOW and bounds[1] <= _HIGH else None
+        elif node.dtype in (F32, F64) and (span := self._span(node)) is not None:
+            self._spans[node] = span
         self._wide[node] = self._as_wide(node)
 
     def _as_wide(self, node: Scalar) -> Scalar:
@@ -83,11 +94,26 @@ class _Narrower:
             if small is not None and node.op in _ARITHMETIC:
                 return cast(small, I64)
         elif any([arg.dtype is I64 for arg in node.args]) and node.op in _BOUNDARIES:  # noqa: C419
+            if node.op in _COMPARED and (is_true := self._decided(node)) is not None:
+                return const(is_true, BOOL)
             operands = [self._small.get(arg) for arg in node.args]
             if None not in operands and any(arg.op != "const" for arg in node.args):
                 return cast(operands[0], node.dtype) if node.op == "cast" else apply(node.op, *operands)  # type: ignore[arg-type]
         new = tuple([self._wide[arg] for arg in node.args])
-        return node if new == node.args else rebuilt(node, new)
+        if new == node.args:
+            return node
+        made = rebuilt(node, new)
+        if node.op in REQUIREMENTS:
+            return new[1] if _holds(new[0]) else made
+        return folded(made) or made if node.dtype is BOOL else made
+
+    def _decided(self, node: Scalar) -> bool | None:
+        """Returns what a comparison of integers gives for all values that they may have, None if that varies."""
+        first, second = (self._ranges.get(arg) for arg in node.args)
+        if first is None or second is None:
+            return None
+        least, most = (_COMPARED[node.op](*ends) for ends in ((first[1], second[0]), (first[0], second[1])))
+        return least if least == most else None
 
     def _as_small(self, node: Scalar) -> Scalar | None:
         """Returns the i32 form of an i64 node whose value fits, None if a part of it does not fit."""
@@ -101,6 +127,9 @@ class _Narrower:
             case "where":
                 yes, no = (self._small[arg] for arg in node.args[1:])
                 return None if yes is None or no is None else apply("where", self._wide[node.args[0]], yes, no)
+            case op if op in REQUIREMENTS:
+                condition, value = self._wide[node.args[0]], self._small[node.args[1]]
+                return value if value is None or _holds(condition) else apply(op, condition, value)
         if node.op not in _ARITHMETIC:
             return None
         operands = [self._small.get(arg) for arg in node.args]
@@ -117,11 +146,36 @@ class _Narrower:
                 return self._cast_bounds(node.args[0])
             case "where":
                 return _union(self._ranges[node.args[1]], self._ranges[node.args[2]])
+            case op if op in REQUIREMENTS:
+                return self._ranges[node.args[1]]
         rule = _ARITHMETIC.get(node.op)
         operands: list[Any] = [self._ranges.get(arg) for arg in node.args]
         return None if rule is None or None in operands else rule(*operands)
 
+    def _span(self, node: Scalar) -> Span:
+        """Returns the bounds of a float: of its operands' bounds, by operations that grow with each of them.
+
+        Additions and products are taken to be rounded twice, as a compiler may round them once, together.
+        """
+        match node.op:
+            case "const":
+                return (node.value, node.value) if math.isfinite(node.value) else None
+            case "cast":
+                source = node.args[0]
+                return self._spans.get(source) if source.dtype.is_float else _as_floats(self._cast_bounds(source))
+        rule = _ARITHMETIC.get(node.op) if node.op in _ROUNDED else _EXACT.get(node.op)
+        operands: list[Any] = [self._spans.get(arg) for arg in node.args]
+        if rule is None or None in operands:
+            return None
+        span: Span = rule(*operands)
+        return _widened(span) if node.op in _ROUNDED else span
+
     def _cast_bounds(self, source: Scalar) -> Range:
+        if source.dtype.is_float:
+            span = self._spans.get(source)
+            return None if span is None else (math.trunc(span[0]), math.trunc(span[1]))
+        if source.dtype is I64:
+            return self._ranges.get(source)
         if source.dtype is I32 and source.op == "index":
             index = source.args[0]
             return (index.lo, index.hi) if type(index.lo) is int and type(index.hi) is int else type_range(I32)
@@ -131,6 +185,28 @@ class _Narrower:
 @lru_cache(maxsize=1)
 def _narrower() -> _Narrower:
     return _Narrower()
+
+
+def _holds(condition: Scalar) -> bool:
+    return condition.op == "const" and bool(condition.value)
+
+
+def _as_floats(bounds: Range) -> Span:
+    """Returns the bounds of integers as those of what they are rounded to."""
+    return None if bounds is None else _widened((float(bounds[0]), float(bounds[1])))
+
+
+def _widened(span: Span) -> Span:
+    """Returns bounds of what two roundings to 24 bits make of values between some bounds; None for too large ones."""
+    if span is None or not -_LARGEST < span[0] <= span[1] < _LARGEST:
+        return None
+    return span[0] - abs(span[0]) * _ROUNDINGS, span[1] + abs(span[1]) * _ROUNDINGS
+
+
+def _without_overflow(bounds: Range) -> Range:
+    """Returns bounds of 64-bit integers; None where some of them wrap around."""
+    widest = type_range(I64)
+    return bounds if bounds and widest and widest[0] <= bounds[0] and bounds[1] <= widest[1] else None
 
 
 def _union(a: Range, b: Range) -> Range:
@@ -170,6 +246,19 @@ _ARITHMETIC: dict[str, Any] = {
     "floordiv": _quotients,
     "mod": _remainders,
 }
-"""Bounds of the results of integer operations from those of their operands (Python integers, so nothing wraps)."""
+"""Bounds of the results of integer operations from those of their operands, before they wrap around."""
+
+_ROUNDED = frozenset(("add", "sub", "mul"))
+_EXACT: dict[str, Any] = {name: _ARITHMETIC[name] for name in ("neg", "abs", "relu", "minimum", "maximum")}
+_EXACT |= {
+    name: lambda a, function=function: (float(function(a[0])), float(function(a[1])))
+    for name, function in (("floor", math.floor), ("ceil", math.ceil), ("trunc", math.trunc))
+}
+"""The same of floating-point values by operations that round nothing."""
+_ROUNDINGS = 2.0**-22
+"""What two roundings to 24 bits may add to a value, relative to it, and more."""
+_LARGEST = 2.0**100
+
+_COMPARED: dict[str, Any] = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 
 _BOUNDARIES = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "cast"))

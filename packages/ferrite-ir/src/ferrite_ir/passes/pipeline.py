@@ -18,6 +18,7 @@ from .narrow import Narrow
 from .pick import Pick
 from .round_stored import RoundStored
 from .simplify import Simplify
+from .store_narrow import StoreNarrow
 from .unroll import Unroll
 
 
@@ -32,7 +33,7 @@ class Pass(Protocol):
 
 PASSES: dict[str, type[Any]] = {
     pass_.name: pass_
-    for pass_ in (Simplify, FoldConstants, Cse, RoundStored, Inline, AlignScans, Pick, Unroll, Dce, Narrow)
+    for pass_ in (Simplify, FoldConstants, Cse, RoundStored, Inline, AlignScans, Pick, Unroll, StoreNarrow, Dce, Narrow)
 }
 
 
@@ -73,7 +74,10 @@ class Pipeline:
 
 
 PIPELINE = Pipeline(
-    (Simplify(), Cse(), Dce(), RoundStored(), Inline(), AlignScans(), Pick(), Unroll(), Narrow(), Cse(), Dce())
+    (
+        *(Simplify(), Cse(), Dce(), RoundStored(), Inline(), AlignScans(), Pick(), Unroll(), StoreNarrow()),
+        *(Narrow(), Cse(), Dce()),
+    )
 )
 """The passes between lowering and scheduling."""
 

@@ -357,6 +357,8 @@ def scan_configs(shape: Shape) -> tuple[Config, ...]:
     is_busy = flops_per_point(shape) >= OCCUPANCY.busy_flops
     if row > ROWS.scan_block and _is_odd(shape) and not is_busy:
         return _scanned_odd(shape)
+    if row >= ROWS.busy_odd_row and _is_odd(shape) and is_busy:
+        return _busily_scanned_odd(shape, row)
     block = row if row <= ROWS.loop_block else ROWS.scan_block
     held = (ROWS.busily_scanned_per_thread if is_busy else ROWS.scanned_per_thread) * shape.device.target.warp_size
     rows = keep_busy(shape, max(1, held // block) if row < ROWS.long_row else 1)
@@ -372,8 +374,7 @@ def _scanned_odd(shape: Shape) -> tuple[Config, ...]:
 
     A thread reads an element at a time, so that each row of its elements is a scan across its warp and then across all
     warps: many rows are scanned by few warps each. Few rows are scanned in large blocks, as the turns of a loop wait
-    for each other, but with few lanes past the end: these take as long as others, each with a mask of its own. What
-    takes long to combine is scanned like other rows, by many threads.
+    for each other, but with few lanes past the end: these take as long as others, each with a mask of its own.
     """
     small = (ROWS.odd_scan_block, ROWS.odd_scan_warps)
     if shape.points >= TILES.fill * shape.device.multiprocessors:
@@ -381,6 +382,23 @@ def _scanned_odd(shape: Shape) -> tuple[Config, ...]:
     else:
         block = min((ROWS.scan_block, ROWS.scan_block // 2), key=lambda block: -(-shape.reduction // block) * block)
         tiles = ((block, 2 * ROWS.odd_scan_warps), small)
+    return tuple(_loop_x(shape, 1, block, warps) for block, warps in tiles)
+
+
+def _busily_scanned_odd(shape: Shape, row: int) -> tuple[Config, ...]:
+    """Returns the candidates of a scan of odd rows that takes long to combine.
+
+    A thread reads an element at a time, and each row of a tile's elements is combined across its warp, and then with
+    what every warp before comes to. So the fewer warps there are, the less is to be combined; but a multiprocessor that
+    has few programs is filled by their warps alone.
+    """
+    is_filled = shape.points >= TILES.fill * shape.device.multiprocessors
+    if row <= 2 * ROWS.busy_odd_row:
+        warps = row // ROWS.busy_odd_row * (1 if is_filled else ROWS.busy_odd_warps)
+        tiles = ((row, warps), (row, 2 * warps))
+    else:
+        block, warps = ROWS.busy_odd_block, ROWS.busy_odd_warps
+        tiles = ((block, warps), (2 * block, 2 * warps)) if is_filled else ((2 * block, 2 * warps), (block, warps))
     return tuple(_loop_x(shape, 1, block, warps) for block, warps in tiles)
 
 

@@ -398,12 +398,12 @@ def _busily_scanned_columns(shape: Shape, row: int) -> tuple[Config, ...]:
 def _continued_columns(shape: Shape, row: int, line: int) -> tuple[Config, ...]:
     """Returns the candidates of a scan of parts of columns, each in one tile, that goes on from what comes before.
 
-    What it adds to each element takes registers: a thread has half as many elements as of other scans, so that a
-    multiprocessor holds several programs; and a quarter, of fewer columns, where all of them are few.
+    Many parts have tiles of half as many elements as other scans, as what is added to each takes registers, so that a
+    multiprocessor holds several programs; where all of them are few, threads have a quarter of the elements each.
     """
-    columns = keep_busy(shape, min(line, COLUMNS.scan_tile // row), SECTOR // shape.narrowest_read, TILES.fill)
-    held, threads = TILES.part_per_thread // 2, shape.device.target.warp_size
-    if 2 * shape.points * row < threads * held * OCCUPANCY.programs * shape.device.multiprocessors:
-        held //= 2
+    columns = keep_busy(shape, min(line, COLUMNS.scan_tile // (2 * row)), SECTOR // shape.narrowest_read, TILES.fill)
+    held, threads = TILES.part_per_thread, shape.device.target.warp_size
+    if 4 * shape.points * row < threads * held * OCCUPANCY.programs * shape.device.multiprocessors:
+        held //= 4
     warps = max(1, columns * row // (threads * held))
     return tuple(loop_config(shape, columns, row, w) for w in (warps, warps * 2, max(1, warps // 2)))

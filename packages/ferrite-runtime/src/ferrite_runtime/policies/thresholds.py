@@ -92,6 +92,10 @@ class RowThresholds:
         odd_scan_block, odd_scan_warps: block and warps of many rows of odd length that are scanned block by block.
             Measured on an H200: reversed sums of 1111 rows of 8471 16-bit elements take 71 us, 188 with blocks of 8192
             and 8 warps.
+        busy_odd_row, busy_odd_block, busy_odd_warps: a row of odd length that takes long to combine and is scanned by
+            one warp, twice as many elements at most; the block of longer ones, and its warps. Measured on an H200 for
+            sums of exponentials (``config_grid.py --set scans``): 3386 rows of 2457 numbers take 61.5 us with two warps
+            and 255 with 32; 879 of 14411 take 135 us in blocks of 512 and 388 in such of 8192.
         shared_columns: columns that programs share: a line of memory of 32-bit elements.
         product_columns, product_tile, product_stages, product_warps: columns and elements of a block of the matrix that
             few rows are multiplied with, blocks on their way at once (with the one that is multiplied), and warps of a
@@ -129,6 +133,9 @@ class RowThresholds:
     busily_scanned_per_thread: int = 8
     odd_scan_block: int = 2048
     odd_scan_warps: int = 4
+    busy_odd_row: int = 2048
+    busy_odd_block: int = 512
+    busy_odd_warps: int = 4
     shared_columns: int = 32
     product_columns: int = 32
     product_tile: int = 4096

@@ -17,7 +17,7 @@ from ferrite_scheduler.analysis.clusters import Cluster, block_length
 from ferrite_scheduler.analysis.generic_sizes import hinted, is_symbolic, size_of
 from ferrite_scheduler.analysis.kernel_forms import ACCUMULATOR_BYTES, holds_columns, is_persistent, is_persistent_alone
 from ferrite_scheduler.analysis.nodes import Access, is_opaque, stores_each_once
-from ferrite_scheduler.analysis.traffic import live_tiles, loads_again, pass_traffic, unit_step
+from ferrite_scheduler.analysis.traffic import live_tiles, loads_again, pass_traffic
 from ferrite_scheduler.model.annotations import RowResult
 from ferrite_scheduler.model.contractions import same_groups
 from ferrite_scheduler.model.schedule import Numbers, with_numbers
@@ -26,7 +26,7 @@ from ferrite_scheduler.model.tiled_contractions import is_tiled
 from .combo_kernels import costs_no_memory
 from .proposal import Proposal
 from .row_blocks import other_combine
-from .scattered_stores import relayout_seconds, scattered_seconds
+from .scattered_stores import relayout_seconds, scattered_seconds, uncoalesced_bytes
 
 WHOLE_REDUCTIONS = frozenset(("scan", "look back", "sort"))
 """Kinds of clusters whose reduction axis is walked as a whole, and along which order matters."""
@@ -401,7 +401,7 @@ def _saving(proposal: Proposal) -> Refusal | None:
     """Refuses what moves more bytes fused than apart; sets the proposal's final ``saved``."""
     if proposal.kinds and not proposal.kinds & WHOLE_REDUCTIONS and not _stays_persistent(proposal):
         proposal.saved = _looped_saving(proposal)
-    penalty = _uncoalesced(proposal)
+    penalty = uncoalesced_bytes(proposal, is_persistent=_stays_persistent(proposal))
     proposal.saved -= penalty
     if proposal.saved > 0 and (proposal.weighing is None or proposal.weighing.joined):
         return None
@@ -449,28 +449,6 @@ def _looped_saving(proposal: Proposal) -> int:
         apart += pass_traffic(cluster.members, full, dependences, once=once)
     together = pass_traffic(*_together(proposal), dependences, once=False)
     return apart - together + min(proposal.saved, 1)
-
-
-def _uncoalesced(proposal: Proposal) -> int:
-    """Returns the extra bytes moved because a guest's accesses run across the direction of a reduction kernel."""
-    owner, guest, placement = proposal.owner, proposal.guest, proposal.placement
-    if not owner.kinds or guest.kinds or placement is None or not placement.full:
-        return 0
-    direction = owner.direction
-    along = across = 0
-    for name, accesses in guest.touched.items():
-        if name in owner.made:
-            continue
-        for access, count in accesses.items():
-            step = unit_step(placement.moved(access), owner.reduction)
-            along += count if step is not None and step < owner.reduction else 0
-            across += count if step is not None and step >= owner.reduction else 0
-    for name, home in guest.made.items():
-        step = None if home is None else unit_step(placement.moved(home), owner.reduction)
-        along += guest.made_bytes[name] if step is not None and step < owner.reduction else 0
-        across += guest.made_bytes[name] if step is not None and step >= owner.reduction else 0
-    wrong = across if direction == "row" else along if direction == "column" else 0
-    return wrong * (proposal.policy.uncoalesced_factor - 1)
 
 
 PROFITABILITY: tuple[Rule[Proposal], ...] = (

@@ -1,4 +1,4 @@
-"""What a program of tiles loses where it stores its result with gaps.
+"""What a kernel loses by what it is fused with, where that lies otherwise in memory.
 
 The axes of a contraction end with what its factors walk along, so that blocks are loaded in vectors. A result that lies
 otherwise is stored with gaps between a tile's neighbours, as the gradient of filters [f, c, h, w] is that has channels
@@ -6,6 +6,8 @@ c last among its columns: h * w elements apart. Each of the 32-byte sectors of m
 different programs. A kernel that lays the result out anew reads it with gaps instead, which caches serve.
 
     columns of a tile    (h, w, c):  . . . . . . . .|        stored at  c * h * w:  .   .   .   .   .   .   .   .
+
+A reduction's threads lie along what is contiguous for it; what is fused with it may be contiguous the other way.
 """
 
 from __future__ import annotations
@@ -16,10 +18,44 @@ from ferrite_ir.language.graph import Contract, Loop
 from ferrite_ir.language.index import Dim
 from ferrite_scheduler.analysis.generic_sizes import hinted
 from ferrite_scheduler.analysis.nodes import Access, Node, is_opaque
+from ferrite_scheduler.analysis.traffic import unit_step
 from ferrite_scheduler.model.target import SECTOR_BYTES
 from ferrite_scheduler.model.tiled_contractions import is_tiled, roles_of
 
 from .proposal import Proposal
+
+
+def uncoalesced_bytes(proposal: Proposal, *, is_persistent: bool) -> int:
+    """Returns the extra bytes moved because a guest's accesses run across the direction of a reduction kernel.
+
+    None for columns that a tile holds whole (``is_persistent``) where a column is contiguous for the guest, a sector of
+    memory or more at once: the tile is read along the columns, and transposed by way of shared memory.
+    """
+    owner, guest, placement = proposal.owner, proposal.guest, proposal.placement
+    if not owner.kinds or guest.kinds or placement is None or not placement.full:
+        return 0
+    points, column = max(1, hinted(owner.points)), hinted(owner.reduction)
+    along = across = 0
+
+    def count(access: Access, moved: int) -> None:
+        nonlocal along, across
+        step = unit_step(placement.moved(access), owner.reduction)
+        if step is None:
+            return
+        if step >= owner.reduction:
+            across += moved
+        elif not is_persistent or column * moved < SECTOR_BYTES * points:
+            along += moved
+
+    for name, accesses in guest.touched.items():
+        if name not in owner.made:
+            for access, moved in accesses.items():
+                count(access, moved)
+    for name, home in guest.made.items():
+        if home is not None:
+            count(home, guest.made_bytes[name])
+    wrong = {"row": across, "column": along}.get(owner.direction, 0)
+    return wrong * (proposal.policy.uncoalesced_factor - 1)
 
 
 def scattered_seconds(proposal: Proposal) -> float:

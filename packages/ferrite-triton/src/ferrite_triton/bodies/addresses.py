@@ -10,6 +10,7 @@ from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, is_static
 from ferrite_ir.passes.vectors import VECTOR_BYTES
 from ferrite_scheduler.model.target import SECTOR_BYTES
+from ferrite_triton.analysis.accesses import unit_stride_axis, unit_stride_run
 from ferrite_triton.analysis.flat import KernelParam
 from ferrite_triton.analysis.rows import behind, column_start, padded_extent, row_start, step_along
 from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis, Space, flat_dim
@@ -87,7 +88,9 @@ class Addresses:
             # otherwise it saves the registers and waits for each. Offsets that several operands share are cheaper.
             return self._behind(param, "column", column, self._index.tile(index - column, value), value)
         offset, misalignment = self._index.tile(index, value), self._space.misalignment
-        return address_at(param, offset if misalignment is None else self._vectors(offset, misalignment))
+        if misalignment is not None:
+            return address_at(param, self._vectors(offset, misalignment))
+        return address_at(param, self._side_by_side(offset) if self._lies_in_odd_runs(index) else offset)
 
     def _in_tile(self, param: KernelParam, index: Index, value: Callable[[Scalar], Tile] | None) -> Tile | None:
         """Returns an address as that of a tile's first element and what is added in the tile, which are constants.
@@ -141,6 +144,21 @@ class Addresses:
         return Tile(
             Hint(offset.expression, "multiple_of", self._along_row(misalignment.width)), offset.axes, offset.dtype
         )
+
+    def _lies_in_odd_runs(self, index: Index) -> bool:
+        """Returns whether neighbours along a tile's fastest axis are neighbours in memory, an odd number at a time."""
+        run, order = unit_stride_run(index), self._space.order
+        return run is not None and run % 2 == 1 and len(order) > 1 and unit_stride_axis(index) == order[-1]
+
+    def _side_by_side(self, offset: Tile) -> Tile:
+        """Returns offsets that the compiler takes for neighbours along the fastest axis, as most of them are.
+
+        It knows of no neighbours where they come an odd number at a time, and gives those along the first axis to
+        neighbouring threads instead (Triton's coalescing pass takes the last of axes that are alike). It still does not
+        load them in vectors, as none begins at a multiple of two elements that it knows of.
+        """
+        numbers = tuple(2 if name == self._space.order[-1] else 1 for name in self._space.order)
+        return Tile(Hint(offset.expression, "max_contiguous", numbers), offset.axes, offset.dtype)
 
     def in_pieces(self, pointer: Expression, width: int) -> Expression:
         """Returns pointers along the reduction axis of which a thread takes no more than so many next to each other."""

@@ -51,8 +51,9 @@ def parts_of(
     """Returns how to cut the lines of a scan, or None if one kernel is as good, or a size is symbolic.
 
     ``in_one_pass`` says whether programs that wait for each other would scan the parts: then there is no other kernel.
-    Of lines that threads read in vectors: 49 of 50416 halves take 12 us on an H200, 26 in one kernel with a program for
-    each; but 73 of 35880 that are shifted by one take 31 us instead of 12.
+    Of lines that threads read in vectors 49 of 50416 halves take 12 us in one pass on an H200, and 26 in one kernel
+    with a program for each; but two more kernels, for the totals of parts, are not sooner. Other lines go by in smaller
+    blocks, also where a multiprocessor has two of them: 49 of 50417 numbers take 36 us in one kernel, and 16 in three.
 
     Of equal values in different parts the one of the highest position is the last; a scan with others is not cut.
     """
@@ -67,11 +68,14 @@ def parts_of(
         return None
     result_bytes = sum(result.type.dtype.bytes for result in scan.results) * node.points
     read = sum(touch.bytes for touch in node.loads)
-    operations, joining = _operations(scan, node, policy)
+    in_vectors = is_read_in_vectors(scan, types)
+    operations, joining = _operations(scan, node, policy, in_vectors=in_vectors)
     together = target.seconds(2 * read + result_bytes, target.processors, operations + joining)
     alone = target.seconds(read + result_bytes, programs, operations)
-    if in_one_pass and programs <= target.processors and _is_read_in_vectors(scan, types):
-        alone = max(alone, math.ceil(length / policy.scan_elements) * target.scan_seconds)
+    at_once = target.processors if in_vectors else 2 * target.processors
+    if programs <= at_once and not is_column and (in_one_pass or not in_vectors):
+        block = policy.scan_elements if in_vectors else max(1, policy.scan_elements // 2)
+        alone = max(alone, math.ceil(length / block) * target.scan_seconds)
     if alone < policy.stages_gain * (together + 2 * target.launch_seconds):
         return None
     least = policy.scan_column_part if is_column else policy.scan_part
@@ -89,7 +93,7 @@ def parts_of(
     return None if parts is not None and _begins_with_nothing(scan, parts) else parts
 
 
-def _is_read_in_vectors(scan: Scan, types: dict[str, TensorType]) -> bool:
+def is_read_in_vectors(scan: Scan, types: dict[str, TensorType]) -> bool:
     """Returns whether what is scanned lies in memory from multiples of 16 bytes on, line by line."""
     for read in scan.bodies[0].loads:
         width = VECTOR_BYTES // read.dtype.bytes
@@ -101,14 +105,15 @@ def _is_read_in_vectors(scan: Scan, types: dict[str, TensorType]) -> bool:
     return True
 
 
-def _operations(scan: Scan, node: Node, policy: Policy) -> tuple[float, float]:
+def _operations(scan: Scan, node: Node, policy: Policy, *, in_vectors: bool) -> tuple[float, float]:
     """Returns the instructions of single lanes that a scan takes, and those that join each point to the part before.
 
-    A point is combined twice: with those of its thread, and with what comes before the thread.
+    A point is combined twice: with those of its thread, and with what comes before the thread. Where a thread does not
+    read neighbours, a point is the only one of its thread, and is combined with those of its warp, in five steps.
     """
     step = instructions_of(scan)
     read = cost_of(scan.bodies) + policy.access_operations * len(node.loads)
-    return node.points * (read + 2.0 * step), node.points * float(step)
+    return node.points * (read + (2.0 if in_vectors else 7.0) * step), node.points * float(step)
 
 
 def _has_positions(scan: Scan) -> bool:

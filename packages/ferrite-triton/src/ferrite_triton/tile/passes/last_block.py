@@ -11,6 +11,8 @@ have no use for the mask::
                                                    else:
                                                        store(out + x, load(in + x, xmask), xmask)
 
+So are the parts of a combo kernel, each of which goes over its only block in a loop.
+
 It is what a vectorising compiler does to a loop whose trip count is no multiple of the vector length (Allen, Kennedy,
 "Optimizing Compilers for Modern Architectures", 2001, section 5.8).
 """
@@ -36,27 +38,46 @@ from ferrite_triton.tile.language import (
     names_in,
     parts_of,
 )
-from ferrite_triton.tile.statements import Do, If, Let, Statement, TileProgram, expressions_of
+from ferrite_triton.tile.statements import Do, For, If, Let, Statement, TileProgram, expressions_of
 
 
 def peel_last_block(program: TileProgram) -> TileProgram:
     """Returns a program whose statements behind a mask that keeps accesses from being vectors stand twice.
 
-    Only of flat programs, with one mask, of a number of elements that is known; others are returned as they are.
+    Only of flat programs and parts of such, with one mask, of a number of elements that is known; others are returned
+    as they are.
     """
-    for number, statement in enumerate(program.body):
+    body = _peeled(program, program.body, None)
+    return program if body == program.body else replace(program, body=body)
+
+
+def _peeled(program: TileProgram, body: tuple[Statement, ...], counter: str | None) -> tuple[Statement, ...]:
+    """Returns a block whose statements behind such a mask stand twice; ``counter`` is that of the loop it is in."""
+    for number, statement in enumerate(body):
         if isinstance(statement, Let) and (found := _mask(statement)) is not None:
             position, size = found
-            rest = program.body[number + 1 :]
-            whole = _is_whole(program.body[:number], position, size)
+            rest = body[number + 1 :]
+            whole = _is_whole(body[:number], position, size, counter)
             if whole is None or not _splits_vectors(program, rest, size):
-                return program
+                return body
             unmasked = tuple(_without_mask(each, statement.variables[0].name) for each in rest)
             if any(each is None for each in unmasked):
-                return program
-            peeled = If(whole, tuple(each for each in unmasked if each is not None), rest)
-            return replace(program, body=(*program.body[: number + 1], peeled))
-    return program
+                return body
+            return (*body[: number + 1], If(whole, tuple(each for each in unmasked if each is not None), rest))
+    return tuple(_inside(program, statement) for statement in body)
+
+
+def _inside(program: TileProgram, statement: Statement) -> Statement:
+    """Returns a statement with the parts of a combo kernel in it peeled."""
+    match statement:
+        case If(condition, then, otherwise):
+            return If(condition, _peeled(program, then, None), _peeled(program, otherwise, None))
+        case For(start=start, stop=Elementwise("lesser", (Elementwise("add", (first, block)), _))) if (
+            first,
+            block,
+        ) == (start, statement.step) and not statement.carried:
+            return replace(statement, body=_peeled(program, statement.body, statement.counter.name))
+    return statement
 
 
 def _mask(statement: Let) -> tuple[str, Literal] | None:
@@ -67,14 +88,19 @@ def _mask(statement: Let) -> tuple[str, Literal] | None:
     return None
 
 
-def _is_whole(before: tuple[Statement, ...], position: str, size: Literal) -> Expression | None:
-    """Returns the condition that a program's positions all lie before the end; None where these are no flat block."""
+def _is_whole(before: tuple[Statement, ...], position: str, size: Literal, counter: str | None) -> Expression | None:
+    """Returns the condition that a program's positions all lie before the end; None where these are no flat block.
+
+    A block begins where the number of the program says, or at the ``counter`` of a loop over one.
+    """
     values = {each.variables[0].name: each.value for each in before if isinstance(each, Let)}
     match values.get(position):
         case Elementwise(
             "add", (Elementwise("mul", (ProgramId() as program, BlockSize() as block)), Lanes(extent))
         ) if block.block == extent and isinstance(extent, Block):
             return apply("le", mul(program, block), sub(size, block))  # and not block + 1, which may not fit the type
+        case Elementwise("add", (Name(name), Lanes(Block() as extent))) if name == counter:
+            return apply("le", Name(name), sub(size, BlockSize(extent, size.dtype)))
     return None
 
 
