@@ -198,7 +198,7 @@ def _as_floats(bounds: Range) -> Span:
 
 def _widened(span: Span) -> Span:
     """Returns bounds of what two roundings to 24 bits make of values between some bounds; None for too large ones."""
-    if span is None or not -_LARGEST < span[0] <= span[1] < _LARGEST:
+    if span is None or not -_OVERFLOWING < span[0] <= span[1] < _OVERFLOWING:
         return None
     return span[0] - abs(span[0]) * _ROUNDINGS, span[1] + abs(span[1]) * _ROUNDINGS
 
@@ -257,7 +257,7 @@ _EXACT |= {
 """The same of floating-point values by operations that round nothing."""
 _ROUNDINGS = 2.0**-22
 """What two roundings to 24 bits may add to a value, relative to it, and more."""
-_LARGEST = 2.0**100
+_OVERFLOWING = 2.0**100
 
 _COMPARED: dict[str, Any] = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 
