@@ -72,8 +72,8 @@ def test_the_contiguous_axis_is_the_fast_one_of_the_tile() -> None:
 @pytest.mark.parametrize(("columns", "hinted"), [(51, True), (52, False)])
 def test_neighbours_an_odd_number_at_a_time_still_lie_side_by_side(columns: int, *, hinted: bool) -> None:
     """The compiler knows of four neighbours among 52 columns, and of none among 51."""
-    text = "graph @f(x: f32[40, 300, {0}]) -> (y) {{\n  y: f32[40, {0}] = reduce sum [i < 40, c < {0} | r < 300] x[i, r, c]\n}}"
-    source = emit(text.format(columns), "looped").source
+    body = f"y: f32[40, {columns}] = reduce sum [i < 40, c < {columns} | r < 300] x[i, r, c]"
+    source = emit(f"graph @f(x: f32[40, 300, {columns}]) -> (y) {{\n  {body}\n}}", "looped").source
     assert ("tl.load(in0 + tl.max_contiguous(" in source) == hinted
     assert "[1, 2])" in source or not hinted
 
