@@ -52,7 +52,7 @@ from benchmarks.kernels.report import markdown_table
 from benchmarks.kernels.results import Result, as_json, bandwidths_of, print_case, print_verdict, read_runs, results_of
 from benchmarks.kernels.verdict import figures
 from benchmarks.tools.backends import compile_with
-from benchmarks.tools.choices import forget_choices
+from benchmarks.tools.forgetting import forget_choices
 from benchmarks.tools.profiling import profile_step
 from benchmarks.tools.timing import copy_bandwidth, machine_name, product_rate, time_launches, visible_gpus
 from benchmarks.tools.tree import add_packages_to_path, caches_in, results_folder

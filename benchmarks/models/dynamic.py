@@ -51,7 +51,7 @@ from benchmarks.figures.dynamic_figures import MINE, OTHER, STATIC, Row, read_ro
 from benchmarks.models.dynamic_sweeps import Sweep, kernel_sweeps, model_sweeps
 from benchmarks.models.workloads import WORKLOADS
 from benchmarks.tools.backends import compile_with
-from benchmarks.tools.choices import forget_choices
+from benchmarks.tools.forgetting import forget_choices
 from benchmarks.tools.timing import visible_gpus
 
 BACKENDS = {

@@ -44,7 +44,7 @@ from benchmarks.models.variants import DRAWN, LAYOUTS, Variant, part_of, variant
 from benchmarks.models.wide import WIDE
 from benchmarks.models.workloads import WORKLOADS
 from benchmarks.tools.backends import UNCOMPILED
-from benchmarks.tools.choices import forget_choices
+from benchmarks.tools.forgetting import forget_choices
 from benchmarks.tools.timing import machine_name
 from benchmarks.tools.tree import ROOT, add_packages_to_path, caches_in, compile_bytecode, results_folder
 from benchmarks.tools.zygote import Zygote, run_child

@@ -8,8 +8,9 @@ arithmetic"). Exact results stay, so that comparisons of exact numbers decide as
 
 A sum or difference moves such operands once more whenever it reads them: a product that is added to something may not
 be rounded before (IEEE 754 calls that contraction), so that ``x * y - x * y`` need not be zero. That holds of what
-passes such numbers on, too, as a minimum does. Normalisations and softmax are decomposed for that: what they subtract
-is the mean of an operand, or its maximum.
+passes such numbers on, too, as a minimum does; and of a product with a number such as 1.7, which is rounded itself,
+even where it comes out as float64 gives it. Normalisations and softmax are decomposed for that: what they subtract is
+the mean of an operand, or its maximum.
 
 Where eager rounds an operand to the type of its result first, as it does with a number of float64 that is subtracted
 from halves, it is further from float64's result than by a unit in the last place: then that result is drawn.
@@ -26,7 +27,16 @@ from torch._decomp import decomposition_table
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
-from fuzz_exactness import CASTS, NARROW, Exactness, is_computed, name_of, tensors_of, widened_results
+from fuzz_exactness import (
+    CASTS,
+    NARROW,
+    Exactness,
+    has_rounded_number,
+    is_computed,
+    name_of,
+    tensors_of,
+    widened_results,
+)
 
 SAMPLES = 4
 """Runs with other roundings."""
@@ -61,11 +71,14 @@ class OtherRoundings(Exactness):
         if name_of(func) in SUMS:
             args = (args[0] if func._schema.is_mutable else self.reread(args[0]), *map(self.reread, args[1:]))
         wide = widened_results(func, args, kwargs)
+        is_rough = has_rounded_number(args, kwargs)
         results = func(*args, **kwargs)
         for place, (result, right) in enumerate(zip(tensors_of(results), wide or [], strict=wide is not None)):
             other = unrounded[place] if unrounded is not None and place < len(unrounded) else right
             if self.move(result, right, other) or is_inexact:
                 self.mark(result)
+            if is_rough and result in self.rounded:
+                self.rounded[result] = torch.zeros_like(self.rounded[result])
         return results
 
     def move(self, result: Tensor, right: Tensor, other: Tensor) -> bool:

@@ -354,3 +354,19 @@ def test_a_product_with_a_number_that_is_rounded_is_not_exact(
 ) -> None:
     with Exactness() as exactness:
         assert exactness.is_inexact(torch.tensor([1.25], dtype=dtype) * number) == is_inexact
+
+
+def test_a_number_that_is_rounded_itself_leaves_a_rest_of_what_is_contracted() -> None:
+    """1.25 * 1.7 - 1.25 is a half value, unless the product with the float next to 1.7 is not rounded before."""
+    lines = [
+        Statement("t0", "torch.full_like({0}, 1.25) * 1.7 - 1.25", ("x0",)),
+        Statement(
+            "t1", "({0} - {0}.half().float()) * 256", ("t0",), "({0} - rounded({0}, 'float16', 'float32')) * 256"
+        ),
+    ]
+    program = program_of((ROWS,), lines, ("t1",))
+    found, open_ = reference(program), doubts(program)[0]
+    assert not found.is_exact[0]
+    off = torch.full((30, 3), 256 * 2.0**-24)
+    assert judged(off, torch.zeros(30, 3), found.exact[0], 1e-3)
+    assert judged(off, torch.zeros(30, 3), found.exact[0], 1e-3, [open_]) is None

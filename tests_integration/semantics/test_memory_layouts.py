@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from against_eager import compiled, meaningful_strides, tensors_of
+from against_eager import compiled, devices, meaningful_strides, tensors_of
 
 Function = Callable[[Tensor], Any]
 SHAPE = (6, 4)
@@ -145,3 +145,32 @@ def test_gelu_of_large_halves_is_zero_or_the_number_itself(dtype: torch.dtype) -
     x = torch.tensor([-3e38 if dtype is torch.bfloat16 else -6e4, -1e4, -300, -12, -7, 7, 300, 1e4]).to(dtype)
     assert torch.equal(compiled(F.gelu)(x), F.gelu(x))
     assert torch.equal(compiled(lambda x: x * (1 + torch.erf(x)))(x), x * (1 + torch.erf(x)))
+
+
+INDEXED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "rows": lambda x, where: x[where],
+    "elements": lambda x, where: x[where, 1],
+    "columns": lambda x, where: x[:, where % 4],
+    "by two that lie alike": lambda x, where: x[where, where % 4],
+    "by two that do not": lambda x, where: x[where, where.t().contiguous().t()[:, :1] % 4],
+    "of what is transposed": lambda x, where: x.t()[where % 4],
+}
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("name", INDEXED)
+def test_what_indices_take_lies_as_they_lie(name: str, device: str) -> None:
+    """Where it lies decides what a write to a view of it reaches: a reshaped tensor is one, or a copy."""
+
+    def function(x: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
+        taken = INDEXED[name](x, where)
+        written = taken.clone()
+        written.reshape(-1)[::3] = 2
+        return taken, written
+
+    x = torch.arange(24, device=device).view(SHAPE)
+    where = (torch.arange(15, device=device).view(5, 3) % 6).t()
+    eager = function(x, where)
+    for mine, theirs in zip(compiled(function, dynamic=False)(x, where), eager, strict=True):
+        assert torch.equal(mine, theirs)
+        assert meaningful_strides(mine) == meaningful_strides(theirs)

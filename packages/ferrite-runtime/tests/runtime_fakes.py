@@ -25,8 +25,8 @@ from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.interpreter.runner import interpret
 from ferrite_runtime.kernel_source.jitted import choose_constants, load_function
 from ferrite_runtime.store.interface import MemoryStore
-from ferrite_runtime.tuning.choices import Choices
 from ferrite_runtime.tuning.kernel_tuning import Budget
+from ferrite_runtime.tuning.known_configs import Choices
 
 C_TYPES = {
     "i32": ctypes.c_int32,

@@ -26,7 +26,7 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.measurements import Measurement, Situation
 from ferrite_runtime.store.layers import LayeredStore
 from ferrite_runtime.store.measurement_entries import scan_measurements
-from ferrite_runtime.tuning.choices import Choices
+from ferrite_runtime.tuning.known_configs import Choices
 
 SHARED_KEYS = 40
 

@@ -24,6 +24,20 @@ def test_every_field_is_documented_and_nothing_else_is(kind: type) -> None:
     assert sorted(named) == sorted(field.name for field in fields(kind))
 
 
+def test_every_number_says_where_it_is_from() -> None:
+    """Measured, with figures or the record that has them, or set; switches say what they turn on."""
+    attributes = (Policy.__doc__ or "").split("Attributes:")[1]
+    entries = re.split(r"^        (\w[\w, ]*):", attributes, flags=re.MULTILINE)[1:]
+    switches = {field.name for field in fields(Policy) if isinstance(field.default, bool)}
+    silent = [
+        names
+        for names, text in zip(entries[::2], entries[1::2], strict=True)
+        if not set(names.split(", ")) <= switches
+        and not re.search(r"\bSet\b|[Mm]easured|decision \d|H[12]00", " ".join(text.split()))
+    ]
+    assert not silent
+
+
 def parts(policy: Policy, target: Target | None = None) -> int:
     first = schedule(parse_graph(SUM), target or Target(), policy).graph.definitions[0]
     return int(first.dims[0].size)

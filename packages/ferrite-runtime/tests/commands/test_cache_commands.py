@@ -23,8 +23,8 @@ from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.measurements import Measurement, Situation
 from ferrite_runtime.store.http_server import StoreServer
 from ferrite_runtime.store.layers import LayeredStore
-from ferrite_runtime.tuning.choices import Choices
 from ferrite_runtime.tuning.kernel_tuning import situation_of
+from ferrite_runtime.tuning.known_configs import Choices
 from runtime_fakes import FakePool
 from runtime_kernels import pointwise
 

@@ -15,7 +15,7 @@ from ferrite_runtime.launching.native_launcher import find_launcher
 from ferrite_runtime.policies.candidates import configs
 from ferrite_runtime.store.interface import MemoryStore
 from ferrite_runtime.tuning.agreement import RankAgreement
-from ferrite_runtime.tuning.choices import Choices
+from ferrite_runtime.tuning.known_configs import Choices
 from runtime_fakes import FakeBoard, FakeDriver, FakeMeter, FakePool, FakeStreams, fake_machine
 from runtime_kernels import (
     grid_axis,

@@ -18,7 +18,7 @@ from ferrite_runtime.store.layers import LayeredStore
 from ferrite_runtime.store.pack_frames import read_frames
 from ferrite_runtime.store.pack_index import write_index
 from ferrite_runtime.store.packs import Packs
-from ferrite_runtime.tuning.choices import Choices
+from ferrite_runtime.tuning.known_configs import Choices
 from store_stress import run_stress
 
 FLIPS = {"store-2.1.sqlite": 900, "store-2.1.sqlite-wal": 600, "store-2.1.sqlite-shm": 200, "pack": 500, "index": 200}

@@ -15,7 +15,7 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.measurements import Measurement, Situation
 from ferrite_runtime.store.interface import MemoryStore
 from ferrite_runtime.tuning.agreement import RankAgreement
-from ferrite_runtime.tuning.choices import Choices
+from ferrite_runtime.tuning.known_configs import Choices
 from runtime_fakes import FakeBoard
 
 SITUATIONS = [Situation(f"{i:064x}", "NVIDIA H200", "sm_90", "3.6.0", (("x", 1024),)) for i in range(6)]

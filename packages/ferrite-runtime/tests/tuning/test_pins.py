@@ -15,8 +15,8 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.measurements import Measurement, Situation
 from ferrite_runtime.store.interface import MemoryStore
-from ferrite_runtime.tuning.choices import Choices
 from ferrite_runtime.tuning.kernel_tuning import situation_of
+from ferrite_runtime.tuning.known_configs import Choices
 from ferrite_runtime.tuning.pins import Pin, PinFile, load_pins, pin_choices, read_pins, write_pins
 from runtime_fakes import fake_machine
 from runtime_kernels import pointwise, row_softmax

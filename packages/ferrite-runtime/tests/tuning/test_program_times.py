@@ -14,7 +14,7 @@ from ferrite_runtime.devices.descriptors import known_devices
 from ferrite_runtime.errors import LaunchFailed
 from ferrite_runtime.process.options import Options
 from ferrite_runtime.store.interface import MemoryStore
-from ferrite_runtime.tuning.choices import Choices
+from ferrite_runtime.tuning.known_configs import Choices
 from runtime_kernels import layout, pointwise, program, tensor_input
 
 torch = pytest.importorskip("torch")

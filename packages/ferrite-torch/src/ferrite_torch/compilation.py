@@ -27,7 +27,7 @@ from ferrite_torch.diagnostics.statistics import Stopwatch
 from ferrite_torch.graphs.donations import donated_names, held_names
 from ferrite_torch.graphs.graph_lowering import OTHER_DEVICE, lower_module
 from ferrite_torch.graphs.lowered_module import LoweredModule
-from ferrite_torch.lowering.choices import LoweringChoices
+from ferrite_torch.lowering.lowering_choices import LoweringChoices
 from ferrite_torch.options import Options
 from ferrite_torch.providers import providers
 from ferrite_triton import emit_program

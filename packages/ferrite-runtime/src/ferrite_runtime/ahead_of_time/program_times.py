@@ -25,7 +25,7 @@ from ferrite_runtime.formats.measurements import Measurement, Situation
 from ferrite_runtime.loading.loaded_program import load_program
 from ferrite_runtime.process.options import Options
 from ferrite_runtime.store.interface import Store
-from ferrite_runtime.tuning.choices import Choices
+from ferrite_runtime.tuning.known_configs import Choices
 from ferrite_runtime.tuning.samples import spread_of
 from ferrite_runtime.tuning.timing import Meter
 

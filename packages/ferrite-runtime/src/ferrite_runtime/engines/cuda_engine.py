@@ -40,8 +40,8 @@ from ferrite_runtime.process.environment_variables import read_settings
 from ferrite_runtime.process.forking import renewed_in_children
 from ferrite_runtime.process.options import Options
 from ferrite_runtime.tuning.agreement import RankAgreement
-from ferrite_runtime.tuning.choices import Choices, no_measurements
 from ferrite_runtime.tuning.kernel_tuning import Budget, situation_of
+from ferrite_runtime.tuning.known_configs import Choices, no_measurements
 from ferrite_runtime.tuning.pins import load_pins
 from ferrite_runtime.tuning.timing import EventMeter, SystemClock
 

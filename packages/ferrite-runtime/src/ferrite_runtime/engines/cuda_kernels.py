@@ -34,7 +34,6 @@ from ferrite_runtime.policies.blocks import misfit
 from ferrite_runtime.policies.candidates import configs, launch_bytes, wider_configs
 from ferrite_runtime.policies.resources import check_usage, scratch_problem
 from ferrite_runtime.policies.thresholds import REGISTERS
-from ferrite_runtime.tuning.choices import Choices
 from ferrite_runtime.tuning.kernel_tuning import (
     EFFORTS,
     Budget,
@@ -48,6 +47,7 @@ from ferrite_runtime.tuning.kernel_tuning import (
     situation_of,
     tune_kernel,
 )
+from ferrite_runtime.tuning.known_configs import Choices
 from ferrite_runtime.tuning.protection import protect_arguments
 from ferrite_runtime.tuning.timing import Meter
 from ferrite_runtime.tuning.workbench import KernelBench

@@ -11,8 +11,8 @@ from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.measurements import Situation
 from ferrite_runtime.store.interface import Store, load_record
 from ferrite_runtime.store.measurement_entries import scan_measurements
-from ferrite_runtime.tuning.choices import Choices
 from ferrite_runtime.tuning.kernel_tuning import situation_of
+from ferrite_runtime.tuning.known_configs import Choices
 
 
 @dataclass(frozen=True, slots=True)

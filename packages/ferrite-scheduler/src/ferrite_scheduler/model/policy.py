@@ -19,24 +19,24 @@ class Policy:
 
     Attributes:
         persistent_elements: longest reduction axis (elements, rounded up to a power of two) that a contiguous row may
-            hold in one tile.
-        persistent_elements_outer: the same where the reduction axis is not the contiguous one.
-        persistent_elements_again: the same of these where a loop would load again what it has reduced.
-        scan_elements: longest line of a scan that is held in one tile; longer ones are walked in blocks.
-        heavy_scan_elements: the same for scans of more than one 32-bit sum or product, which take more registers.
-        persistent_bytes: most bytes of values alive at once in one persistent tile row.
+            hold in one tile. Set.
+        persistent_elements_outer: the same where the reduction axis is not the contiguous one. Set.
+        persistent_elements_again: the same of these where a loop would load again what it has reduced. Set.
+        scan_elements: longest line of a scan that is held in one tile; longer ones are walked in blocks. Set.
+        heavy_scan_elements: the same for scans of more than one 32-bit sum or product, which take more registers. Set.
+        persistent_bytes: most bytes of values alive at once in one persistent tile row. Set.
         persistent_column_bytes: the same for a column that is longer than ``persistent_elements_outer`` and held as a
             loop would load it again. Set: one warp holds a column of so many bytes without shared memory.
         chunk_bytes: the same for a program of a row-column reduction, which takes a chunk of rows one after the other
-            and holds partial sums of their columns.
+            and holds partial sums of their columns. Set.
         chunk_minimum: smallest matrix (bytes) whose column sums are computed by the kernel that reads its rows: smaller
-            ones are read from the cache the second time.
-        chunk_columns: fewest columns of such a matrix.
-        chunk_programs: most programs per multiprocessor, each with a chunk of the rows.
+            ones are read from the cache the second time. Set.
+        chunk_columns: fewest columns of such a matrix. Set.
+        chunk_programs: most programs per multiprocessor, each with a chunk of the rows. Set.
         chunk_elements: elements of the rows that the programs of a multiprocessor take at once, which decides how many
-            there are: enough to keep its share of memory's bandwidth busy.
+            there are: enough to keep its share of memory's bandwidth busy. Set.
         chunk_rows: fewest rows of a chunk where there are more than two programs per multiprocessor: each leaves a row
-            of partial sums.
+            of partial sums. Set.
         chunk_filling: share of the programs wanted that there must be at least; within it a number is taken with which
             all chunks have equally many rows. Set.
         chunk_search: definitions that may depend on a column sum; more are taken as if everything did. Set: bounds the
@@ -46,7 +46,7 @@ class Policy:
             memory while another sums.
         chunk_symbolic_rows: what a symbolic number of rows is at least taken for. Set: with few rows chunks cost no
             more launches than they save.
-        split_minimum: shortest reduction axis worth splitting over programs (elements).
+        split_minimum: shortest reduction axis worth splitting over programs (elements). Set.
         split_parts: most partial states for each result of a split reduction. Set: the second stage stays one tile.
         split_chunk: fewest points of a part. Set.
         split_symbolic_chunk: the same where the length of the reduction axis is symbolic, at the shortest length for
@@ -73,17 +73,17 @@ class Policy:
             ones. Set.
         reckoned_length, reckoned_growth: points of a reduction axis, and times its hint, that a symbolic one is taken
             for, whichever are fewer, where a choice costs little if it is short. Set.
-        programs_per_processor: programs wanted per multiprocessor before a reduction is split.
+        programs_per_processor: programs wanted per multiprocessor before a reduction is split. Set.
         programs_for_images: the same where a reduction over the positions of several images, that fill half the cache
             or more, is followed by what reads them again: shorter parts were found to gain (decision 0017).
-        max_kernel_params: most tensor parameters of one kernel.
+        max_kernel_params: most tensor parameters of one kernel. Set.
         max_combo_params: the same for a kernel of independent updates or of definitions between inputs and results,
-            which are parts of it.
+            which are parts of it. Set.
         combo_shared_share: what parts of a combo kernel may share: tensors of one element, or of so many times fewer
             than there are points. Set.
-        max_kernel_ops: most scalar operations in one kernel's body.
-        product_rows: most rows of a matrix of a half type that one program multiplies with columns of another one.
-        wide_product_rows: the same of float32; 0 leaves all of them to the library.
+        max_kernel_ops: most scalar operations in one kernel's body. Set.
+        product_rows: most rows of a matrix of a half type that one program multiplies with columns of another one. Set.
+        wide_product_rows: the same of float32; 0 leaves all of them to the library. Set.
         multiplied_rows: most rows of float32 that are multiplied one by one, not on tensor cores. Measured (4096 x
             14336): two rows take 57 us so and four 64, the library 82 and 88; eight take 80 us so and 62 on tensor
             cores, in parts, the library 120. Four rows by weights of eight bits (4096 x 16384) take 47 us so, 23 in
@@ -118,7 +118,7 @@ class Policy:
         hoisted_cost: fewest instructions of it. Set.
         division_cost: instructions that a division in an index counts for there. Set: it also makes a vector of loads
             one for each element.
-        max_tiled_axes: most grid axes (1 or 2).
+        max_tiled_axes: most grid axes (1 or 2). Set.
         tiled_share: share of a kernel's traffic that must run along another dim before a second tile axis pays. Set.
         tiled_near_share: part of the most unit-stride traffic that counts as much, when what is written decides which
             dim is innermost. Set.
@@ -134,14 +134,14 @@ class Policy:
         divided_share: times as many bytes as an access whose walk over the innermost dim may be divided the heaviest
             one has, at least. Set.
         horizontal_distance: independent definitions further apart than this many definitions are not fused, because
-            values would live longer.
+            values would live longer. Set.
         horizontal_share: independent definitions are fused if they share at least one part in this many of the smaller
-            one's traffic.
-        small_kernel_bytes: independent kernels that move less than this are fused to save a launch.
+            one's traffic. Set.
+        small_kernel_bytes: independent kernels that move less than this are fused to save a launch. Set.
         block_bytes: most bytes of a value whose rows are cut into blocks for definitions that have a point for each of
-            these: so few that the time of a launch is most of what it takes.
-        uncoalesced_factor: bytes moved per useful byte by an access that runs across a tile.
-        search_budget: most dependence edges walked from either side to see whether two kernels can be one.
+            these: so few that the time of a launch is most of what it takes. Set.
+        uncoalesced_factor: bytes moved per useful byte by an access that runs across a tile. Set.
+        search_budget: most dependence edges walked from either side to see whether two kernels can be one. Set.
         fusion_neighbours: how many following readers of a buffer, over as many points, each reader is paired with. Set:
             bounds the work of fusion.
         reordered_share: pairs whose accesses agree only in another loop order are tried as if they saved this many
@@ -155,7 +155,7 @@ class Policy:
             each.
         ordered_share: such an order is taken where it lowers the peak by one part in so many, at least. Set.
         ordered_exactly: kernels and calls around the peak that are put in the best order there is, at most. Set.
-        order_states: sets of kernels that one search for an order looks at, at most: about 10 microseconds each.
+        order_states: sets of kernels that one search for an order looks at, at most: about 10 microseconds each. Set.
         order_beam: sets of one size that a beam search goes on with, at least; where ``order_states`` allows fewer, a
             list schedule takes its place. Set: with fewer that is as good.
         order_windows: how often kernels around the peak are put in order, at most. Set: each time takes milliseconds.
@@ -166,13 +166,13 @@ class Policy:
         unfused_share: that is done where it lowers the peak by one part in so many, at least. Set.
         unfused_kernels: kernels that are cut, at most. Set.
         look_back: scan few long lines in one pass, with programs that wait for each other, rather than in two passes.
-        look_back_points: points of a line that one such program takes, a power of two.
+        look_back_points: points of a line that one such program takes, a power of two. Set.
         grid_reductions: have programs share rows that a looped kernel would read twice, and wait for each other, those
             of columns with elements of 4 bytes (decisions 0011 and 0022).
         grid_reduction_points: elements of a contiguous row that one such program holds, a power of two; twice as many
-            of rows too long for as many programs as may wait for each other.
-        grid_reduction_rows: rows of the columns that it holds, a power of two.
-        grid_reduction_minimum: fewest bytes that a program reads twice otherwise: shorter rows stay in the cache.
+            of rows too long for as many programs as may wait for each other. Set.
+        grid_reduction_rows: rows of the columns that it holds, a power of two. Set.
+        grid_reduction_minimum: fewest bytes that a program reads twice otherwise: shorter rows stay in the cache. Set.
         grid_reduction_live: most values alive at once for each element. Set: one that waits in a register and one that
             is made of it.
         grid_reduction_share: a row has at most one part for so many multiprocessors. Set: kernels of a dozen streams
@@ -200,18 +200,18 @@ class Policy:
         segment_bytes: fewest bytes that it must save: of all elements in 32 bits, which the cache would combine, and of
             a copy of their target in 32 bits, written and read. Updates of a few MiB would be 2 to 8 microseconds
             faster with atomics on an H200; 0 because their sums would differ from run to run.
-        segment_row: fewest elements of such a row: two for each thread of a warp.
+        segment_row: fewest elements of such a row: two for each thread of a warp. Set.
         combined_flight: bytes of rows that the programs of a multiprocessor have on their way at once: three times its
             share of memory's bandwidth in a microsecond, as half of a program's time goes by before it knows which rows
-            it wants.
-        segment_batch: most rows that one of these programs has on their way, a power of two.
-        segment_prefetch: most bytes of them, a power of two: more take registers that other programs need.
+            it wants. Set.
+        segment_batch: most rows that one of these programs has on their way, a power of two. Set.
+        segment_prefetch: most bytes of them, a power of two: more take registers that other programs need. Set.
         segment_prefetch_target: most bytes of what destinations are before that are prefetched while rows are listed: a
             part of what memory can move meanwhile. Measured (decision 0027: an index add's 19.3 to 18.4 us).
         segment_copied_share: copy all destinations before rows are combined where one in so many gets rows, at most.
             Set: those are moved twice.
         accumulated_bytes: fewest bytes of a matrix product that is added to others as soon as it is computed, where it
-            would wait for them otherwise: smaller ones take little memory, and adding them one by one takes time.
+            would wait for them otherwise: smaller ones take little memory, and adding them one by one takes time. Set.
         accumulated_products: fewest products in such a sum. Set: of two only one waits.
         accumulated_share: what is gained is one part of the peak in so many, at least. Set.
         accumulated_near_peak: share of the peak of memory from which on a moment of the program counts as one of its
@@ -224,8 +224,8 @@ class Policy:
         slice_alignment: bytes that the rows of such a slice begin at multiples of. Set: what the library's kernels
             load and store at once.
         sort_scatters: sort rows by destination before they are combined there, where that pays.
-        sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
-        sorted_row: fewest elements of such a row.
+        sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element. Set.
+        sorted_row: fewest elements of such a row. Set.
         sorted_collisions: fewest rows for each destination, on average. Set.
         reverse_traversal: have kernels begin at the end of large tensors that the kernel before has read or written.
         last_use_share: what takes less than one part in so many of the cache is not marked as read for the last time.
@@ -233,6 +233,7 @@ class Policy:
         coarsened_rows: most rows of windows that a lane has (`refinements.coarsening`), 1 for none. Set;
             ``benchmarks/kernels/run.py --set depthwise`` compares it with ``--policy '{"coarsened_rows": 1}'``.
         coarsened_window: fewest places that a lane loads from one tensor for a result, so that it counts as a window.
+            Set.
         coarsened_share: most of these loads that are left for a result. Set.
         coarsened_nodes: most expressions of such a text, counted for all rows: what compiles in a second. Set.
         coarsened_lanes: fewest lanes for each multiprocessor. Set: as many as it runs at once.
@@ -251,10 +252,10 @@ class Policy:
             1.03, 1.03, 0.92, 1.18 and 1.76 times the time without a limit).
         combo_unlike_bytes: most bytes that such kernels move together. Not measured yet.
         combo_peak_bytes: bytes by which shared launches may raise the peak of a program, all of them together: eight of
-            the blocks that torch's allocator rounds to.
+            the blocks that torch's allocator rounds to. Set.
         combo_peak_share: the same as a share of the peak, one byte in so many, but no more than ``combo_moved_bytes``.
             Set: partial sums of all tensors that the caller holds are less.
-        max_combo_parts: most texts of kernels in one launch.
+        max_combo_parts: most texts of kernels in one launch. Set.
         max_launch_params: most tensors of one launch; no more than `Target.launch_tensors`. Set.
         combo_least_parts: fewest kernels of one launch in a program of more than ``combo_small_program`` kernels: what
             they become is compiled for each place in the program, they themselves once for all layers. Set.

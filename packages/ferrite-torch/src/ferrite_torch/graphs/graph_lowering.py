@@ -54,7 +54,7 @@ from ferrite_torch.graphs.unbacked_sizes import ASSERTIONS, BINDING_VIEWS, RunTi
 from ferrite_torch.graphs.write_backs import WriteBacks
 from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.lowering.builder import Builder, Unlowered
-from ferrite_torch.lowering.choices import DEFAULT_CHOICES, LoweringChoices
+from ferrite_torch.lowering.lowering_choices import DEFAULT_CHOICES, LoweringChoices
 from ferrite_torch.lowering.pointwise.random_numbers import draws
 from ferrite_torch.lowering.shapes.casts import converted_number
 from ferrite_torch.lowering.tensors import Tensor

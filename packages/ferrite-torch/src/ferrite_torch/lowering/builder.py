@@ -43,10 +43,10 @@ from ferrite_ir.language.sizes import Symbolic
 from ferrite_ir.passes.round_stored import without_excess
 from ferrite_ir.reference.rounding import wrap
 from ferrite_torch.devices.dtypes import dtype_of
-from ferrite_torch.lowering.choices import DEFAULT_CHOICES, LoweringChoices
 from ferrite_torch.lowering.extern_arguments import argument_of
 from ferrite_torch.lowering.extern_results import flatten
 from ferrite_torch.lowering.fresh_names import FreshNames
+from ferrite_torch.lowering.lowering_choices import DEFAULT_CHOICES, LoweringChoices
 from ferrite_torch.lowering.tensors import (
     Point,
     Shape,

@@ -207,17 +207,18 @@ def rolled_on_cpu(result: torch.Tensor, args: Sequence[Any]) -> Order:
     return row_major_on_cpu(result, args)
 
 
-def indexed_on_cpu(result: torch.Tensor, args: Sequence[Any]) -> Order:
+def indexed(result: torch.Tensor, args: Sequence[Any]) -> Order:
     """Returns the order of what indices that are tensors take of one: a ``TensorIterator`` over it and the indices.
 
     The axes that indices replace do not count in the tensor. Of the others, those of one element count in the indices,
     which are viewed with such axes around their own, and the rest do not. Fake tensors leave the indices out. Masks
-    have one axis each, which says nothing, and how long it is depends on data.
+    have one axis each, which says nothing, and how long it is depends on data. A GPU's kernel has several indices lie
+    alike: those that do not are made contiguous before.
     """
     source, indices = args[0], args[1]
     positions = [position for position, index in enumerate(indices) if index is not None]
     given = [indices[position] for position in positions]
-    if result.device.type != "cpu" or any(index.dtype in (torch.bool, torch.uint8) for index in given):
+    if result.device.type not in ("cpu", "cuda") or any(index.dtype in (torch.bool, torch.uint8) for index in given):
         return None  # other devices keep the order of their fakes
     is_together = positions[-1] - positions[0] == len(positions) - 1
     width, first = max(index.dim() for index in given), positions[0] if is_together else 0
@@ -227,7 +228,19 @@ def indexed_on_cpu(result: torch.Tensor, args: Sequence[Any]) -> Order:
     common, behind = result.shape[axes], len(kept) - first
     own = [_among_ones(common, _as_taken(index, common), first, behind) for index in given]
     shape = [*[1] * first, *common, *[1] * behind]
+    if result.device.type == "cuda" and not all(each == own[0] for each in own):
+        own = [_contiguous(shape)] * len(own)
     return _sorted(result.shape, [steps, *(_expanded(shape, each, result.shape) for each in own)])
+
+
+def _contiguous(shape: Sequence[Any]) -> list[Any]:
+    """Returns the strides of a contiguous tensor."""
+    strides: list[Any] = []
+    step: Any = 1
+    for size in reversed(shape):
+        strides.insert(0, step)
+        step = step * size
+    return strides
 
 
 def _as_taken(index: torch.Tensor, common: Sequence[Any]) -> Sequence[Any]:
@@ -267,7 +280,7 @@ def _among_ones(shape: Sequence[Any], strides: Sequence[Any], before: int, behin
 
 
 _NAMES: Mapping[Rule, str] = {
-    indexed_on_cpu: "index.Tensor _unsafe_index.Tensor",
+    indexed: "index.Tensor _unsafe_index.Tensor",
     iterated: """
         complex.default copysign.Tensor div.Tensor_mode floor_divide.default heaviside.default logaddexp.default
         logaddexp2.default logical_and.default logical_or.default logical_xor.default logit_backward.default

@@ -5,13 +5,13 @@ In comes a node of an expression, out goes an equal one or nothing. `rewriting` 
 
 from __future__ import annotations
 
-from . import arithmetic, casts, choices, indices
+from . import arithmetic, casts, indices, selections
 from .rule import Rule
 
 EXACT_RULES: tuple[Rule, ...] = (
     *arithmetic.BOOK.rules,
     *casts.BOOK.rules,
-    *choices.BOOK.rules,
+    *selections.BOOK.rules,
     *indices.BOOK.rules,
 )
 """Rules that change no bit of any result."""

@@ -11,7 +11,7 @@ import pytest
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.measurements import RECORDS, Measurement, Situation, choose_measurement, merge
 from ferrite_runtime.store.interface import MemoryStore, save_record
-from ferrite_runtime.tuning.choices import Choices
+from ferrite_runtime.tuning.known_configs import Choices
 
 HERE = Situation("k" * 64, "NVIDIA H200", "sm_90", "3.6.0", (("x", 1024),))
 SMALL, LARGE = (Config.of({"XBLOCK": block}, 4) for block in (256, 1024))
