@@ -215,13 +215,15 @@ def _made_alone(
     ``whole`` is the plan in which all reductions are whole, ``both`` that with their stages.
     """
     pairs: list[tuple[SinglePass, _Plan]] = []
-    taken: set[int] = set()
-    for form in single_passes:
-        wider = with_loops(form, whole.clusters, both.clusters, both.graph, both.dependences, candidates, taken)
+    taken: dict[int, int] = {}
+    forms = tuple(single_passes)
+    for form in forms:
+        others = [other for other in forms if other is not form]
+        wider = with_loops(form, whole.clusters, both.clusters, both.graph, both.dependences, candidates, taken, others)
         plan = None if wider is None else _clustered(wider.graph, setting, form.reductions)
         if wider is not None and plan is not None and len(plan.clusters) == 1:
             pairs.append((wider, plan))
-            taken.update(wider.loops)
+            taken |= dict.fromkeys(wider.loops, wider.stages[-1])
         else:
             pairs.append((form, _clustered(form.graph, setting, form.reductions)))
     return pairs

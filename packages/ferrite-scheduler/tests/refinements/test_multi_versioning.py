@@ -52,6 +52,16 @@ NORM = """graph @norm(x: bf16[n, {width}], m: f32[1, {width}]) -> (y) mutates (m
 }}"""
 """Moments of columns, what keeps their average over many calls, and what is computed with them for each element."""
 
+ORDERED = """graph @ordered(x: f32[n, 1]) -> (y, e) where n: size >= 0 ~ {hint} {{
+  e: f32[n, 1] = loop [i < n, j < 1] exp(x[i, j])
+  a: f32[], v: f32[], w: f32[] = reduce welford [ | r < n, q < 1] e[r, q]
+  m: f32[] = reduce max [ | r < n, q < 1] add(e[r, q], f32(0.5))
+  k: f32[1] = loop [i < 1] mul(m[], f32(0.25))
+  k2: f32[1] = update set k [i < 1] at [i] add(mul(m[], f32(0.25)), f32(1.0))
+  y: f32[1] = loop [i < 1] add(k2[i], v[])
+}}"""
+"""One reduction has to be whole before another, and both read what a loop makes: it may not wait for the later one."""
+
 
 def is_idle(kernel: Kernel, values: dict[str, int]) -> bool:
     return any(all(value_of(size, values) <= most for size, most in row) for row in kernel.skip_guard)
@@ -62,7 +72,7 @@ def launched(found: Schedule, **values: int) -> list[int]:
 
 
 @pytest.mark.parametrize("hint", [2, 4096])
-@pytest.mark.parametrize("text", [COLUMNS, TOTAL, WIDE, STORED, SOFTMAX, PAIRS, NORM])
+@pytest.mark.parametrize("text", [COLUMNS, TOTAL, WIDE, STORED, SOFTMAX, PAIRS, NORM, ORDERED])
 def test_both_forms_are_right(text: str, hint: int) -> None:
     graph = parse_graph(text.format(hint=hint, width=3))
     found = schedule(graph, EAGER_TO_SPLIT)

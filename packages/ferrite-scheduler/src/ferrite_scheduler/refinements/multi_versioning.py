@@ -309,14 +309,15 @@ def with_loops(
     graph: Graph,
     dependences: Dependences,
     candidates: Sequence[SplitCandidate],
-    taken: Collection[int],
+    taken: Mapping[int, int],
+    others: Sequence[SinglePass],
 ) -> SinglePass | None:
     """Returns what does the work of loops beside the reductions as well; None where there are no such loops.
 
     They share its kernel in ``together``, a plan in which all these reductions are whole, and none finds anything
-    changed
-    where it runs: those that come before are read by nothing else until then, those that come after read nothing that
-    is made later. Loops in the places ``taken`` are others'.
+    changed where it runs: those that come before are read by nothing else until then, those that come after read
+    nothing that is made later. Loops in the places ``taken`` are others', and run in the places given there. First
+    stages are not launched where this is, but what does the work of ``others`` may be, and reads what they read.
     """
     last = form.stages[-1]
     shared = next(set(made_in(item)) for item in together if not form.reductions.isdisjoint(made_in(item)))
@@ -337,22 +338,32 @@ def with_loops(
         names = set(made_in(clusters[position]))
         return (other for other in range(position + 1, len(clusters)) if not names.isdisjoint(reads[other]))
 
+    def wholes(position: int) -> list[int]:
+        """Returns the places of what does the work of other reductions and reads what is made in this place."""
+        names = set(made_in(clusters[position]))
+        return [other.stages[-1] for other in others if any(value.name in names for value in other.graph.inputs)]
+
     joined = [last]
     for position in reversed(loops):
-        if position < last and all(
+        is_read_later = all(place > last for place in wholes(position)) and all(
             other in joined or other in form.stages or other > last for other in readers(position)
-        ):
+        )
+        if position < last and is_read_later:
             joined.append(position)
     ahead = tuple(joined[1:])
+    places = {name: taken.get(position, position) for name, position in made.items()}
     for position in loops:
-        if position > last and all(made.get(name, 0) <= last or made[name] in joined for name in reads[position]):
+        if position > last and all(places.get(name, 0) <= last or made[name] in joined for name in reads[position]):
             joined.append(position)
     if joined == [last]:
         return None
     seconds = {candidate.second: candidate for candidate in candidates}
     own = {*joined, *form.stages}
     unread = {
-        name for position in ahead if own.issuperset(readers(position)) for name in made_in(clusters[position])
+        name
+        for position in ahead
+        if own.issuperset(readers(position)) and not wholes(position)
+        for name in made_in(clusters[position])
     } - set(graph.output_names)
     alone = _alone([clusters[position] for position in sorted(joined)], seconds, graph, dependences, unread)
     return replace(form, graph=alone, loops=tuple(joined[1:]))
