@@ -13,7 +13,7 @@ launched for the other lengths.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ferrite_ir.language.graph import (
@@ -338,14 +338,9 @@ def with_loops(
         names = set(made_in(clusters[position]))
         return (other for other in range(position + 1, len(clusters)) if not names.isdisjoint(reads[other]))
 
-    def wholes(position: int) -> list[int]:
-        """Returns the places of what does the work of other reductions and reads what is made in this place."""
-        names = set(made_in(clusters[position]))
-        return [other.stages[-1] for other in others if any(value.name in names for value in other.graph.inputs)]
-
     joined = [last]
     for position in reversed(loops):
-        is_read_later = all(place > last for place in wholes(position)) and all(
+        is_read_later = all(place > last for place in _places_reading(made_in(clusters[position]), others)) and all(
             other in joined or other in form.stages or other > last for other in readers(position)
         )
         if position < last and is_read_later:
@@ -362,11 +357,16 @@ def with_loops(
     unread = {
         name
         for position in ahead
-        if own.issuperset(readers(position)) and not wholes(position)
+        if own.issuperset(readers(position)) and not _places_reading(made_in(clusters[position]), others)
         for name in made_in(clusters[position])
     } - set(graph.output_names)
     alone = _alone([clusters[position] for position in sorted(joined)], seconds, graph, dependences, unread)
     return replace(form, graph=alone, loops=tuple(joined[1:]))
+
+
+def _places_reading(names: Collection[str], forms: Iterable[SinglePass]) -> list[int]:
+    """Returns the places of what does the work of both stages of reductions and reads some of these values."""
+    return [form.stages[-1] for form in forms if any(value.name in names for value in form.graph.inputs)]
 
 
 def _read_by(item: Cluster | Node, dependences: Dependences) -> set[str]:
