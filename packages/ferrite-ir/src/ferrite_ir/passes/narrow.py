@@ -15,6 +15,7 @@ from ferrite_ir.language.index import Index
 from ferrite_ir.language.index_substitution import with_indirects
 from ferrite_ir.language.ops import REQUIREMENTS
 from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, load, rebuilt, unsettled
+from ferrite_ir.reference.rounding import round_to
 
 from .fold_constants import folded
 from .rewriting import map_scalars, with_definitions
@@ -159,10 +160,14 @@ class _Narrower:
         """
         match node.op:
             case "const":
-                return (node.value, node.value) if math.isfinite(node.value) else None
+                value = float(round_to(node.value, node.dtype))
+                return (value, value) if math.isfinite(value) else None
             case "cast":
                 source = node.args[0]
-                return self._spans.get(source) if source.dtype.is_float else _as_floats(self._cast_bounds(source))
+                if not source.dtype.is_float:
+                    return _as_floats(self._cast_bounds(source))
+                wide = self._spans.get(source)
+                return wide if wide is None or source.dtype.bits <= node.dtype.bits else _widened(wide)
         rule = _ARITHMETIC.get(node.op) if node.op in _ROUNDED else _EXACT.get(node.op)
         operands: list[Any] = [self._spans.get(arg) for arg in node.args]
         if rule is None or None in operands:
@@ -197,10 +202,18 @@ def _as_floats(bounds: Range) -> Span:
 
 
 def _widened(span: Span) -> Span:
-    """Returns bounds of what two roundings to 24 bits make of values between some bounds; None for too large ones."""
+    """Returns bounds of what two roundings to 24 bits make of values between some bounds; None for too large ones.
+
+    What is no normal number may be rounded to zero, or away from it by more than its share.
+    """
     if span is None or not -_OVERFLOWING < span[0] <= span[1] < _OVERFLOWING:
         return None
-    return span[0] - abs(span[0]) * _ROUNDINGS, span[1] + abs(span[1]) * _ROUNDINGS
+    low, high = span[0] - abs(span[0]) * _ROUNDINGS, span[1] + abs(span[1]) * _ROUNDINGS
+    if 0 < abs(low) < _NORMAL:
+        low = 0.0 if low > 0 else -_NORMAL
+    if 0 < abs(high) < _NORMAL:
+        high = 0.0 if high < 0 else _NORMAL
+    return low, high
 
 
 def _without_overflow(bounds: Range) -> Range:
@@ -258,6 +271,8 @@ _EXACT |= {
 _ROUNDINGS = 2.0**-22
 """What two roundings to 24 bits may add to a value, relative to it, and more."""
 _OVERFLOWING = 2.0**100
+_NORMAL = 2.0**-126
+"""The least positive normal number of 32 bits."""
 
 _COMPARED: dict[str, Any] = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 
