@@ -41,7 +41,7 @@ from ferrite_scheduler.refinements.multi_versioning import (
 from ferrite_scheduler.refinements.pipeline import Ordered, kernel_changes, refine
 from ferrite_scheduler.rewrites.pipeline import rewrite
 from ferrite_scheduler.rewrites.split_reductions import prepare_reductions
-from ferrite_scheduler.rewrites.stored_products import store_narrow
+from ferrite_scheduler.rewrites.stored_products import store_rounded
 
 STAGES = "one program for each result would leave the device idle, or read too little at once"
 """Why reductions and scans get stages."""
@@ -165,7 +165,7 @@ def _with_narrow_products(graph: Graph, plan: _Plan, setting: _Setting) -> tuple
         inside |= dict.fromkeys(stored.intersection(products), frozenset(cluster.made))
     if not inside:
         return graph, plan, ()
-    narrow = store_narrow(graph, inside)
+    narrow = store_rounded(graph, inside)
     changes = tuple(changes_between("stored_products", graph, narrow, NARROW))
     return narrow, _clustered(narrow, setting), changes
 

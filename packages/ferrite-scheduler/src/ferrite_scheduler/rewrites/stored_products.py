@@ -19,7 +19,7 @@ from ferrite_ir.language.scalar import Scalar, cast, load, replace_loads
 from ferrite_ir.passes.rewriting import map_scalars
 
 
-def store_narrow(graph: Graph, inside: Mapping[str, frozenset[str]]) -> Graph:
+def store_rounded(graph: Graph, inside: Mapping[str, frozenset[str]]) -> Graph:
     """Returns the graph with roundings of some contractions for the definitions that are in other kernels.
 
     Args:
