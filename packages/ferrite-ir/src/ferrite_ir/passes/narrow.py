@@ -26,6 +26,7 @@ Span: TypeAlias = tuple[float, float] | None
 """Inclusive bounds of a floating-point value that is no NaN, None where nothing is known."""
 
 _LOW, _HIGH = -(1 << 31), (1 << 31) - 1
+_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +219,7 @@ def _widened(span: Span) -> Span:
 
 def _without_overflow(bounds: Range) -> Range:
     """Returns bounds of 64-bit integers; None where some of them wrap around."""
-    widest = type_range(I64)
-    return bounds if bounds and widest and widest[0] <= bounds[0] and bounds[1] <= widest[1] else None
+    return bounds if bounds and bounds[0] >= _LOWEST and bounds[1] <= _HIGHEST else None
 
 
 def _union(a: Range, b: Range) -> Range:

@@ -17,12 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ferrite_ir.language import index as ix
 from ferrite_ir.language.dtypes import BOOL, DType
 from ferrite_ir.language.graph import Attend, Contract, Definition, Graph, Loop, Value, names_read
 from ferrite_ir.language.index import Index
-from ferrite_ir.language.index_substitution import with_indirects
-from ferrite_ir.language.scalar import Scalar, cast, index_value, load, rebuilt, unsettled
+from ferrite_ir.language.scalar import Scalar, cast, load, replace_in_index, replace_loads
 
 from .narrow import type_range
 from .rewriting import map_scalars, with_definitions
@@ -50,8 +48,21 @@ class StoreNarrow:
         stored = [_stored(definition, kept, narrow) for definition in graph.definitions]
         if not narrow:
             return graph
-        readers = _Readers(narrow)
-        return with_definitions(graph, [map_scalars(each, readers.scalar, readers.index) for each in stored])
+        simplify, memo = simplifier("rounding"), dict[Scalar, Scalar]()
+
+        def widened(node: Scalar) -> Scalar | None:
+            kind = narrow.get(node.source)
+            return None if kind is None else cast(load(node.source, node.indices, kind), node.dtype)
+
+        def reading(root: Scalar) -> Scalar:
+            new = replace_loads(root, widened, memo)
+            return root if new is root else simplify(new)
+
+        def at(index: Index) -> Index:
+            new = replace_in_index(index, widened, memo)
+            return index if new is index else simplify.index(new)
+
+        return with_definitions(graph, [map_scalars(each, reading, at) for each in stored])
 
 
 def _stored(definition: Definition, kept: set[str], narrow: dict[str, DType]) -> Definition:
@@ -82,43 +93,3 @@ def _only_widens(body: Scalar) -> bool:
         return body.dtype.is_float or body.dtype.is_integer
     own, wide = type_range(source), type_range(body.dtype)
     return own is not None and wide is not None and wide[0] <= own[0] and own[1] <= wide[1]
-
-
-class _Readers:
-    """Rewrites expressions that read such intermediates; remembers the results."""
-
-    __slots__ = ("_narrow", "_new")
-
-    def __init__(self, narrow: dict[str, DType]) -> None:
-        self._narrow = narrow
-        self._new: dict[Scalar, Scalar] = {}
-
-    def scalar(self, root: Scalar) -> Scalar:
-        """Returns an expression that widens what it reads, without conversions there and back."""
-        for node in unsettled(root, self._new):
-            self._new[node] = self._changed(node)
-        new = self._new[root]
-        return root if new is root else simplifier("rounding")(new)
-
-    def index(self, index: Index) -> Index:
-        """Returns an index whose indirect parts do."""
-        return with_indirects(index, self._indirect)
-
-    def _indirect(self, part: ix.Indirect) -> Index:
-        return ix.indirect(self.scalar(part.value), part.size, part.wraps)
-
-    def _changed(self, node: Scalar) -> Scalar:
-        if node.op == "load":
-            indices = [self.index(index) for index in node.indices]
-            kind = self._narrow.get(node.source)
-            return load(node.source, indices, node.dtype) if kind is None else _widened(node, indices, kind)
-        if node.op == "const":
-            return node
-        if node.op == "index":
-            return index_value(self.index(node.args[0]), node.dtype)
-        new = tuple([self._new[arg] for arg in node.args])
-        return node if new == node.args else rebuilt(node, new)
-
-
-def _widened(node: Scalar, indices: list[Index], kind: DType) -> Scalar:
-    return cast(load(node.source, indices, kind), node.dtype)

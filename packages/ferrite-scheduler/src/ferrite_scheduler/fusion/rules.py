@@ -401,7 +401,7 @@ def _saving(proposal: Proposal) -> Refusal | None:
     """Refuses what moves more bytes fused than apart; sets the proposal's final ``saved``."""
     if proposal.kinds and not proposal.kinds & WHOLE_REDUCTIONS and not _stays_persistent(proposal):
         proposal.saved = _looped_saving(proposal)
-    penalty = uncoalesced_bytes(proposal, is_persistent=_stays_persistent(proposal))
+    penalty = uncoalesced_bytes(proposal, lambda: _stays_persistent(proposal))
     proposal.saved -= penalty
     if proposal.saved > 0 and (proposal.weighing is None or proposal.weighing.joined):
         return None

@@ -12,7 +12,7 @@ A reduction's threads lie along what is contiguous for it; what is fused with it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from ferrite_ir.language.graph import Contract, Loop
 from ferrite_ir.language.index import Dim
@@ -25,36 +25,26 @@ from ferrite_scheduler.model.tiled_contractions import is_tiled, roles_of
 from .proposal import Proposal
 
 
-def uncoalesced_bytes(proposal: Proposal, *, is_persistent: bool) -> int:
+def uncoalesced_bytes(proposal: Proposal, is_persistent: Callable[[], bool]) -> int:
     """Returns the extra bytes moved because a guest's accesses run across the direction of a reduction kernel.
 
-    None for columns that a tile holds whole (``is_persistent``) where a column is contiguous for the guest, a sector of
-    memory or more at once: the tile is read along the columns, and transposed by way of shared memory.
+    None for columns that a tile holds whole (which ``is_persistent`` tells) where a column is contiguous for the guest,
+    a sector of memory or more at once: the tile is read along the columns, and transposed by way of shared memory.
     """
     owner, guest, placement = proposal.owner, proposal.guest, proposal.placement
     if not owner.kinds or guest.kinds or placement is None or not placement.full:
         return 0
-    points, column = max(1, hinted(owner.points)), hinted(owner.reduction)
-    along = across = 0
-
-    def count(access: Access, moved: int) -> None:
-        nonlocal along, across
-        step = unit_step(placement.moved(access), owner.reduction)
-        if step is None:
-            return
-        if step >= owner.reduction:
-            across += moved
-        elif not is_persistent or column * moved < SECTOR_BYTES * points:
-            along += moved
-
-    for name, accesses in guest.touched.items():
-        if name not in owner.made:
-            for access, moved in accesses.items():
-                count(access, moved)
-    for name, home in guest.made.items():
-        if home is not None:
-            count(home, guest.made_bytes[name])
-    wrong = {"row": across, "column": along}.get(owner.direction, 0)
+    accesses = [touch for name, touched in guest.touched.items() if name not in owner.made for touch in touched.items()]
+    accesses += [(home, guest.made_bytes[name]) for name, home in guest.made.items() if home is not None]
+    steps = [(unit_step(placement.moved(access), owner.reduction), moved) for access, moved in accesses]
+    wrong = 0
+    if owner.direction == "row":
+        wrong = sum(moved for step, moved in steps if step is not None and step >= owner.reduction)
+    elif owner.direction == "column":
+        along = [moved for step, moved in steps if step is not None and step < owner.reduction]
+        least = SECTOR_BYTES * max(1, hinted(owner.points))
+        few = [moved for moved in along if hinted(owner.reduction) * moved < least]
+        wrong = sum(few if len(few) < len(along) and is_persistent() else along)
     return wrong * (proposal.policy.uncoalesced_factor - 1)
 
 

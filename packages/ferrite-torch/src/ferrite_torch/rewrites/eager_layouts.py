@@ -229,18 +229,8 @@ def indexed(result: torch.Tensor, args: Sequence[Any]) -> Order:
     own = [_among_ones(common, _as_taken(index, common), first, behind) for index in given]
     shape = [*[1] * first, *common, *[1] * behind]
     if result.device.type == "cuda" and not all(each == own[0] for each in own):
-        own = [_contiguous(shape)] * len(own)
+        own = [_packed(shape)]
     return _sorted(result.shape, [steps, *(_expanded(shape, each, result.shape) for each in own)])
-
-
-def _contiguous(shape: Sequence[Any]) -> list[Any]:
-    """Returns the strides of a contiguous tensor."""
-    strides: list[Any] = []
-    step: Any = 1
-    for size in reversed(shape):
-        strides.insert(0, step)
-        step = step * size
-    return strides
 
 
 def _as_taken(index: torch.Tensor, common: Sequence[Any]) -> Sequence[Any]:

@@ -142,7 +142,7 @@ class Addresses:
         if "r" not in offset.axes:
             return offset
         return Tile(
-            Hint(offset.expression, "multiple_of", self._along_row(misalignment.width)), offset.axes, offset.dtype
+            Hint(offset.expression, "multiple_of", self._along("r", misalignment.width)), offset.axes, offset.dtype
         )
 
     def _lies_in_odd_runs(self, index: Index) -> bool:
@@ -154,19 +154,19 @@ class Addresses:
         """Returns offsets that the compiler takes for neighbours along the fastest axis, as most of them are.
 
         It knows of no neighbours where they come an odd number at a time, and gives those along the first axis to
-        neighbouring threads instead (Triton's coalescing pass takes the last of axes that are alike). It still does not
+        neighbouring threads instead (Triton's coalescing pass takes the first of axes that are alike). It still does not
         load them in vectors, as none begins at a multiple of two elements that it knows of.
         """
-        numbers = tuple(2 if name == self._space.order[-1] else 1 for name in self._space.order)
-        return Tile(Hint(offset.expression, "max_contiguous", numbers), offset.axes, offset.dtype)
+        hint = Hint(offset.expression, "max_contiguous", self._along(self._space.order[-1], 2))
+        return Tile(hint, offset.axes, offset.dtype)
 
     def in_pieces(self, pointer: Expression, width: int) -> Expression:
         """Returns pointers along the reduction axis of which a thread takes no more than so many next to each other."""
-        return Hint(pointer, "max_contiguous", self._along_row(width))
+        return Hint(pointer, "max_contiguous", self._along("r", width))
 
-    def _along_row(self, width: int) -> tuple[int, ...]:
-        """Returns a number for the reduction axis, and ones for the others."""
-        return tuple(width if name == "r" else 1 for name in self._space.order)
+    def _along(self, axis: str, number: int) -> tuple[int, ...]:
+        """Returns a number for one axis of a tile, and ones for the others."""
+        return tuple(number if name == axis else 1 for name in self._space.order)
 
     def prefetch(self, param: KernelParam, index: Index) -> None:
         """Writes a prefetch of the next block of columns, while this one is worked on.

@@ -53,7 +53,7 @@ def parts_of(
     ``in_one_pass`` says whether programs that wait for each other would scan the parts: then there is no other kernel.
     Of lines that threads read in vectors 49 of 50416 halves take 12 us in one pass on an H200, and 26 in one kernel
     with a program for each; but two more kernels, for the totals of parts, are not sooner. Other lines go by in smaller
-    blocks, also where a multiprocessor has two of them: 49 of 50417 numbers take 36 us in one kernel, and 16 in three.
+    blocks, also where a multiprocessor has two of them: three kernels are sooner.
 
     Of equal values in different parts the one of the highest position is the last; a scan with others is not cut.
     """
