@@ -154,8 +154,8 @@ class Addresses:
         """Returns offsets that the compiler takes for neighbours along the fastest axis, as most of them are.
 
         It knows of no neighbours where they come an odd number at a time, and gives those along the first axis to
-        neighbouring threads instead (Triton's coalescing pass takes the first of axes that are alike). It still does not
-        load them in vectors, as none begins at a multiple of two elements that it knows of.
+        neighbouring threads instead (Triton's coalescing pass takes the first of axes that are alike). It still loads
+        no vectors, as none begins at a multiple of two elements that it knows of.
         """
         hint = Hint(offset.expression, "max_contiguous", self._along(self._space.order[-1], 2))
         return Tile(hint, offset.axes, offset.dtype)
