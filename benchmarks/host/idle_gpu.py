@@ -12,16 +12,6 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-FACTS = {
-    "name": "NVIDIA H200",
-    "processors": 132,
-    "warp_size": 32,
-    "shared_memory": 232448,
-    "registers": 65536,
-    "l2_bytes": 62914560,
-    "bandwidth": 4.0e12,
-}
-
 
 def empty_function() -> tuple[Any, int]:
     """Returns a C function that returns 0, as Python calls it and as its address."""
@@ -124,11 +114,16 @@ def idle_engine(program: Any, options: Any, compiler: Any = None, origin: Any = 
 def install() -> None:
     """Makes graphs on the host compile for the idle GPU from now on, in this process."""
     import ferrite_torch.backend
-    import ferrite_torch.devices.facts
+    import ferrite_torch.cache.environment
+    import ferrite_torch.devices.targets
     from ferrite_runtime import warm_up
+    from ferrite_runtime.devices.descriptors import known_devices
     from ferrite_runtime.loading import loaded_program
     from ferrite_torch.cache.artifact_loading import runtime_options
+    from ferrite_torch.devices.facts import described_facts
 
-    ferrite_torch.devices.facts.device_facts = lambda device: dict(FACTS)
+    facts = described_facts(known_devices()["h200"])
+    for asking in (ferrite_torch.devices.targets, ferrite_torch.cache.environment):
+        asking.device_facts = lambda device: facts
     loaded_program.choose_engine = idle_engine
     ferrite_torch.backend._warm_up = lambda module, inputs, options: warm_up(runtime_options(options))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ferrite_runtime.__main__ import main
-from ferrite_runtime.devices.descriptors import DeviceFacts, known_devices, typical_device
+from ferrite_runtime.devices.descriptors import DeviceFacts, achieved_bandwidth, known_devices, typical_device
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.target import Target
@@ -112,3 +113,16 @@ def test_description_of_this_machines_gpu_reads_back(folder: Path, capsys, monke
     (folder / "l40s.json").write_text(capsys.readouterr().out)
     known_devices.cache_clear()
     assert known_devices()["l40s"] == mine
+
+
+# What torch tells of them: the clock of memory in kHz, and the width of its bus in bits.
+@pytest.mark.parametrize(
+    ("name", "clock", "width"), [("h200", 3_201_000, 6144), ("h100", 2_619_000, 5120), ("a100", 1_593_000, 5120)]
+)
+def test_bandwidth_of_a_gpu_without_a_descriptor_is_near_what_is_measured(name: str, clock: int, width: int) -> None:
+    properties = SimpleNamespace(memory_clock_rate=clock, memory_bus_width=width)
+    assert achieved_bandwidth(properties) == pytest.approx(known_devices()[name].bandwidth, rel=0.03)
+
+
+def test_bandwidth_is_not_guessed_where_torch_does_not_tell() -> None:
+    assert achieved_bandwidth(SimpleNamespace()) == 0

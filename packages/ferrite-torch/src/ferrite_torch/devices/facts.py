@@ -8,15 +8,13 @@ from typing import Any
 
 import torch
 
+from ferrite_runtime.devices import descriptors
+from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.errors import DeviceUnavailable
-
-# Achievable bytes per second by device name; torch does not report it. Others are taken to be what the default target
-# is.
-_BANDWIDTH = {"B200": 6.5e12, "H200": 4.0e12, "H100": 2.8e12, "A100": 1.5e12, "RTX 4090": 0.9e12, "L4": 0.27e12}
 
 
 def device_facts(device: str) -> dict[str, Any]:
-    """Returns the facts about the current device of a type that torch knows, by name."""
+    """Returns the facts about the current device of a type, by the names of the scheduler's target; none of the CPU."""
     return dict(_cuda_facts(torch.cuda.current_device())) if device == "cuda" and torch.cuda.is_available() else {}
 
 
@@ -61,20 +59,24 @@ def _types_lacking(*, is_old: bool) -> frozenset[torch.dtype]:
     return frozenset((*amd, torch.float8_e4m3fn) if is_old else amd)
 
 
+def described_facts(described: DeviceFacts) -> dict[str, Any]:
+    """Returns what the runtime knows of a GPU by the names of the scheduler's target."""
+    return {
+        "name": described.name,
+        "processors": described.multiprocessors,
+        "warp_size": described.target.warp_size,
+        "shared_memory": described.shared_per_program,
+        "registers": described.registers_per_multiprocessor,
+        "l2_bytes": described.l2_bytes,
+        "bandwidth": float(described.bandwidth),
+        "lane_operations": float(described.lane_operations),
+        "tensor_operations": float(described.tensor_operations),
+    }
+
+
 @lru_cache(maxsize=16)
 def _cuda_facts(index: int) -> Mapping[str, Any]:
-    properties = torch.cuda.get_device_properties(index)
-    facts: dict[str, Any] = {  # None where this torch does not tell: the default target's then
-        "name": properties.name,
-        "processors": properties.multi_processor_count,
-        "warp_size": properties.warp_size,
-        "shared_memory": getattr(properties, "shared_memory_per_block_optin", None),
-        "registers": getattr(properties, "regs_per_multiprocessor", None),
-        "l2_bytes": getattr(properties, "L2_cache_size", None),
-    }
-    facts["parameter_bytes"] = _parameter_bytes()
-    facts["bandwidth"] = next((value for name, value in _BANDWIDTH.items() if name in properties.name), None)
-    return {name: fact for name, fact in facts.items() if fact is not None}
+    return {**described_facts(descriptors.device_facts(index)), "parameter_bytes": _parameter_bytes()}
 
 
 def _parameter_bytes() -> int:

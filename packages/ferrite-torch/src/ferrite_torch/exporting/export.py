@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ from ferrite_scheduler import Target
 from ferrite_torch.capture.model_capture import Captured, capture
 from ferrite_torch.compilation import GraphFacts, Phases, compile_for_targets
 from ferrite_torch.devices.dtypes import dtype_of
+from ferrite_torch.devices.facts import described_facts
 from ferrite_torch.diagnostics.call_checks import check_arguments, check_call
 from ferrite_torch.diagnostics.error_translation import translate
 from ferrite_torch.errors import FerriteError, OptionError, Unsupported
@@ -370,14 +371,4 @@ def scheduler_target(name: str) -> Target:
     """Returns what the scheduler wants to know of a GPU, from the runtime's descriptor of a typical one."""
     if name == CPU:
         return Target()
-    facts = asdict(typical_device(GpuTarget.parse(name)))
-    return Target(
-        name=facts["name"],
-        processors=facts["multiprocessors"],
-        warp_size=facts["target"]["warp_size"],
-        shared_memory=facts["shared_per_program"],
-        registers=facts["registers_per_multiprocessor"],
-        l2_bytes=facts["l2_bytes"],
-        bandwidth=float(facts["bandwidth"]),
-        tensor_operations=float(facts["tensor_operations"]),
-    )
+    return Target.from_mapping(described_facts(typical_device(GpuTarget.parse(name))))
