@@ -65,18 +65,28 @@ def test_without_a_store_along_the_row_there_is_one_name_for_its_positions() -> 
         ("i8", 63, True),
         ("bf16", 8, False),
         ("bf16", 12, False),
-        ("bf16", 45, False),
+        ("bf16", 45, True),
+        ("bf16", 63, True),
         ("f32", 6, False),
-        ("f32", 23, False),
+        ("f32", 33, True),
+        ("f32", 35, False),
         ("f64", 5, False),
         ("i8", 65, False),
     ],
 )
 def test_sizes(element: str, points: int, *, row_per_thread: bool) -> None:
-    """No power of two, no multiple of eight bytes, 64 elements and 88 bytes at most."""
+    """No power of two, no multiple of eight bytes, 64 elements and 132 bytes at most: two numbers are reduced."""
     spec = softmax(element, points)
     assert spec.facts.to_mapping().get("row_per_thread", False) is row_per_thread
     assert ("fmath.opaque_indices" in spec.source) is row_per_thread
+
+
+@pytest.mark.parametrize(("element", "points", "row_per_thread"), [("f32", 21, True), ("f32", 23, False)])
+def test_a_row_that_is_only_added_up_is_shorter(element: str, points: int, *, row_per_thread: bool) -> None:
+    body = f"  y: f32[777] = reduce sum [d0 < 777 | r0 < {points}] x[d0, r0]"
+    text = f"graph @f(x: {element}[777, {points}]) -> (y) {{\n{body}\n}}"
+    spec = emit_program(schedule_text(text, "persistent")).kernels[0]
+    assert spec.facts.to_mapping().get("row_per_thread", False) is row_per_thread
 
 
 def test_rows_that_do_not_follow_each_other_are_not_walked() -> None:

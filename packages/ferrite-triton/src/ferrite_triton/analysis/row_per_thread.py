@@ -49,9 +49,15 @@ def has_row_per_thread(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
     if len(read) * reduction.size > LOWERING.most_thread_held:
         return False
     width = heaviest.param.dtype.bytes
-    if reduction.size * width > LOWERING.thread_row_bytes:
+    if reduction.size * width > most_bytes(flat):
         return False
     return not is_aligned_row(heaviest.offset, max(1, LOWERING.thread_access_bytes // width))
+
+
+def most_bytes(flat: FlatKernel) -> int:
+    """Returns how many bytes a row may have that one thread goes through: more where more is exchanged otherwise."""
+    exchanged = sum(len(definition.results) for definition in flat.definitions if isinstance(definition, Reduction))
+    return LOWERING.thread_row_bytes if exchanged < LOWERING.many_exchanges else LOWERING.long_thread_row_bytes
 
 
 def in_order(space: Space, position: Index) -> Index:
