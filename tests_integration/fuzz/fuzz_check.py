@@ -131,16 +131,22 @@ REFUSED_OPENLY = ("of memory around a tensor, which is not around one computed h
 """What Ferrite runs eagerly and says so, since captured graphs do not have what is needed to compile it."""
 
 
+TRY_EAGER_KERNELS = "where that fails too, torch refuses the program"
+"""What messages say of graphs that torch may have made wrong: a view that no memory has, for one."""
+
+
 def is_refused_by_torch(program: Program, device: str, reason: str, *, is_trained: bool) -> bool:
     """Returns whether torch fails for the same reason before any compiler has its turn, or Ferrite refuses openly.
 
-    Its own backend of eager kernels stands for that: it captures, makes writes functional, and compiles nothing.
+    Its own backend of eager kernels stands for that: it captures, makes writes functional, and compiles nothing. Where
+    a message says that this backend tells whose fault a graph is, it does.
     """
     if any(refusal in reason for refusal in REFUSED_OPENLY):
         return True
     _, is_capture, words = reason.partition("capturing the graph failed: ")
     said = words.partition(" While executing %program")[0].partition(". What to do:")[0]
-    if not is_capture and not reason.startswith(("Unsupported", "TorchRuntimeError", "UserError")):
+    is_told = TRY_EAGER_KERNELS in reason
+    if not is_capture and not is_told and not reason.startswith(("Unsupported", "TorchRuntimeError", "UserError")):
         return False
     torch._dynamo.reset()
     try:
@@ -149,7 +155,7 @@ def is_refused_by_torch(program: Program, device: str, reason: str, *, is_traine
             run(captured, arguments(program, device, call, is_trained=is_trained), is_trained=is_trained)
     except Exception as error:  # noqa: BLE001 - whatever torch raises
         text = " ".join(str(error).split())
-        return (
+        return is_told or (
             said.partition(": ")[2][:SAID_ALIKE] in text
             if is_capture and said
             else reason[:SAID_ALIKE] in f"{type(error).__name__}: {text}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -343,6 +343,18 @@ def test_another_failure_to_capture_is_a_finding(program: Program, monkeypatch: 
 
     monkeypatch.setattr(fuzz_check, "compile_program", refuse)
     assert "a name that nobody knows" in str(mismatch(program, "cpu"))
+
+
+@pytest.mark.parametrize(("program", "is_torchs"), [(small_program(), False), (overlapping_write(), True)])
+def test_eager_kernels_tell_whose_fault_a_graph_is(
+    program: Program, monkeypatch: pytest.MonkeyPatch, *, is_torchs: bool
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("lowering failed: no such view. What to do: where that fails too, torch refuses the program")
+
+    monkeypatch.setattr(fuzz_check, "compile_program", refuse)
+    with pytest.raises(Uncapturable) if is_torchs else nullcontext():
+        assert "no such view" in str(mismatch(program, "cpu"))
 
 
 @pytest.mark.parametrize(
