@@ -275,3 +275,18 @@ def test_a_thread_that_has_a_row_of_its_own_exchanges_nothing(emit: Emit, read_p
 }}"""
     ptx = read_ptx(emit(text, "persistent"))
     assert "shfl" not in ptx
+
+
+@pytest.mark.parametrize("shape", ["256, 64, 64, 32", "256, 32, 64, 64"])
+def test_pixels_that_floats_find_are_read_in_vectors(read_ptx: ReadPtx, shape: str) -> None:
+    """Their channels lie beside each other, whether those of the result do or are rows of a tile."""
+    from ferrite_ir import parse_graph
+    from ferrite_scheduler import schedule
+    from ferrite_triton import emit_program
+
+    dims = "n < 256, h < 64, w < 64, c < 32" if shape.endswith("32") else "n < 256, c < 32, h < 64, w < 64"
+    place = ", ".join(f"at(cast.i32(mul(cast.f32(index.i32({dim})), f32(0.5))), 32)" for dim in "hw")
+    body = f"y: bf16[{shape}] = loop [{dims}] exp(x[n, {place}, c])"
+    graph = parse_graph(f"graph @larger(x: bf16[256, 32, 32, 32]) -> (y) {{\n  {body}\n}}")
+    loads = re.findall(r"ld\.global\S*", read_ptx(emit_program(schedule(graph))))
+    assert set(loads) == {"ld.global.v4.b32"}

@@ -68,6 +68,19 @@ def test_only_what_is_the_same_for_a_group_tells_where_it_begins(groups, each, r
     assert not rows or loads == {"x": "x0", "s": f"x0 // {each}", "w": "x0"}
 
 
+@pytest.mark.parametrize(
+    ("place", "is_tiled"), [("at(cast.i32(mul(cast.f32(index.i32(w)), f32(0.5))), 64), c", True), ("c, w // 2", False)]
+)
+def test_positions_that_are_computed_are_crossed_like_others(place, is_tiled):
+    """Channels lie beside each other in what is read, and are rows of what is written, however columns are found."""
+    kernel = only_kernel(f"""
+    graph @f(x: f32[4, 64, 64]) -> (z) {{
+      z: f32[4, 64, 128] = loop [n < 4, c < 64, w < 128] exp(x[n, {place}])
+    }}""")
+    assert (axes(kernel) == {"y": (4, 64), "x": (128,)}) == is_tiled
+    assert ("y" in axes(kernel)) == is_tiled
+
+
 INTERLEAVED = """
 graph @f(x: f32[64, {e}, 16, 128]) -> (m, y) {{
   m: f32[64, 128, {e}] = reduce max [a < 64, b < 128, e < {e} | r < 16] x[a, e, r, b]

@@ -78,6 +78,19 @@ def test_neighbours_an_odd_number_at_a_time_still_lie_side_by_side(columns: int,
     assert "[1, 2])" in source or not hinted
 
 
+@pytest.mark.parametrize(("channels", "hint"), [(64, "16"), (24, "8"), (51, "")])
+def test_the_compiler_is_told_that_neighbours_share_a_row_that_floats_give(channels: int, hint: str) -> None:
+    place = "at(cast.i32(mul(cast.f32(index.i32(h)), f32(0.5))), 32), c"
+    body = f"y: f32[64, {channels}] = loop [h < 64, c < {channels}] exp(x[{place}])"
+    source = emit(f"graph @f(x: f32[32, {channels}]) -> (y) {{\n  {body}\n}}", "pointwise").source
+    assert (f"tl.max_constancy(cast_4, [{hint}]) * {channels}" in source) if hint else "max_constancy" not in source
+
+
+def test_nothing_is_told_of_rows_along_which_nothing_is_contiguous() -> None:
+    body = "y: f32[64, 64] = loop [c < 64, h < 64] exp(x[at(cast.i32(mul(cast.f32(index.i32(h)), f32(0.5))), 32), c])"
+    assert "max_constancy" not in emit(f"graph @f(x: f32[32, 64]{{1, 32}}) -> (y) {{\n  {body}\n}}", "pointwise").source
+
+
 @pytest.mark.parametrize(("rows", "width"), [(1 << 14, 32), (1 << 16, 64)])
 def test_address_width(rows: int, width: int) -> None:
     spec = emit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -103,7 +104,7 @@ class _Uses:
     Attributes:
         sites: number of (reader, index) pairs.
         points: the largest number of points at which one reader needs it.
-        load: one of its loads.
+        repeated: the most elements that one reader needs beside one of each, as the points of windows do.
         factors: the loads of it by contractions.
         often: the loads of it by others, and at how many points.
         rows: the most rows of such a reader.
@@ -111,7 +112,7 @@ class _Uses:
 
     sites: int = 0
     points: Size = 0
-    load: Scalar | None = None
+    repeated: int = 0
     factors: list[Scalar] = field(default_factory=list)
     often: list[tuple[Scalar, int]] = field(default_factory=list)
     rows: int = 0
@@ -221,6 +222,10 @@ class _Inliner:
             return
         points = self._points_of(definition)
         rows = _rows_of(definition) if isinstance(definition, Contract) else 0
+        for source, read in _elements_read(loads).items():
+            repeated = read - sizes.hint(self._graph.values[source].type.numel)
+            uses = self._uses.setdefault(source, _Uses())
+            uses.repeated = max(uses.repeated, 0 if isinstance(definition, Contract) else repeated)
         for load in loads:
             uses = self._uses.setdefault(load.source, _Uses())
             uses.sites += 1
@@ -231,7 +236,6 @@ class _Inliner:
             uses.rows = max(uses.rows, rows)
             if sizes.hint(points) > sizes.hint(uses.points):
                 uses.points = points
-            uses.load = load
 
     def _points_of(self, definition: Definition) -> Size:
         domain = domain_of(definition)
@@ -352,23 +356,22 @@ class _Inliner:
             return False
         if uses.sites > 1:
             most = policy.max_strip_cost if is_strip else policy.max_cost
-            return self._is_cheap(value, body, most, policy.max_loads)
+            is_cheap = self._is_cheap(value, body, most, policy.max_loads)
+            return is_cheap and self._repeats_little(value, cost_up_to(body, most, COSTS), uses)
         if sizes.hint(uses.points) <= sizes.hint(value.type.numel):
             return True
         factor_cost = policy.max_strip_cost if is_strip else policy.max_factor_cost
         most = factor_cost if uses.factors else policy.max_repeated_cost
         cost = cost_up_to(body, most, COSTS)
-        assert uses.load is not None, "what is used has a load"
-        return cost <= most and (bool(uses.factors) or self._repeats_little(value, cost, uses.load))
+        return cost <= most and (bool(uses.factors) or self._repeats_little(value, cost, uses))
 
-    def _repeats_little(self, value: Value, cost: int, load: Scalar) -> bool:
-        """Returns whether computing elements anew where one load reads them is no longer than storing and loading them.
+    def _repeats_little(self, value: Value, cost: int, uses: _Uses) -> bool:
+        """Returns whether computing elements anew for one reader takes no longer than storing and loading them.
 
         What is read by rows is computed once for each row.
         """
-        numel, policy = sizes.hint(value.type.numel), self._policy
-        moved = numel * value.type.dtype.bytes
-        return (_elements_read(load) - numel) * cost <= policy.repeated_operations + moved * policy.operations_of_byte
+        policy, moved = self._policy, sizes.hint(value.type.numel) * value.type.dtype.bytes
+        return uses.repeated * cost <= policy.repeated_operations + moved * policy.operations_of_byte
 
     def _is_narrower(self, value: Value, body: Scalar, *, is_factor: bool) -> bool:
         """Returns whether a value has fewer bytes than the sums that it rounds.
@@ -456,10 +459,13 @@ def _is_small(numel: Size, reference: Size) -> bool:
     return 2 * sizes.hint(numel) + 1 <= sizes.hint(reference)
 
 
-def _elements_read(load: Scalar) -> int:
-    """Returns how many elements a load reads, each as often as it does where dims of its reader differ."""
-    dims = frozenset[Dim]().union(*(index.dims for index in load.indices))
-    return math.prod(sizes.hint(dim.size) for dim in dims)
+def _elements_read(loads: Iterable[Scalar]) -> dict[str, int]:
+    """Returns how many elements loads read of each value, each as often as it does where dims of the reader differ."""
+    found: dict[str, int] = {}
+    for load in loads:
+        dims = frozenset[Dim]().union(*(index.dims for index in load.indices))
+        found[load.source] = found.get(load.source, 0) + math.prod(sizes.hint(dim.size) for dim in dims)
+    return found
 
 
 def _rows_of(contract: Contract) -> int:

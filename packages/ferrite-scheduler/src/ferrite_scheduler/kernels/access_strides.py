@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ferrite_scheduler.analysis.clusters import Cluster, Member
+from ferrite_scheduler.analysis.generic_sizes import generic
 from ferrite_scheduler.analysis.mixed_radix import Digits, compose, inverse, lifted
 from ferrite_scheduler.analysis.nodes import Node
 from ferrite_scheduler.model.annotations import ColumnReduction
@@ -18,12 +19,16 @@ from .tiling import Stride
 
 @dataclass(frozen=True, slots=True)
 class MemoryAccess:
-    """One access of a kernel: digits over the cluster's position, bytes, those not behind others, whether it stores."""
+    """One access of a kernel: digits over the cluster's position, bytes, those not behind others, whether it stores.
+
+    ``rigid`` are the digits of the dims that it depends on in other ways, None where a dim has none.
+    """
 
     digits: Digits | None
     bytes: int
     distinct: int
     is_store: bool
+    rigid: tuple[Digits | None, ...] = ()
 
 
 def over_cluster(digits: Digits, member: Member, reduction: int) -> Digits | None:
@@ -57,7 +62,12 @@ def traffic_of(
         for touch, digits in own:
             total = max(1, together[touch.name, digits])
             distinct = touch.bytes * min(touch.value_bytes, total) // total
-            yield MemoryAccess(digits, touch.bytes, distinct, is_store=False)
+            rigid = tuple(
+                over_cluster(((node.steps[dim], generic(dim.size), 1),), member, cluster.reduction)
+                for dim in touch.rigid
+                if dim in node.steps
+            )
+            yield MemoryAccess(digits, touch.bytes, distinct, is_store=False, rigid=rigid)
         if node.stores is not None:
             written = node.stores.bytes
             yield MemoryAccess(
@@ -81,7 +91,8 @@ def strides_of(traffic: Sequence[MemoryAccess], bases: tuple[Base, ...]) -> tupl
             rigid |= frozenset(range(len(bases)))
             continue
         vector, exact = coefficients(access.digits, bases)
-        strides.append(Stride(vector, access.bytes, access.distinct, access.is_store))
+        scattered = frozenset[int]().union(*(touched_bases(digits, bases) for digits in access.rigid))
+        strides.append(Stride(vector, access.bytes, access.distinct, access.is_store, scattered))
         if not exact:
             rigid |= touched_bases(access.digits, bases)
     return strides, rigid

@@ -23,13 +23,15 @@ ROW_MULTIPLE = 8
 class Stride:
     """How one memory access of a kernel walks over the bases: a coefficient each, and its bytes.
 
-    ``distinct`` are those of them that other accesses do not have: the points of a window share theirs.
+    ``distinct`` are those of them that other accesses do not have: the points of a window share theirs. Over the bases
+    ``scattered`` it walks as data or arithmetic have it, as what is resampled does.
     """
 
     coefficients: tuple[int, ...]
     bytes: int
     distinct: int
     is_store: bool
+    scattered: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,8 @@ def place_groups(
 def _second_axis(inner: Group, others: list[Group], strides: Sequence[Stride], policy: Policy) -> Group | None:
     """Returns the group that accesses which also depend on ``inner`` walk along, if that is enough traffic."""
     strides = [replace(stride, bytes=stride.distinct) for stride in strides]
-    crossing = [s for s in strides if s.coefficients[inner.bases[-1]] not in (0, 1)]
+    innermost = inner.bases[-1]
+    crossing = [s for s in strides if s.coefficients[innermost] not in (0, 1) or innermost in s.scattered]
     found = max(others, key=lambda group: _unit_bytes(group, crossing), default=None)
     least = 2 if typical(inner.extent, policy) >= policy.tiled_long else policy.tiled_minimum
     if found is None or typical(found.extent, policy) < least or typical(inner.extent, policy) < policy.tiled_minimum:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import gcd
 
-from ferrite_ir.language.index import Atom, Dim, Index, atom_dims
+from ferrite_ir.language.index import Atom, Dim, FloorDiv, Index, Indirect, Mod, atom_dims
+from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_ir.language.sizes import Size, add, is_provably_at_most, is_static, quotient
 
 
@@ -85,3 +87,41 @@ def _steps(index: Index, axis: str) -> tuple[Size, Index | None]:
 
 def _depends_on(atom: Atom, axis: str) -> bool:
     return any(dim.name == axis for dim in atom_dims(atom))
+
+
+def is_made_of_floats(value: Scalar) -> bool:
+    """Returns whether an integer is converted from floats that are computed."""
+    return any(node.dtype.is_float and node.op != "load" for node in postorder((value,)))
+
+
+def equal_neighbours(value: Scalar, axis: str) -> int:
+    """Returns for how many positions along an axis, from each multiple of so many on, a value is the same.
+
+    A power of two: the largest that divides whatever the position is divided by where the value depends on it. 1 where
+    it depends on the position in other ways, or not at all.
+    """
+    reads = (node for node in postorder((value,)) if node.op in ("load", "index"))
+    run = gcd(*(_equal_neighbours(index, axis) for node in reads for index in node.indices))
+    return run & -run or 1
+
+
+def _equal_neighbours(index: Index, axis: str) -> int:
+    """Returns what all divisors of the position along an axis have in common; 0 if the index does not depend on it."""
+    common = 0
+    for atom, _ in index.terms:
+        match atom:
+            case Dim():
+                found = 1 if atom.name == axis else 0
+            case FloorDiv():
+                is_cut = is_static(atom.divisor) and any(
+                    dim.index is atom.numerator for dim in atom_dims(atom) if dim.name == axis
+                )
+                found = int(atom.divisor) if is_cut else _equal_neighbours(atom.numerator, axis)
+            case Mod():
+                found = _equal_neighbours(atom.numerator, axis)
+            case Indirect():
+                found = equal_neighbours(atom.value, axis) if any(dim.name == axis for dim in atom.value.dims) else 0
+            case _:
+                raise TypeError(f"not an index atom: {atom!r}")
+        common = gcd(common, found)
+    return common

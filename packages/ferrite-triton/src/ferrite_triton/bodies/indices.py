@@ -8,11 +8,14 @@ from ferrite_ir.language.dtypes import I32, I64, DType
 from ferrite_ir.language.index import Atom, Dim, FloorDiv, Index, Indirect, Mod, Term, floordiv
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import Size, hint, is_provably_at_most, is_static
-from ferrite_triton.analysis.space import NO_AXES, POSITION, RANK, Space, flat_dim
+from ferrite_ir.passes.vectors import VECTOR_BYTES
+from ferrite_triton.analysis.accesses import unit_stride_axis
+from ferrite_triton.analysis.rows import equal_neighbours, is_made_of_floats
+from ferrite_triton.analysis.space import NO_AXES, POSITION, RANK, REDUCTION_AXES, Space, flat_dim
 from ferrite_triton.bodies.builder import Builder, Tile
 from ferrite_triton.errors import EmitError
 from ferrite_triton.tile.build import add, apply, converted, mul, sub, where
-from ferrite_triton.tile.language import Cast, Expression, Literal, Name
+from ferrite_triton.tile.language import Cast, Expression, Hint, Literal, Name
 
 
 def index_dtype(width: int) -> DType:
@@ -48,9 +51,11 @@ class Indices:
         if found is not None:
             return found
         total: Expression | None = None
-        axes = NO_AXES
+        axes, contiguous = NO_AXES, unit_stride_axis(index)
         for atom, coefficient in sorted(index.terms, key=_descending_stride):
             tile = self._atom(atom, value)
+            if contiguous is not None and isinstance(atom, Indirect):
+                tile = self._in_runs(atom, tile, contiguous)
             axes |= tile.axes
             total = self._plus(total, tile.expression, coefficient)
         assert total is not None, "an index that is no constant has terms"
@@ -118,6 +123,20 @@ class Indices:
             return found
         expression = Cast(tile.expression, self._dtype)
         return self._builder.remember(key, self._builder.hold(prefix, expression, tile.axes))
+
+    def _in_runs(self, atom: Indirect, tile: Tile, axis: str) -> Tile:
+        """Returns an indirect value of which the compiler is told how many neighbours along an axis are equal.
+
+        It follows integers, and what is loaded, but not what is converted from floats, as positions in an image that is
+        resampled are. What is added to that and contiguous, such as channels, is contiguous for all it knows then.
+        """
+        if axis not in tile.axes or axis in REDUCTION_AXES or not is_made_of_floats(atom.value):
+            return tile
+        run = min(equal_neighbours(atom.value, axis), VECTOR_BYTES)
+        if run == 1:
+            return tile
+        numbers = tuple(run if name == axis else 1 for name in self._space.order)
+        return Tile(Hint(tile.expression, "max_constancy", numbers), tile.axes, tile.dtype)
 
     def _indirect(self, atom: Indirect, tile: Tile) -> Tile:
         if tile.literal is not None:

@@ -213,8 +213,9 @@ class Expand(Expression):
 class Hint(Expression):
     """A tile of which the compiler is told something about its elements along each axis.
 
-    ``says`` is ``multiple_of`` (the first of so many neighbours is a multiple of so much) or ``max_contiguous`` (no
-    more than so many neighbours are taken for contiguous).
+    ``says`` is ``multiple_of`` (the first of so many neighbours is a multiple of so much), ``max_contiguous`` (no more
+    than so many neighbours are taken for contiguous) or ``max_constancy`` (so many neighbours, from each multiple of
+    that on, are equal).
     """
 
     WORD: ClassVar[str] = "hint"

@@ -57,7 +57,7 @@ from .operations import ELEMENTWISE
 
 EVICTIONS = ("", "evict_first", "evict_last")
 CACHES = ("", "streaming")
-HINTS = ("multiple_of", "max_contiguous")
+HINTS = ("multiple_of", "max_contiguous", "max_constancy")
 ATOMICS = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
 """Modes of atomic updates, each with the combine that it is."""
 
