@@ -107,8 +107,7 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
     more = [(rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, warps * 2), (rows * 4, warps * 2)]
     if (row >= ROWS.idle_row and shape.reduction <= row * ROWS.idle_share) or _narrows_to_bytes(shape):
         # The lanes past the end keep threads idle, the more the more there are; and what becomes bytes takes many
-        # instructions for each of them, so that what a row takes beside them counts. Measured on an H200 for 16-bit
-        # elements: 18 to 20 % less for softmax of 3,000 and RMS norm of 5,000 elements, 0 to 8 % for quantisation.
+        # instructions for each of them, so that what a row takes beside them counts.
         more[:2] = reversed(more[:2])
         if shape.reads_16_bit:
             first, more[0] = rows_config(shape, rows, row, max(1, warps // 2)), (rows, warps)
@@ -144,10 +143,7 @@ def _shares_vectors(shape: Shape) -> bool:
 
 
 def _matrices(shape: Shape) -> int:
-    """Returns how many matrices are reduced with vectors.
-
-    On an H200 two rows of each of two take 5 % less time than one of each, and two rows of one matrix 7 % more.
-    """
+    """Returns how many matrices are reduced with vectors: two rows at once pay where there are two of them."""
     return shape.spec.facts.loads - shape.spec.facts.vectors
 
 
