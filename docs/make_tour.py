@@ -204,7 +204,7 @@ Ask why two definitions are together, or not:
 | `analysis/nodes.py`, `analysis/mixed_radix.py` | find what each definition reads and writes |
 | `fusion/greedy.py`, `fusion/rules.py` | try pairs of definitions, and allow or refuse each |
 | `fusion/execution_order.py` | orders kernels |
-| `analysis/kernel_forms.py`, `model/forms.py` | choose the kernel form, by asking one after the other: `persistent` |
+| `analysis/form_choice.py`, `model/forms.py` | choose the kernel form, by asking one after the other: `persistent` |
 | `kernels/loop_nests.py`, `kernels/tiling.py`, `kernels/kernel_names.py` | make the kernel: axes, tiling, name |
 | `refinements/` | improve whole kernels, as `grid_reductions` for long rows; nothing here |
 | `memory/host_steps.py` | allocates, launches and frees |

@@ -259,7 +259,7 @@ RETIRED = {
     r"\bexact parts": "split-precision products",
     r"\bpostponement": "deferred release",
     r"\b(HEAVIER|heavier)\b": "large-size fallback",
-    r"(a|only a) run tells|(a|only_a)_run_tells": "data-dependent size",
+    r"\b(a|only a) run (tells|knows)|(a|only_a)_run_tells|told by a run\b": "data-dependent size",
     r"share of the floor": "share of the bound (roofline)",
     r"library call\b": "extern call",
     r"\btaken apart\b": "decomposed",

@@ -12,18 +12,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.reference.hand_kernels import (
-    asked_columns,
     copied,
     few_rows,
     few_rows_in_parts,
     held_columns,
     listed,
-    met_columns,
-    met_rows,
+    prefetched_columns,
     scaled,
     scanned_held,
     scanned_part,
     scanned_prefetching,
+    shared_columns,
+    shared_rows,
     summed,
 )
 from benchmarks.tools.backends import compile_with
@@ -58,7 +58,7 @@ def launched(
 ) -> Callable[[], None]:
     """Returns a call that launches a kernel, after filling a tensor with zeros that it needs so.
 
-    If it ``follows``, the kernel starts before the one before has ended, and waits for that by itself.
+    With ``uses_pdl`` the kernel starts before the one before has ended, and waits for that by itself.
     """
 
     def call() -> None:
@@ -84,8 +84,8 @@ SHARED: tuple[dict[str, Any], ...] = (
     },
 )
 """Policies with which rows are read twice, or shared."""
-NARROW = ("in float32", "in halves")
-ASKED = ("by atomics", "by loads")
+NARROW = ("in float32", "packed")
+POLLED = ("by atomics", "by loads")
 
 
 def softmax(dtype: torch.dtype) -> Iterator[Row]:
@@ -98,10 +98,10 @@ def softmax(dtype: torch.dtype) -> Iterator[Row]:
     for columns, warps in ((8, 16), (16, 32)):
         call = launched(held_columns, count // columns, x, y, count, columns, rows, warps=warps)
         yield f"{columns} columns held whole, {warps} warps", call, error
-    asked = ("nothing ahead", "the next block, at last the last row", "the next block, at last the first")
-    for asks, name in enumerate((*asked, "the next block, at last one element for all programs")):
-        call = launched(asked_columns, count // 32, x, y, count, 32, 1024, rows, asks, warps=16)
-        yield f"32 columns read twice by blocks of 1024 rows, asking for {name}, 16 warps", call, error
+    prefetched = ("nothing ahead", "the next block, at last the last row", "the next block, at last the first")
+    for ahead, name in enumerate((*prefetched, "the next block, at last one element for all programs")):
+        call = launched(prefetched_columns, count // 32, x, y, count, 32, 1024, rows, ahead, warps=16)
+        yield f"32 columns read twice by blocks of 1024 rows, prefetching {name}, 16 warps", call, error
     for columns, points, warps, keeps, loads in (
         (32, 512, 8, 0, 0),
         (32, 512, 8, 0, 1),
@@ -113,8 +113,8 @@ def softmax(dtype: torch.dtype) -> Iterator[Row]:
         counts = torch.zeros(1 + count // columns, dtype=torch.int32, device="cuda")
         tops, masses = (torch.empty(share * count, device="cuda") for _ in range(2))
         given = (x, y, counts, tops, masses, count, columns, points, share, keeps, loads)
-        call = launched(met_columns, count // columns * share, *given, warps=warps, cleared=counts)
-        name = f"{columns} columns held {NARROW[keeps]} by {share} programs, {warps} warps, asking {ASKED[loads]}"
+        call = launched(shared_columns, count // columns * share, *given, warps=warps, cleared=counts)
+        name = f"{columns} columns held {NARROW[keeps]} by {share} programs, {warps} warps, polling {POLLED[loads]}"
         yield name, call, error
 
 
@@ -134,9 +134,9 @@ def long_softmax(dtype: torch.dtype) -> Iterator[Row]:
         counts = torch.zeros(1 + rows, dtype=torch.int32, device="cuda")
         tops, masses = (torch.empty(rows * share, device="cuda") for _ in range(2))
         given = (x, y, counts, tops, masses, length, points, share, keeps, loads)
-        call = launched(met_rows, rows * share, *given, warps=warps, cleared=counts)
+        call = launched(shared_rows, rows * share, *given, warps=warps, cleared=counts)
         yield (
-            f"rows held {NARROW[keeps]} by {share} programs, {warps} warps, asking {ASKED[loads]}",
+            f"rows held {NARROW[keeps]} by {share} programs, {warps} warps, polling {POLLED[loads]}",
             call,
             functools.partial(distance, y, exact),
         )
@@ -153,14 +153,14 @@ def scan(dtype: torch.dtype) -> Iterator[Row]:
 
     for points, warps in ((4096, 4), (8192, 4), (8192, 8), (16384, 8)):
         parts = x.numel() // points
-        status = workspace_of(parts)
+        workspace = workspace_of(parts)
         for name, draws, waits in (
             ("drawn", 1, 1),
-            ("drawn, asking for what is missing", 1, 2),
+            ("drawn, polling for what is missing", 1, 2),
             ("that wait for nobody", 0, 0),
         ):
-            given = (x, status, y, parts, points, draws, waits)
-            call = launched(scanned_part, parts, *given, warps=warps, cleared=status)
+            given = (x, workspace, y, parts, points, draws, waits)
+            call = launched(scanned_part, parts, *given, warps=warps, cleared=workspace)
             yield f"parts of {points} {name}, {warps} warps", call, error if waits else lambda: 0.0
 
     if dtype is not torch.bfloat16:
@@ -168,12 +168,12 @@ def scan(dtype: torch.dtype) -> Iterator[Row]:
     pairs, sums = x.view(torch.int32), y.view(torch.int32)
     for points, warps, registers, resident in ((4096, 4, 168, 3), (4096, 8, 80, 3), (2048, 4, 104, 4)):
         parts = pairs.numel() // points
-        status = workspace_of(parts)
-        for asks, when in enumerate(("where it is needed", "before")):
-            given = (pairs, status, sums, parts, points, asks)
+        workspace = workspace_of(parts)
+        for polls, when in enumerate(("where it is needed", "before")):
+            given = (pairs, workspace, sums, parts, points, polls)
             programs = resident * torch.cuda.get_device_properties(0).multi_processor_count
-            call = launched(scanned_prefetching, programs, *given, warps=warps, cleared=status, registers=registers)
-            name = f"parts of {2 * points}, their sums one part ahead, asking {when}"
+            call = launched(scanned_prefetching, programs, *given, warps=warps, cleared=workspace, registers=registers)
+            name = f"parts of {2 * points}, their sums one part ahead, polled {when}"
             yield f"{name}, {warps} warps, {resident} programs each", call, error
     for points, registers, draws, waits in (
         *((8192, 128, draws, 1) for draws in (1, 0)),
@@ -181,9 +181,9 @@ def scan(dtype: torch.dtype) -> Iterator[Row]:
         (4096, 72, 0, 0),
     ):
         parts = pairs.numel() // points
-        status = workspace_of(parts)
-        given = (pairs, status, sums, parts, points, draws, waits)
-        call = launched(scanned_held, parts, *given, warps=4, cleared=status, registers=registers)
+        workspace = workspace_of(parts)
+        given = (pairs, workspace, sums, parts, points, draws, waits)
+        call = launched(scanned_held, parts, *given, warps=4, cleared=workspace, registers=registers)
         order = "drawn" if draws else "in order"
         name = f"parts of {2 * points} held in pairs, 4 warps of {registers} registers, {order}"
         yield name + ", that wait for nobody" * (not waits), call, error if waits else lambda: 0.0
@@ -232,11 +232,11 @@ def beginning(dtype: torch.dtype) -> Iterator[Row]:
             ("all let", every, False, False),
             ("all wait", 0, True, False),
             ("all let and wait", every, True, False),
-            ("all let and wait, and follow", every, True, True),
+            ("all let and wait, and start early", every, True, True),
             ("the last 8192 let, all wait", 8192, True, False),
-            ("the last 8192 let, all wait, and follow", 8192, True, True),
+            ("the last 8192 let, all wait, and start early", 8192, True, True),
             ("the last 2048 let, all wait", 2048, True, False),
-            ("the last 2048 let, all wait, and follow", 2048, True, True),
+            ("the last 2048 let, all wait, and start early", 2048, True, True),
         ):
             call = launched(copied, count // points, x, y, lets, waits, points, warps=warps, uses_pdl=uses_pdl)
             yield f"programs of {points * 2 * dtype.itemsize >> 10} KiB, {warps} warps: {name}", call, error

@@ -23,11 +23,11 @@ def held_columns(x, y, count: tl.constexpr, XBLOCK: tl.constexpr, ROWS: tl.const
 
 
 @triton.jit
-def asked_columns(x, y, count: tl.constexpr, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr, ROWS: tl.constexpr,
-                  ASKS: tl.constexpr):  # fmt: skip
-    """Softmax of columns that are read twice, by blocks, where the next block is asked for before one is worked on.
+def prefetched_columns(x, y, count: tl.constexpr, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr, ROWS: tl.constexpr,
+                  AHEAD: tl.constexpr):  # fmt: skip
+    """Softmax of columns that are read twice, by blocks, where the next block is prefetched before one is worked on.
 
-    Behind the last block it asks for the last row (1), for the first block again (2), or for the first element of all
+    Behind the last block it prefetches the last row (1), the first block again (2), or the first element of all
     columns (3).
     """
     first = tl.program_id(0) * XBLOCK
@@ -38,11 +38,11 @@ def asked_columns(x, y, count: tl.constexpr, XBLOCK: tl.constexpr, RBLOCK: tl.co
     mass = tl.full([RBLOCK // 8, XBLOCK], 0.0, tl.float32)
     for start in tl.range(0, ROWS, RBLOCK):
         value = tl.load(x + (start + lane) * count + column, eviction_policy="evict_last")
-        if ASKS == 1:
+        if AHEAD == 1:
             fmath.prefetch(x + tl.minimum(start + RBLOCK + lane, ROWS - 1) * count + sector)
-        elif ASKS == 2:
+        elif AHEAD == 2:
             fmath.prefetch(x + ((start + RBLOCK) % ROWS + lane) * count + sector)
-        elif ASKS == 3:
+        elif AHEAD == 3:
             ahead = start + RBLOCK + lane
             fmath.prefetch(x + tl.where(ahead < ROWS, ahead * count + sector, 0))
         group = tl.reshape(value.to(tl.float32), [8, RBLOCK // 8, XBLOCK])
@@ -59,7 +59,7 @@ def asked_columns(x, y, count: tl.constexpr, XBLOCK: tl.constexpr, RBLOCK: tl.co
 
 @triton.jit
 def kept(narrow):
-    """Returns a tile of halves as it is, which the compiler does not know: it widens them again where they are used.
+    """Returns a tile of 16-bit elements as an opaque value: the compiler widens it again where it is used.
 
     So they lie in half as many registers until then.
     """
@@ -68,8 +68,8 @@ def kept(narrow):
 
 
 @triton.jit
-def words_asked_until_there(words, places, wanted):
-    """Words of a status, of which only those are asked for again that were not published."""
+def poll_until_published(words, places, wanted):
+    """Words of a workspace, of which only those are polled again that were not published."""
     found = poll_words(words + places, wanted)
     missing = (found >> 32).to(tl.int32) == 0
     while tl.max(missing.to(tl.int32), 0) != 0:
@@ -79,14 +79,14 @@ def words_asked_until_there(words, places, wanted):
 
 
 @triton.jit
-def sum_of_missing(status, part, parts: tl.constexpr, total):
-    """`fmath.sum_before` of one line of f32, with fewer questions."""
-    words = status + 1
+def sum_of_missing(workspace, part, parts: tl.constexpr, total):
+    """`fmath.sum_before` of one line of f32, with fewer polls."""
+    words = workspace + 1
     group = part // 512
     ends = parts + group - 1 + tl.arange(0, 1)
     places = group * 512 + tl.arange(0, 512)
-    before = tl.sum(words_asked_until_there(words, places, places < part), 0)
-    before = tl.sum(words_asked_until_there(words, ends, ends >= parts), 0) + before
+    before = tl.sum(poll_until_published(words, places, places < part), 0)
+    before = tl.sum(poll_until_published(words, ends, ends >= parts), 0) + before
     if part % 512 == 511:
         fmath.publish_part(words - 1, 0, 1, parts + group, parts, before + total)
     return before
@@ -94,28 +94,28 @@ def sum_of_missing(status, part, parts: tl.constexpr, total):
 
 @triton.jit
 def scanned_part(
-    x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, DRAWS: tl.constexpr, WAITS: tl.constexpr
+    x, workspace, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, DRAWS: tl.constexpr, WAITS: tl.constexpr
 ):  # fmt: skip
     """A part of a long sum: its number is drawn, or the program's; without waiting the parts before it are missing.
 
-    It asks again for all that it waits for (1), or for what is missing (2).
+    It polls again for all that it waits for (1), or for what is missing (2).
     """
-    part = fmath.take_ticket(status, PARTS) if DRAWS else tl.program_id(0)
+    part = fmath.take_ticket(workspace, PARTS) if DRAWS else tl.program_id(0)
     place = part * RBLOCK + tl.arange(0, RBLOCK)
     value = tl.load(x + place, eviction_policy="evict_first").to(tl.float32)
     total = tl.sum(value, 0)
     if WAITS:
-        fmath.publish_part(status, 0, 1, part, PARTS, total)
+        fmath.publish_part(workspace, 0, 1, part, PARTS, total)
     running = tl.cumsum(value, 0)
     if WAITS == 2:
-        running += sum_of_missing(status, part, PARTS, total)
+        running += sum_of_missing(workspace, part, PARTS, total)
     elif WAITS == 1:
-        running += fmath.sum_before(status, 0, 1, part, PARTS, total)
+        running += fmath.sum_before(workspace, 0, 1, part, PARTS, total)
     tl.store(y + place, running.to(y.dtype.element_ty), eviction_policy="evict_first")
 
 
 @triton.jit
-def halves_of(pair):
+def unpacked(pair):
     """Returns the two bfloat16 numbers that lie in 32 bits."""
     return (pair << 16).to(tl.float32, bitcast=True), (pair & -65536).to(tl.float32, bitcast=True)
 
@@ -130,7 +130,7 @@ def pair_of(low, high):
 
 @triton.jit
 def _sum_of_pairs(pair):
-    low, high = halves_of(pair)
+    low, high = unpacked(pair)
     return low + high
 
 
@@ -143,15 +143,15 @@ def four_sums(a, b, c, d, e, f, g, h):
 @triton.jit
 def _scan_quarter(y, pair, before):
     """Stores the running sums of pairs, which have stayed packed."""
-    low, high = halves_of(fmath.opaque_value(pair))
+    low, high = unpacked(fmath.opaque_value(pair))
     running = tl.cumsum(low + high, 0) + before
     tl.store(y, pair_of(running - high, running), cache_modifier=".cs")
 
 
 @triton.jit
-def scanned_held(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, DRAWS: tl.constexpr, WAITS: tl.constexpr):
+def scanned_held(x, workspace, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, DRAWS: tl.constexpr, WAITS: tl.constexpr):
     """A part of a long sum of bfloat16, read and held in pairs, in quarters: it is scanned after waiting."""
-    part = fmath.take_ticket(status, PARTS) if DRAWS else tl.program_id(0)
+    part = fmath.take_ticket(workspace, PARTS) if DRAWS else tl.program_id(0)
     quarter: tl.constexpr = RBLOCK // 4
     place = part * RBLOCK + tl.arange(0, quarter)
     first = tl.load(x + place, eviction_policy="evict_first")
@@ -163,8 +163,8 @@ def scanned_held(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, DRAWS:
     total = ((sum_1 + sum_2) + sum_3) + sum_4
     before = total
     if WAITS:
-        fmath.publish_part(status, 0, 1, part, PARTS, total)
-        before = fmath.sum_before(status, 0, 1, part, PARTS, total)
+        fmath.publish_part(workspace, 0, 1, part, PARTS, total)
+        before = fmath.sum_before(workspace, 0, 1, part, PARTS, total)
     _scan_quarter(y + place, first, before)
     before += sum_1
     _scan_quarter(y + place + quarter, second, before)
@@ -174,61 +174,61 @@ def scanned_held(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, DRAWS:
 
 
 @triton.jit
-def told_before(words, part, parts: tl.constexpr, asked, end):
-    """The sum before a part of one line, from words that were asked for; those that are missing are asked for again."""
+def sum_of_polled(words, part, parts: tl.constexpr, polled, end):
+    """The sum before a part of one line, from words that were polled; those that are missing are polled again."""
     group = part // 512
     places, ends = group * 512 + tl.arange(0, 512), parts + group - 1 + tl.arange(0, 1)
-    asked = await_words(asked, words + places, places < part)
+    polled = await_words(polled, words + places, places < part)
     end = await_words(end, words + ends, ends >= parts)
-    own = tl.sum(asked.to(tl.int32).to(tl.float32, bitcast=True), 0)
+    own = tl.sum(polled.to(tl.int32).to(tl.float32, bitcast=True), 0)
     return tl.sum(end.to(tl.int32).to(tl.float32, bitcast=True), 0) + own
 
 
 @triton.jit
-def scanned_prefetching(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, ASKS: tl.constexpr):
+def scanned_prefetching(x, workspace, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, POLLS: tl.constexpr):
     """Parts of a long sum of bfloat16, read in pairs: a program says what its next part adds up to before it waits.
 
-    So nobody waits for memory that another one reads. It asks for what the parts before its own add up to where that
-    is needed (0), or when it begins with the next part (1): mostly all of it has been told by then. Who has drawn the
-    least part that is not done works on it, as everyone takes its parts in their order: nothing waits for ever.
+    So nobody waits for memory that another one reads. It polls for what the parts before its own add up to where
+    that is needed (0), or when it begins with the next part (1): mostly all of it is published by then. Who has drawn
+    the least part that is not done works on it, as everyone takes its parts in their order: nothing waits for ever.
     """
     lane = tl.arange(0, RBLOCK)
-    words = status + 1
-    part = tl.atomic_add(status, 1, sem="relaxed").to(tl.int32)
+    words = workspace + 1
+    part = tl.atomic_add(workspace, 1, sem="relaxed").to(tl.int32)
     pair = tl.load(x + part * RBLOCK + lane, part * RBLOCK + lane < PARTS * RBLOCK, other=0)
-    ahead = tl.atomic_add(status, 1, sem="relaxed").to(tl.int32)
-    low, high = halves_of(pair)
+    ahead = tl.atomic_add(workspace, 1, sem="relaxed").to(tl.int32)
+    low, high = unpacked(pair)
     total = tl.sum(low + high, 0)
     if part < PARTS:
-        fmath.publish_part(status, 0, 1, part, PARTS, total)
+        fmath.publish_part(workspace, 0, 1, part, PARTS, total)
     while part < PARTS:
         coming = tl.load(x + ahead * RBLOCK + lane, ahead * RBLOCK + lane < PARTS * RBLOCK, other=0)
-        if ASKS:
+        if POLLS:
             group = part // 512
             places, ends = group * 512 + tl.arange(0, 512), PARTS + group - 1 + tl.arange(0, 1)
-            asked = poll_words(words + places, places < part)
+            polled = poll_words(words + places, places < part)
             end = poll_words(words + ends, ends >= PARTS)
-        further = tl.atomic_add(status, 1, sem="relaxed").to(tl.int32)
-        low, high = halves_of(pair)
+        further = tl.atomic_add(workspace, 1, sem="relaxed").to(tl.int32)
+        low, high = unpacked(pair)
         both = low + high
         running = tl.cumsum(both, 0)
-        next_low, next_high = halves_of(coming)
+        next_low, next_high = unpacked(coming)
         next_total = tl.sum(next_low + next_high, 0)
         if ahead < PARTS:
-            fmath.publish_part(status, 0, 1, ahead, PARTS, next_total)
-        if ASKS:
-            before = told_before(words, part, PARTS, asked, end)
+            fmath.publish_part(workspace, 0, 1, ahead, PARTS, next_total)
+        if POLLS:
+            before = sum_of_polled(words, part, PARTS, polled, end)
             if part % 512 == 511:
-                fmath.publish_part(status, 0, 1, PARTS + part // 512, PARTS, before + total)
+                fmath.publish_part(workspace, 0, 1, PARTS + part // 512, PARTS, before + total)
         else:
-            before = fmath.sum_before(status, 0, 1, part, PARTS, total)
+            before = fmath.sum_before(workspace, 0, 1, part, PARTS, total)
         tl.store(y + part * RBLOCK + lane, pair_of(before + (running - both) + low, before + running))
         total, pair = next_total, coming
         part, ahead = ahead, further
 
 
 @triton.jit
-def meet(counts, group, SHARE: tl.constexpr, LOADS: tl.constexpr):
+def await_group(counts, group, SHARE: tl.constexpr, LOADS: tl.constexpr):
     """Waits until the programs of a group have all come here; what they stored before can be read after it."""
     if LOADS:
         tl.debug_barrier()
@@ -241,7 +241,7 @@ def meet(counts, group, SHARE: tl.constexpr, LOADS: tl.constexpr):
 
 
 @triton.jit
-def met_columns(
+def shared_columns(
     x, y, counts, tops, masses, count, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr, SHARE: tl.constexpr,
     KEEPS: tl.constexpr, LOADS: tl.constexpr
 ):  # fmt: skip
@@ -256,7 +256,7 @@ def met_columns(
     mass = tl.exp(value.to(tl.float32) - top[None, :])
     tl.store(tops + part * XBLOCK + lane, top)
     tl.store(masses + part * XBLOCK + lane, tl.sum(mass, 0))
-    meet(counts + 1, part // SHARE, SHARE, LOADS)
+    await_group(counts + 1, part // SHARE, SHARE, LOADS)
     place = (part // SHARE * SHARE + tl.arange(0, SHARE))[:, None] * XBLOCK + lane[None, :]
     parts = tl.load(tops + place, volatile=True)
     highest = tl.max(parts, 0)
@@ -268,7 +268,7 @@ def met_columns(
 
 
 @triton.jit
-def met_rows(
+def shared_rows(
     x, y, counts, tops, masses, length: tl.constexpr, RBLOCK: tl.constexpr, SHARE: tl.constexpr,
     KEEPS: tl.constexpr, LOADS: tl.constexpr
 ):  # fmt: skip
@@ -280,7 +280,7 @@ def met_rows(
     value = kept(value) if KEEPS else value
     tl.store(tops + part, top)
     tl.store(masses + part, tl.sum(tl.exp(value.to(tl.float32) - top), 0))
-    meet(counts + 1, part // SHARE, SHARE, LOADS)
+    await_group(counts + 1, part // SHARE, SHARE, LOADS)
     members = part // SHARE * SHARE + tl.arange(0, SHARE)
     parts = tl.load(tops + members, volatile=True)
     highest = tl.max(parts, 0)

@@ -139,7 +139,7 @@ def test_shared_rows_of_halves(name: str, dtype: torch.dtype, device: str) -> No
 
 @pytest.mark.parametrize("device", devices())
 def test_halves_beside_floats(device: str) -> None:
-    """Of two tensors the narrow one is held as it came."""
+    """Of two tensors the one of 16-bit elements is held packed."""
     x, factor = torch.randn(5, 300, device=device).bfloat16(), torch.randn(300, device=device)
     found = compiled(lambda x, factor: torch.softmax(x * factor, 1).bfloat16())(x, factor)
     assert forms() == ["grid_reduction"]

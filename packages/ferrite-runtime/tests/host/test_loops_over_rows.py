@@ -70,7 +70,7 @@ def test_the_number_of_turns_may_be_a_size() -> None:
     for count in (2, 5, 0):
         s, x = torch.randn(4), torch.randn(count, 4)
         torch.testing.assert_close(tuple(run([s, x, count])), expected(s, x))
-    assert str(obstacles(made)[0]) == "step 0 turns as often as a size says, which may change"
+    assert str(obstacles(made)[0]) == "step 0 has as many iterations as a size says, which may change"
 
 
 def test_a_loop_of_a_known_length_can_be_captured() -> None:

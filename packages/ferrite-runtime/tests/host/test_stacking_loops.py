@@ -1,4 +1,4 @@
-"""The host step ``while`` with ``stacks``: what every turn has made is a row; what of it is refused."""
+"""The host step ``while`` with ``stacks``: what every iteration has made is a row; what of it is refused."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_it_is_read_back_and_keeps_graphs_from_being_captured() -> None:
     ("changes", "message"),
     [
         ({"buffers": True}, "writes over none of it"),
-        ({"stacks": False}, "only a loop that stacks what it makes counts its turns"),
+        ({"stacks": False}, "only a loop that stacks what it makes counts its iterations"),
         ({"turns": "s"}, "'s'"),
         ({"turns": 3}, "a name is needed"),
         ({"results": [], "args": ["x"]}, "has nothing to stack"),

@@ -10,7 +10,7 @@ from ferrite_ir.language.calls import called_first
 from ferrite_ir.language.graph import Contract, Definition, Graph, Module
 from ferrite_scheduler.analysis.clusters import Cluster, cluster_of, stored_names
 from ferrite_scheduler.analysis.dependences import Dependences, Stage, dependences_of
-from ferrite_scheduler.analysis.kernel_forms import form_of
+from ferrite_scheduler.analysis.form_choice import form_of
 from ferrite_scheduler.analysis.nodes import Node, make_node, nodes_of
 from ferrite_scheduler.fusion.combo_kernels import separate_parts
 from ferrite_scheduler.fusion.execution_order import in_execution_order

@@ -33,7 +33,7 @@ def test_the_neighbours_come_last(combine: str) -> None:
 
 def test_all_columns_lie_on_one_axis() -> None:
     found = check(f"graph @f(x: f32[2, 12, 10]{CHANNELS_LAST}) -> (s) {{\n{REDUCTIONS['sum']}\n}}", policy=POLICY)
-    (x,) = [axis for axis in kernel_of(found, "s_run").axes if axis.name == "x"]
+    (x,) = [axis for axis in kernel_of(found, "s_inner").axes if axis.name == "x"]
     assert x.size == 2 * 12, "of both images, as twelve columns do not fill a tile"
 
 

@@ -34,11 +34,11 @@ from ferrite_torch.compilation import GraphFacts, Phases, Simplified, emit_progr
 from ferrite_torch.devices.placement import graph_device
 from ferrite_torch.devices.targets import target_of
 from ferrite_torch.diagnostics.error_translation import translate
-from ferrite_torch.diagnostics.graph_parts import uncaptured_steps
 from ferrite_torch.diagnostics.log_choice import CACHE
 from ferrite_torch.diagnostics.logs import log_kernels
 from ferrite_torch.diagnostics.origins import locations_in, locations_of
 from ferrite_torch.diagnostics.statistics import GraphRecord, all_steps, observer, record_graph
+from ferrite_torch.diagnostics.uncaptured_steps import uncaptured_steps
 from ferrite_torch.errors import FerriteError
 from ferrite_torch.graphs.donations import donated_arguments, held_arguments
 from ferrite_torch.graphs.unbacked_sizes import has_unbacked, tells_sizes_of_data

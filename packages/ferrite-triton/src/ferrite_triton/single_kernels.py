@@ -298,7 +298,7 @@ def describe_param(param: KernelParam, written: Mapping[str, str]) -> dict[str, 
 
 
 def access_overrides(flat: FlatKernel) -> dict[str, str]:
-    """Returns the access of updated params: ``atomic`` or, where points cannot meet, ``readwrite``."""
+    """Returns the access of updated params: ``atomic`` or, where indices cannot collide, ``readwrite``."""
     overrides: dict[str, str] = {}
     for definition in flat.definitions:
         if isinstance(definition, Update):

@@ -4,6 +4,9 @@ A combine carries a tuple state. An operand tuple is either *lifted* (one value 
 already a *state* (as a second stage sees it): ``welford`` takes ``(x)`` or ``(mean, m2, weight)``, ``online_softmax``
 takes ``(x)`` or ``(max, sumexp)``. ``argmax`` and ``argmin`` always take ``(value, index)``; NaN wins, and ties go to
 the lowest index.
+
+Sources: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979), for
+states of ``welford``; Milakov, Gimelshein, "Online normalizer calculation for softmax" (2018).
 """
 
 from __future__ import annotations

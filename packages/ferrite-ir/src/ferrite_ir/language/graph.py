@@ -262,8 +262,8 @@ class While:
     the last tensors; ``binds`` are the symbols that the last integers bind. ``condition`` returns one bool, or an
     integer that is not 0.
 
-    With ``stacked`` the results have the tensors of every turn, as rows: their first extent, which the loop binds, is
-    the number of turns. Where nothing turns the operands are the only row.
+    With ``stacked`` the results have the tensors of every iteration, as rows: their first extent, which the loop binds,
+    is the number of iterations. Where there is none the operands are the only row.
     """
 
     results: tuple[Value, ...]
@@ -283,12 +283,12 @@ def row_type(kind: TensorType) -> TensorType:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """A loop over a graph of the module that turns ``count`` times: turn ``i`` is given the rows ``i`` of operands.
+    """A loop over a graph of the module of ``count`` iterations: iteration ``i`` is given the rows ``i`` of operands.
 
-    The first ``carried`` of the args are carried: the first outputs of ``body`` are given to the next turn, and the
-    last ones are the first results. Of the next ``sliced`` args each turn is given a row, what lies at ``i`` along
-    their first axis, which is ``count`` long; the others are given as they are. The further outputs are the rows of the
-    further results. Nothing turns where ``count`` is 0.
+    The first ``carried`` of the args are carried: the first outputs of ``body`` are given to the next iteration, and
+    the last ones are the first results. Of the next ``sliced`` args each iteration is given a row, what lies at ``i``
+    along their first axis, which is ``count`` long; the others are given as they are. The further outputs are the rows
+    of the further results. ``count`` may be 0.
     """
 
     results: tuple[Value, ...]

@@ -1,4 +1,7 @@
-"""Interning (hash consing): equal things are one object, so that they are compared by identity."""
+"""Interning (hash consing): equal things are one object, so that they are compared by identity.
+
+Source: Ershov, "On programming of arithmetic operations" (1958); the term is of Lisp.
+"""
 
 from __future__ import annotations
 

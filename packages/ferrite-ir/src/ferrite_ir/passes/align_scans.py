@@ -1,4 +1,4 @@
-"""Makes scans at the points where they are read: backwards, shifted, cut off."""
+"""Loop alignment of scans: they are made at the points where they are read, backwards, shifted or cut off."""
 
 from __future__ import annotations
 

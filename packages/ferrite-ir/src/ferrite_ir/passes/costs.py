@@ -1,4 +1,4 @@
-"""What an expression costs to compute again."""
+"""The cost model of recomputation: what an expression costs to compute again, in simple instructions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Merges definitions that compute the same."""
+"""Common-subexpression elimination: definitions that compute the same become one.
+
+Equal definitions are found by hashing (value numbering: Cocke and Schwartz, "Programming languages and their
+compilers", 1970).
+"""
 
 from __future__ import annotations
 

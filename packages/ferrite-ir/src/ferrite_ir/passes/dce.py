@@ -1,4 +1,8 @@
-"""Removes definitions that nothing needs."""
+"""Dead code elimination: definitions that nothing needs are left out.
+
+Backwards from outputs and effects, as in Cytron, Ferrante, Rosen, Wegman, Zadeck, "Efficiently computing static single
+assignment form and the control dependence graph" (1991), section 7.1.
+"""
 
 from __future__ import annotations
 

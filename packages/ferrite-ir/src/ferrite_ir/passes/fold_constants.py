@@ -1,4 +1,4 @@
-"""Computes operations on constants at compile time."""
+"""Constant folding: operations on constants are computed at compile time."""
 
 from __future__ import annotations
 

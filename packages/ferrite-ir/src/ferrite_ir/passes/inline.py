@@ -1,4 +1,8 @@
-"""Substitutes pointwise values into the bodies that read them, where that saves memory traffic."""
+"""Inlining, which is producer-consumer fusion: pointwise values are substituted into the bodies that read them.
+
+What Halide calls ``compute_inline`` (Ragan-Kelley et al., "Halide: a language and compiler for optimizing parallelism,
+locality, and recomputation", 2013), done where it saves memory traffic.
+"""
 
 from __future__ import annotations
 

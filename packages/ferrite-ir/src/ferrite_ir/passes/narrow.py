@@ -1,4 +1,8 @@
-"""Does 64-bit integer arithmetic in 32 bits where every value provably fits."""
+"""Bitwidth reduction: 64-bit integer arithmetic is done in 32 bits where every value provably fits.
+
+By interval arithmetic on expressions, forwards alone, as in Stephenson, Babb, Amarasinghe, "Bitwidth analysis with
+application to silicon compilation" (2000).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replaces sums in which at most one point counts by that point."""
+"""One-hot sums: a sum of which at most one point is not zero becomes that point, which is loaded by its index."""
 
 from __future__ import annotations
 

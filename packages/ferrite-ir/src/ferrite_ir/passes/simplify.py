@@ -1,4 +1,4 @@
-"""Simplifies expressions with the rules of `rules`, and folds constants."""
+"""Algebraic simplification: expressions are rewritten by the rules of `rules`, and constants are folded."""
 
 from __future__ import annotations
 

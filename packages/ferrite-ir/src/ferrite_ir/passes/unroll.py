@@ -1,4 +1,4 @@
-"""Unrolls reductions over small windows, and over few points between rows that lie apart, into expressions."""
+"""Loop unrolling: reductions over small windows, or over few points that lie apart, become expressions."""
 
 from __future__ import annotations
 

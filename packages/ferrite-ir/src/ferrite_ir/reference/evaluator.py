@@ -407,8 +407,8 @@ class Evaluator:
         state, rest = tensors[: loop.carried], tensors[loop.carried + loop.sliced :]
         sliced = tensors[loop.carried : loop.carried + loop.sliced]
         rows: list[list[Tensor | Number | None]] = []
-        for turn in range(count):
-            given = [*state, *(_row(tensor, turn) for tensor in sliced), *rest]
+        for iteration in range(count):
+            given = [*state, *(_row(tensor, iteration) for tensor in sliced), *rest]
             made = self.called(loop.body, given, numbers)
             state = cast("list[Tensor]", made[: loop.carried])
             rows.append(made[loop.carried :])
@@ -416,7 +416,7 @@ class Evaluator:
         self._stack(loop.results[loop.carried :], rows)
 
     def _stack(self, results: Sequence[Value], rows: Sequence[Sequence[Tensor | Number | None]]) -> None:
-        """Stores what a loop has made in all turns, as rows of one tensor each."""
+        """Stores what all iterations of a loop have made, as rows of one tensor each."""
         for position, value in enumerate(results):
             column = [row[position] for row in rows]
             nested = [item.nested() if isinstance(item, Tensor) else item for item in column]

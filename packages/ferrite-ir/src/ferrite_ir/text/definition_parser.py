@@ -279,7 +279,7 @@ class DefinitionReader(ValueReader):
         body, args, words = self.read_callee(), self.read_names(), self.words
         (count,) = self.read_sizes("times") or (None,)
         if count is None:
-            raise words.error("expected 'times', and how often the loop turns", words.next)
+            raise words.error("expected 'times', and the number of iterations of the loop", words.next)
         (carried,), (sliced,) = self.read_sizes("carries") or (0,), self.read_sizes("rows") or (0,)
         if not isinstance(carried, int) or not isinstance(sliced, int):
             raise words.error("how many operands a loop carries, and takes rows of, are numbers", words.next)

@@ -155,7 +155,7 @@ def _carry_problem(graph: Graph, loop: While) -> str:
     args = [graph.values[name].type for name in loop.args[: len(loop.results)] if name in graph.values]
     results = [value.type for value in loop.results]
     if loop.stacked and len({kind.shape[0] if kind.shape else None for kind in results} - {None}) != 1:
-        return "what is stacked has the number of turns as its first extent, one for all results"
+        return "what is stacked has the number of iterations as its first extent, one for all results"
     if len(args) < len(results):
         return ""
     problem = _difference("result", args, _rows(results) if loop.stacked else results)
@@ -178,7 +178,7 @@ def _row_problem(graph: Graph, loop: For) -> str:
         if not kind.shape:
             return "what has rows has a first axis"
         if sizes.is_static(kind.shape[0]) and sizes.is_static(loop.count) and kind.shape[0] != loop.count:
-            return f"it turns {sizes.text(loop.count)} times, and has {sizes.text(kind.shape[0])} rows"
+            return f"it has {sizes.text(loop.count)} iterations, and {sizes.text(kind.shape[0])} rows"
     return ""
 
 

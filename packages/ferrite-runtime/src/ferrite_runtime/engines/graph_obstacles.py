@@ -374,7 +374,7 @@ def _obstacle_of_kind(step: Step, facts: ProgramFacts) -> str | None:
         case If() | While():
             return "chooses what runs by what it reads from the device"
         case For(count=count) if not isinstance(count, int):
-            return "turns as often as a size says, which may change"
+            return "has as many iterations as a size says, which may change"
         case Call(graph) | For(graph):
             inner = facts.callee(graph).obstacle
             return None if inner is None else f"calls the graph {graph}, whose {inner}"

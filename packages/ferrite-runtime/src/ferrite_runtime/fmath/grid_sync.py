@@ -1,8 +1,10 @@
 """Grid barrier: states that programs publish for each other, each of one block of a row, and where they wait.
 
+Source: Xiao and Feng, "Inter-block GPU communication via fast barrier synchronization" (2010).
+
 A state is a float in a word of the workspace, with its flag (see `flags`). Programs wait at a counter, by atomics, one
-thread each: by plain loads, of which every thread does its own, an H200 took 6 to 23 % longer for the same kernels.
-The counter only tells when it is worth asking; what is published is known by its flag. An order of memory that made the
+thread each: plain loads, of which every thread does its own, take longer (`benchmarks/results/hand-written.md`). The
+counter only tells when it is worth asking; what is published is known by its flag. An order of memory that made the
 counter tell it would have each program wait for all that its multiprocessor is storing.
 """
 

@@ -1,4 +1,4 @@
-"""Requests of what a program will read soon, as device functions: it is in the cache by then; see `fmath`."""
+"""Software prefetch into L2: requests of what a program will read soon, as device functions; see `fmath`."""
 
 from __future__ import annotations
 

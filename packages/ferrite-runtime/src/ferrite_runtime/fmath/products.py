@@ -1,4 +1,4 @@
-"""Products on tensor cores that are more exact than those of their factors' types, as device functions; see `fmath`."""
+"""Split precision: products on tensor cores that are more exact than one of their factors' types; see `fmath`."""
 
 from __future__ import annotations
 

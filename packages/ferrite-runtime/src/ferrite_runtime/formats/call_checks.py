@@ -53,7 +53,7 @@ def check_call(step: CallStep, layouts: Sequence[Layout | None], graphs: Mapping
 
 
 def _rows(step: For, layouts: Sequence[Layout | None], path: str) -> list[Layout | None]:
-    """Returns the layouts of what each turn of a loop is given."""
+    """Returns the layouts of what each iteration of a loop is given."""
     given = list(layouts)
     for position in range(step.carried, step.carried + step.rows):
         layout = given[position]

@@ -45,8 +45,8 @@ class While:
     body returns them for its next call. ``results`` and ``binds`` name the last ones. With ``buffers`` the body takes,
     behind the args, a buffer for each result, in which it may return it.
 
-    With ``stacks`` the results have what every turn has returned, as rows; the args, as one row, where nothing turns.
-    ``turns`` names the number of rows.
+    With ``stacks`` the results have what every iteration has returned, as rows; the args, as one row, where there is
+    none. ``turns`` names the number of rows.
     """
 
     condition: str
@@ -67,7 +67,7 @@ class While:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """Calls ``graph`` as often as ``count`` says, turn ``i`` with the rows ``i`` of some of the args.
+    """Calls ``graph`` as often as ``count`` says, in iteration ``i`` with the rows ``i`` of some of the args.
 
     As many of the first args as there are results that are not ``stacked`` are carried: the graph returns them for its
     next call. Of the next ``rows`` args each call is given what lies at ``i`` along their first axis. The other results
@@ -146,9 +146,9 @@ def _read_while(fields: Fields) -> CallStep:
     turns = fields.take("turns", None)
     turns = None if turns is None else _name(turns, fields.at("turns"))
     if buffers and stacks:
-        raise SpecError(fields.at("buffers"), "a loop that keeps what each turn has made writes over none of it")
+        raise SpecError(fields.at("buffers"), "a loop that keeps what each iteration has made writes over none of it")
     if turns is not None and not stacks:
-        raise SpecError(fields.at("turns"), "only a loop that stacks what it makes counts its turns")
+        raise SpecError(fields.at("turns"), "only a loop that stacks what it makes counts its iterations")
     loop = While(*graphs, **_given(fields), binds=binds, buffers=buffers, stacks=stacks, turns=turns)
     if stacks and not loop.results:
         raise SpecError(fields.at("stacks"), "a loop that carries no tensor has nothing to stack")

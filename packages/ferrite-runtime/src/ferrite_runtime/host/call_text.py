@@ -56,7 +56,7 @@ def write_graph_call(
     Args:
         step: the step.
         graphs: the graphs of the program.
-        condition: the text of the tensor that chooses, or of the number of turns.
+        condition: the text of the tensor that chooses, or of the number of iterations.
         tensors: the texts of the tensors that are given.
         integers: the texts of the integers behind them.
         stacked: the texts of new tensors for results that are made row by row.

@@ -9,7 +9,7 @@ from typing import Any
 from ferrite_runtime.errors import ExternError, SpecError
 from ferrite_runtime.formats.steps import Extern, Tagged
 
-# torch's Python bindings reach the same dispatcher entry as the operator object, 0.5 to 2 µs sooner. Only operators
+# torch's Python bindings reach the same dispatcher entry as the operator object, but sooner. Only operators
 # are listed whose overloads the binding tells apart by the arguments that they always have.
 _BINDINGS = {
     "aten.mm.default": "mm",

@@ -1,4 +1,4 @@
-"""Thresholds of host functions: memory that may live longer for faster calls, what is written for sizes, and graphs.
+"""Thresholds of calls: memory that may live longer for faster ones, functions written for sizes, launches, CUDA graphs.
 
 All are set: by what a call of a small program takes, tens of microseconds, beside which a few MiB more do not matter.
 """
@@ -75,5 +75,19 @@ class GraphThresholds:
     launches: int = 4
 
 
-MEMORY, SHAPES, GRAPHS = MemoryThresholds(), ShapeThresholds(), GraphThresholds()
+@dataclass(frozen=True, slots=True)
+class LaunchThresholds:
+    """Launches that start before the kernel before them has ended (programmatic dependent launch, decision 0014).
+
+    Attributes:
+        light_bytes, light_operations: what a light kernel moves and computes, at most, which starts early however few
+            programs it has. Set: it is to gain more by that than its places may cost. A start saves about as long as a
+            GPU of 3 TB/s takes to move that.
+    """
+
+    light_bytes: int = 4 << 20
+    light_operations: int = 8 << 20
+
+
+MEMORY, SHAPES, GRAPHS, LAUNCHES = MemoryThresholds(), ShapeThresholds(), GraphThresholds(), LaunchThresholds()
 """What host functions are written by, and replayed."""

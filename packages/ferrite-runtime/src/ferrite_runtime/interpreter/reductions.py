@@ -1,4 +1,7 @@
-"""Reductions and scans for the interpreter: any associative combine, applied to whole arrays in log(n) rounds."""
+"""Reductions and scans for the interpreter: any associative combine, applied to whole arrays in log(n) rounds.
+
+Scans are those of Hillis and Steele, "Data parallel algorithms" (1986).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Configs of kernels that reduce: whole rows in one tile (persistent), or a loop over them."""
+"""Configs of kernels that reduce: whole rows in one tile (persistent), in a loop over blocks, or by several programs.
+
+Also those that multiply few rows with a matrix, which loop over blocks of its rows. Scans and sorts are in `scans`.
+"""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from ferrite_runtime.formats.config import Config
@@ -14,14 +16,13 @@ from ferrite_runtime.formats.facts import (
     SplitFacts,
     facts_as,
 )
-from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.blocks import next_power_of_two
-from ferrite_runtime.policies.columns import busy_columns, looped_columns, persistent_columns, scanned_columns
+from ferrite_runtime.policies.columns import busy_columns, looped_columns, persistent_columns
 from ferrite_runtime.policies.kernel_form import KernelForm
 from ferrite_runtime.policies.occupancy import flops_per_point, spread
 from ferrite_runtime.policies.shape import Shape, param_bytes
 from ferrite_runtime.policies.tables import looped_table, persistent_table
-from ferrite_runtime.policies.thresholds import OCCUPANCY, ROOFLINE, ROWS, TILES
+from ferrite_runtime.policies.thresholds import OCCUPANCY, ROWS, TILES
 from ferrite_runtime.policies.tiles import (
     keep_busy,
     loop_config,
@@ -49,7 +50,7 @@ def _narrow_programs(shape: Shape, row: int, config: Config) -> tuple[Config, ..
     element that a thread reads by itself, which takes more instructions than all else. There is none for fewer rows:
     threads that hide each other's waiting are worth more.
     """
-    if not (ROWS.tiny_row < row < ROWS.long_row and _is_odd(shape) and _fills_warp(shape, row)):
+    if not (ROWS.tiny_row < row < ROWS.long_row and shape.has_odd_rows and _fills_warp(shape, row)):
         return ()
     rows = config.block("XBLOCK")
     programs = OCCUPANCY.filled_share * OCCUPANCY.programs / (config.num_warps * shape.parts)
@@ -92,7 +93,7 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
     elif row < ROWS.long_row and _fills_warp(shape, row):
         per_thread = _held_by_warp(shape, row)
         rows, shape = max(1, threads * per_thread // row), replace(shape, live=1)
-    elif ROWS.long_row < row <= ROWS.odd_row and shape.reads_16_bit and shape.only_reduces and _is_odd(shape):
+    elif ROWS.long_row < row <= ROWS.odd_row and shape.reads_16_bit and shape.only_reduces and shape.has_odd_rows:
         rows, per_thread, shape = 2, ROWS.row_reduced, replace(shape, live=1)
     rows = keep_busy(shape, rows)
     warps = max(1, rows * row // (threads * per_thread))
@@ -106,8 +107,7 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
     more = [(rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, warps * 2), (rows * 4, warps * 2)]
     if (row >= ROWS.idle_row and shape.reduction <= row * ROWS.idle_share) or _narrows_to_bytes(shape):
         # The lanes past the end keep threads idle, the more the more there are; and what becomes bytes takes many
-        # instructions for each of them, so that what a row takes beside them counts. Measured on an H200 for 16-bit
-        # elements: 18 to 20 % less for softmax of 3,000 and RMS norm of 5,000 elements, 0 to 8 % for quantisation.
+        # instructions for each of them, so that what a row takes beside them counts.
         more[:2] = reversed(more[:2])
         if shape.reads_16_bit:
             first, more[0] = rows_config(shape, rows, row, max(1, warps // 2)), (rows, warps)
@@ -122,11 +122,6 @@ def _held_by_warp(shape: Shape, row: int) -> int:
     if shape.only_reduces and (is_one_sum or row >= ROWS.reduced_row):
         return ROWS.row_reduced
     return ROWS.row_held if shape.live <= TILES.many_live else ROWS.row_held // 2
-
-
-def _is_odd(shape: Shape) -> bool:
-    """Returns whether rows begin at odd places, so that a thread reads an element at a time."""
-    return shape.reduction_is_known and shape.reduction % 2 == 1
 
 
 def _fills_warp(shape: Shape, row: int) -> bool:
@@ -148,10 +143,7 @@ def _shares_vectors(shape: Shape) -> bool:
 
 
 def _matrices(shape: Shape) -> int:
-    """Returns how many matrices are reduced with vectors.
-
-    On an H200 two rows of each of two take 5 % less time than one of each, and two rows of one matrix 7 % more.
-    """
+    """Returns how many matrices are reduced with vectors: two rows at once pay where there are two of them."""
     return shape.spec.facts.loads - shape.spec.facts.vectors
 
 
@@ -324,7 +316,7 @@ def _takes_one_turn(shape: Shape) -> bool:
 def grid_reduction_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the config of a kernel whose programs hold blocks of rows, or of a line's width of columns.
 
-    One only: such a kernel is not for measuring, its status counts launches.
+    One only: such a kernel is not for measuring, its synchronisation workspace counts launches.
     """
     columns = ROWS.shared_columns if shape.contiguous in ("x", "y") else 1
     held = columns * shape.spec.blocks.get("RBLOCK", 1)
@@ -336,99 +328,6 @@ def register_norm_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the config of a register-resident norm: its text is for so many threads, and not for measuring."""
     threads = facts_as(shape.spec.facts, RegisterNormFacts).threads
     return (replace(shape, live=1).fit({}, threads // shape.device.target.warp_size),)
-
-
-def look_back_configs(shape: Shape) -> tuple[Config, ...]:
-    """Returns the config of a scan by decoupled look-back.
-
-    One only: a kernel whose programs wait for each other is not for measuring, its status counts launches.
-    """
-    block, tiles = shape.spec.blocks.get("RBLOCK", 1), facts_as(shape.spec.facts, SplitFacts).register_tiles
-    held = block * tiles // TILES.packed_per_thread if tiles > 1 else block // TILES.part_per_thread
-    warps = held // shape.device.target.warp_size
-    return (replace(shape, live=1).fit({}, max(1, min(warps, shape.device.max_warps))),)
-
-
-def scan_configs(shape: Shape) -> tuple[Config, ...]:
-    """Returns the candidates of a prefix scan: a row per program, with work enough for each thread."""
-    if shape.contiguous in ("x", "y"):
-        return scanned_columns(shape)
-    row = next_power_of_two(shape.reduction)
-    is_busy = flops_per_point(shape) >= OCCUPANCY.busy_flops
-    if row > ROWS.scan_block and _is_odd(shape) and not is_busy:
-        return _scanned_odd(shape)
-    if row >= ROWS.busy_odd_row and _is_odd(shape) and is_busy:
-        return _busily_scanned_odd(shape, row)
-    block = row if row <= ROWS.loop_block else ROWS.scan_block
-    held = (ROWS.busily_scanned_per_thread if is_busy else ROWS.scanned_per_thread) * shape.device.target.warp_size
-    rows = keep_busy(shape, max(1, held // block) if row < ROWS.long_row else 1)
-    is_light = shape.reduction_is_known and (row < ROWS.long_row or (row == block and _is_odd(shape)))
-    is_full = is_light or is_busy or block > ROWS.loop_block
-    warps = max(1, rows * block // (held if is_full else held // 4))
-    shape = replace(shape, live=1) if is_light else shape
-    return tuple(_loop_x(shape, x, r, w) for x, r, w in ((rows, block, warps), (rows, max(1, block // 2), warps)))
-
-
-def _scanned_odd(shape: Shape) -> tuple[Config, ...]:
-    """Returns the candidates of a scan of odd rows, block by block.
-
-    A thread reads an element at a time, so that each row of its elements is a scan across its warp and then across all
-    warps: many rows are scanned by few warps each. Few rows are scanned in large blocks, as the turns of a loop wait
-    for each other, but with few lanes past the end: these take as long as others, each with a mask of its own.
-    """
-    small = (ROWS.odd_scan_block, ROWS.odd_scan_warps)
-    if shape.points >= TILES.fill * shape.device.multiprocessors:
-        tiles = (small, (2 * ROWS.odd_scan_block, 2 * ROWS.odd_scan_warps))
-    else:
-        block = min((ROWS.scan_block, ROWS.scan_block // 2), key=lambda block: -(-shape.reduction // block) * block)
-        tiles = ((block, 2 * ROWS.odd_scan_warps), small)
-    return tuple(_loop_x(shape, 1, block, warps) for block, warps in tiles)
-
-
-def _busily_scanned_odd(shape: Shape, row: int) -> tuple[Config, ...]:
-    """Returns the candidates of a scan of odd rows that takes long to combine.
-
-    A thread reads an element at a time, and each row of a tile's elements is combined across its warp, and then with
-    what every warp before comes to. So the fewer warps there are, the less is to be combined; but a multiprocessor that
-    has few programs is filled by their warps alone.
-    """
-    is_filled = shape.points >= TILES.fill * shape.device.multiprocessors
-    if row <= 2 * ROWS.busy_odd_row:
-        warps = row // ROWS.busy_odd_row * (1 if is_filled else ROWS.busy_odd_warps)
-        tiles = ((row, warps), (row, 2 * warps))
-    else:
-        block, warps = ROWS.busy_odd_block, ROWS.busy_odd_warps
-        tiles = ((block, warps), (2 * block, 2 * warps)) if is_filled else ((2 * block, 2 * warps), (block, warps))
-    return tuple(_loop_x(shape, 1, block, warps) for block, warps in tiles)
-
-
-def sort_configs(shape: Shape) -> tuple[Config, ...]:
-    """Returns the candidates of a sort, which holds whole rows: sorting networks compile slowly, so there are few."""
-    row = next_power_of_two(shape.reduction)
-    rows = keep_busy(shape, max(1, 512 // row))
-    # With fewer threads more steps of the network stay within a thread or a warp, but the code grows.
-    wanted = rows * row * shape.narrowest_read // (shape.device.target.warp_size * ROWS.sorted_bytes)
-    longest = ROWS.long_sort_warps if shape.reads_16_bit else ROWS.long_sort_warps // 2
-    warps = max(1, min(wanted, longest if row > ROWS.long_sort else ROWS.sort_warps))
-    return tuple(_loop_x(shape, rows, row, w) for w in (warps, warps * 2, max(1, warps // 2)))
-
-
-def _loop_x(shape: Shape, rows: int, block: int, warps: int) -> Config:
-    return shape.fit(
-        {axis.name: block for axis in shape.axes("reduction")} | {"x": rows}, min(warps, shape.device.max_warps)
-    )
-
-
-def scan_operations(spec: KernelSpec) -> float:
-    """Returns the scalar operations of scanning, of one launch."""
-    return math.prod(max(1, size) for size in spec.hint_sizes().values()) * ROOFLINE.scanned_operations
-
-
-def sort_operations(spec: KernelSpec) -> float:
-    """Returns the scalar operations of a sorting network, of one launch."""
-    steps = math.log2(max(2, facts_as(spec.facts, ReductionFacts).reduction_size))
-    points = math.prod(max(1, size) for size in spec.hint_sizes().values())
-    return points * ROOFLINE.sort_operations * steps * (steps + 1) / 2
 
 
 FORMS = (
@@ -461,28 +360,4 @@ FORMS = (
     ),
     KernelForm(name="grid_reduction", facts=SplitFacts, configs=grid_reduction_configs, waits_for="all"),
     KernelForm(name="register_norm", facts=RegisterNormFacts, configs=register_norm_configs, waits_for="all"),
-    KernelForm(
-        name="scan",
-        facts=ReductionFacts,
-        configs=scan_configs,
-        has_loops=True,
-        joins=True,
-        operations=scan_operations,
-    ),
-    KernelForm(
-        name="look_back",
-        facts=SplitFacts,
-        configs=look_back_configs,
-        waits_for="earlier",
-        operations=scan_operations,
-    ),
-    # Sorting networks have one config, and compile slowly.
-    KernelForm(
-        name="sort",
-        facts=ReductionFacts,
-        configs=sort_configs,
-        is_settled=True,
-        joins=True,
-        operations=sort_operations,
-    ),
 )

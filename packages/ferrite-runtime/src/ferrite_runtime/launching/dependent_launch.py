@@ -10,12 +10,7 @@ from __future__ import annotations
 
 from ferrite_runtime.devices.cuda_driver import NEVER
 from ferrite_runtime.formats.kernel_spec import KernelSpec
-
-LIGHT_BYTES, LIGHT_OPERATIONS = 4 << 20, 8 << 20
-"""What a light kernel moves and computes, at most: it is to gain more by its early start than its places may cost.
-
-An early start saves about 1.5 us, in which an H100 moves four and a half million bytes.
-"""
+from ferrite_runtime.host.thresholds import LAUNCHES
 
 
 def waits_itself(spec: KernelSpec) -> bool:
@@ -27,7 +22,7 @@ def waits_itself(spec: KernelSpec) -> bool:
 
 
 def least_pdl_programs(spec: KernelSpec, resident: int, multiprocessors: int, moved: int | None) -> int:
-    """Returns the number of programs from which launches of a kernel that waits itself follow.
+    """Returns the number of programs from which on launches of a kernel that waits itself start early.
 
     It is `NEVER` of people's own kernels: they may wait anywhere.
 
@@ -39,6 +34,6 @@ def least_pdl_programs(spec: KernelSpec, resident: int, multiprocessors: int, mo
     """
     if not waits_itself(spec):
         return NEVER
-    if moved is not None and moved <= LIGHT_BYTES and spec.facts.flops <= LIGHT_OPERATIONS:
+    if moved is not None and moved <= LAUNCHES.light_bytes and spec.facts.flops <= LAUNCHES.light_operations:
         return 1
     return multiprocessors * (resident - 1) + 1

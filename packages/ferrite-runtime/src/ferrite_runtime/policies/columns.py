@@ -28,8 +28,7 @@ def _whole_columns(shape: Shape, row: int) -> tuple[tuple[int, int], ...]:
     """Returns how many columns lie beside each other in tiles that hold them whole, and their warps; best guess first.
 
     As many as one warp holds, but whole lines. What threads of several warps hold of a column they reduce through
-    shared memory, which costs more than its reading: softmax of columns of 8 16-bit elements took 287 us with eight
-    warps and takes 47 with one on an H100.
+    shared memory, which costs more than its reading (`benchmarks/results/first-configs.md`, softmax of short columns).
     """
     threads, held = shape.device.target.warp_size, _held_of_columns(shape)
     beside = shape.spec.facts.neighbours
@@ -373,8 +372,8 @@ def scanned_columns(shape: Shape) -> tuple[Config, ...]:
 def _whole_columns_apart(shape: Shape, row: int) -> tuple[tuple[int, int], ...]:
     """Returns how many columns lie beside each other in tiles of whole short ones, whose rows begin at odd places.
 
-    Each element is loaded by itself: by many threads, with few of them, so that those of a warp lie side by side. The
-    sums over 28 rows of 428305 numbers take 39 us with a warp to 32 columns on an H200, and 29 with 8 to 128.
+    Each element is loaded by itself: by many threads, with few of them, so that those of a warp lie side by side
+    (`benchmarks/RESULTS.md`, 28 rows of 428305 numbers).
     """
     columns = keep_busy(shape, COLUMNS.columns_apart, least=COLUMNS.columns_apart // 4, programs=TILES.fill)
     warps = max(1, columns * row // (shape.device.target.warp_size * COLUMNS.apart_per_thread))
@@ -384,8 +383,7 @@ def _whole_columns_apart(shape: Shape, row: int) -> tuple[tuple[int, int], ...]:
 def _busily_scanned_columns(shape: Shape, row: int) -> tuple[Config, ...]:
     """Returns the candidates of a scan of columns that takes long to combine: many threads, with few elements each.
 
-    With 64 elements to a thread 43374 columns of 236 numbers are scanned by log(exp(a) + exp(b)) in 96 us on an H200;
-    with 16, and half as many columns in a program, in 40.
+    A combine such as log(exp(a) + exp(b)) is worth it (`benchmarks/RESULTS.md`, `logcumsumexp` over 43374 columns).
     """
     line = 128 // max(1, shape.narrowest_read)
     columns = keep_busy(shape, line, least=max(8, line // 2), programs=TILES.fill)

@@ -1,4 +1,7 @@
-"""Coordinate descent: from a config to better ones beside it."""
+"""Coordinate descent: from a config to better ones beside it, a block or the number of warps at a time.
+
+PyTorch's compiler tunes its kernels so, too (``coordinate_descent_tuning``).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def neighbours(spec: KernelSpec, device: DeviceFacts, config: Config, sizes: Map
     A step doubles or halves a block or the warps, both at once (a thread then has as much to do as before), or trades
     one block for another. No step touches a constant that the source fixes, or the block of a tile that holds a whole
     reduction axis; none leaves what the axes and the device allow. Programs that wait for each other wait for nothing
-    in a launch that comes after another one with the same status, so that measuring them says nothing.
+    in a launch that comes after another one with the same workspace, so that measuring them says nothing.
     """
     form = kernel_form(spec)
     if form.is_settled or form.waits:

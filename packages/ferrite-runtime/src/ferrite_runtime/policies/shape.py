@@ -113,6 +113,11 @@ class Shape:
         return self.spec.facts.bytes is not None and self.spec.facts.bytes * 2 < read * 3
 
     @property
+    def has_odd_rows(self) -> bool:
+        """Whether rows begin at odd places, so that a thread reads an element at a time."""
+        return self.reduction_is_known and self.reduction % 2 == 1
+
+    @property
     def expected_points(self) -> int:
         """Number of points of all axes at the expected sizes, which are those that the kernel's facts are of."""
         return math.prod(max(1, size) for size in self.spec.hint_sizes().values())

@@ -1,4 +1,8 @@
-"""Measuring configs against each other: in turns, only as often as it takes to tell them apart, near ties once more."""
+"""Racing: configs are timed in turns, and one is out as soon as another is surely faster; near ties are timed again.
+
+Source: Maron and Moore, "Hoeffding races: accelerating model selection search for classification and function
+approximation" (1994); the intervals here are those of medians (`samples`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The orders in which the dims of pointwise loops lie in memory, outermost first."""
+"""Memory orders: in which order the dims of pointwise loops and of their operands lie in memory, outermost first.
+
+Facts only. The layout of a value that a kernel stores is chosen by `rewrites.intermediate_layouts`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel reads and writes: the cost model behind fusion scores."""
+"""Memory traffic: the bytes that a kernel reads and writes, by which fusion judges what is profitable."""
 
 from __future__ import annotations
 

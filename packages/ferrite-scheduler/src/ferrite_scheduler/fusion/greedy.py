@@ -1,4 +1,4 @@
-"""Which definitions become one kernel: a greedy walk over pairs that share a buffer, best saving first.
+"""Greedy fusion: pairs of definitions that share a buffer become one kernel where rules allow it, best saving first.
 
 Candidates are producer-consumer edges, neighbouring readers of one buffer, and neighbours that are small or update in
 place, so there are linearly many. Each pair names two definitions; by the time it is taken from the heap they may

@@ -18,7 +18,7 @@ from ferrite_ir.language.scalar import postorder
 from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.analysis.clusters import Cluster, stored_names
 from ferrite_scheduler.analysis.dependences import Dependences
-from ferrite_scheduler.kernels.norm_spaces import space_of_groups, with_elements
+from ferrite_scheduler.kernels.norm_dims import space_of_groups, with_elements
 from ferrite_scheduler.model.norm_spaces import NormSpace
 from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.target import Target

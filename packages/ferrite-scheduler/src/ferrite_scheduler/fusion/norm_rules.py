@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from ferrite_ir.language.dtypes import F32
-from ferrite_scheduler.kernels.norm_spaces import reduction_at
+from ferrite_scheduler.kernels.norm_dims import reduction_at
 from ferrite_scheduler.model.group_blocks import COLUMNS, slots_of, spans_of
 from ferrite_scheduler.model.norm_spaces import NormSpace
 

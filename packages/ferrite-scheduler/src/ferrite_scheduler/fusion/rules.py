@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 from ferrite_ir.language.graph import Contract, Loop, Reduction, Update
 from ferrite_ir.language.sizes import text
 from ferrite_scheduler.analysis.clusters import Cluster, block_length
+from ferrite_scheduler.analysis.form_choice import ACCUMULATOR_BYTES, holds_columns, is_persistent, is_persistent_alone
 from ferrite_scheduler.analysis.generic_sizes import hinted, is_symbolic, size_of
-from ferrite_scheduler.analysis.kernel_forms import ACCUMULATOR_BYTES, holds_columns, is_persistent, is_persistent_alone
 from ferrite_scheduler.analysis.nodes import Access, is_opaque, stores_each_once
 from ferrite_scheduler.analysis.traffic import live_tiles, loads_again, pass_traffic
 from ferrite_scheduler.model.annotations import RowResult

@@ -32,7 +32,7 @@ from ferrite_scheduler.model.schedule import Kernel
 from .affine_factors import join_factors
 from .kernel_names import kernel_name
 from .kernel_params import params_of
-from .norm_spaces import homes_of, loop_at, reduction_at
+from .norm_dims import homes_of, loop_at, reduction_at
 
 
 def build_register_norm(

@@ -1,4 +1,4 @@
-"""Which dims of a kernel are joined, in which order they lie, and which axis gets them.
+"""Tiling: which dims of a kernel are joined, in which order they lie, and on which axis of the kernel.
 
 Pure arithmetic on coefficients of accesses.
 """

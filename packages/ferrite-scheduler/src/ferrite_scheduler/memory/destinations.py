@@ -1,8 +1,8 @@
-"""Double buffering of loops: the body writes what it carries over what was carried two turns ago.
+"""Double buffering of loops: the body writes what it carries over what was carried two iterations ago.
 
-turn 1   a -> [0]         a is the caller's
-turn 2   [0] -> [1]
-turn 3   [1] -> [0]       and so on: no turn allocates
+iteration 1   a -> [0]         a is the caller's
+iteration 2   [0] -> [1]
+iteration 3   [1] -> [0]       and so on: none allocates
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ferrite_ir.language.graph import For, Graph, Module, Value, View, While, wh
 def loop_bodies(module: Module) -> frozenset[str]:
     """Returns the names of the graphs that are the bodies of loops, and called in no other way.
 
-    Those whose loops stack what they make are none: what each turn has made is kept.
+    Those whose loops stack what they make are none: what each iteration has made is kept.
     """
     bodies: set[str] = set()
     others: set[str] = set()

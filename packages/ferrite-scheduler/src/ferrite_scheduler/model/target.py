@@ -34,7 +34,7 @@ class Target:
         tensor_operations: multiplications and additions of 16-bit factors that the tensor cores of a multiprocessor
             complete in a second.
         scan_seconds: what a program that has a multiprocessor to itself takes for one block of a line that it scans.
-            Measured on an H200: 2.4 to 3.8 us for blocks of 8,192 elements.
+            Measured on an H200 for blocks of 8,192 elements.
         launch_seconds: what one more kernel costs: from the end of one to the first access of the next, and its start.
         cache_rate: times ``bandwidth`` with which what several programs read comes from the cache. Set, as the
             runtime's ``ProductThresholds.cache_rate``.

@@ -1,5 +1,7 @@
 """Grid-cooperative reductions: several programs hold one block each of a long reduction axis.
 
+CUDA's cooperative groups have the grid barrier that these wait at; here it is memory and flags (decision 0011).
+
 A looped kernel reads a row for its reductions, then again for what it computes of each element with their results. Of
 long rows the programs that run at once hold more than the cache does, so that memory is read twice. Where a row is cut
 into blocks that programs hold in registers it is read once: each program publishes what its block reduces to, waits

@@ -1,5 +1,7 @@
 """Function multi-versioning of kernels: a reduction of symbolic length, in one pass and split in parts.
 
+What LLVM and GCC do for functions and instruction sets is done here for kernels and sizes.
+
 Which is better depends on the length: a few programs reduce a short axis faster than a second kernel starts, a long one
 keeps them busy while most of the device idles. So both are scheduled. The graph gets the two stages of a split
 reduction; where fusion leaves them kernels of their own, a third kernel does the work of both, and each is launched

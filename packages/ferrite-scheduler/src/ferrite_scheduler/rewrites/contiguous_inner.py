@@ -1,4 +1,4 @@
-"""Contiguous inner axes: reductions over short contiguous runs are split, first everything else, then the run.
+"""Contiguous inner axes: reductions over a short one are split, first everything else is reduced, then the inner axis.
 
 A group norm of channels-last images reduces, for each group, over positions and over the few channels of the group.
 Only so many of its operands are contiguous, but the groups lie side by side: a reduction over the positions alone, for
@@ -19,8 +19,8 @@ from ferrite_scheduler.model.policy import Policy
 
 from .merged_partials import ANY_ORDER
 
-SHORT_RUN_BYTES = 128
-"""Bytes of a line of memory on all supported GPUs: runs at least this long fill them by themselves."""
+LINE_BYTES = 128
+"""Bytes of a line of memory on all supported GPUs: inner axes of at least as many fill lines by themselves."""
 
 
 def split_contiguous_inner(graph: Graph, policy: Policy) -> Graph:
@@ -28,17 +28,17 @@ def split_contiguous_inner(graph: Graph, policy: Policy) -> Graph:
     types = {name: value.type for name, value in graph.values.items()}
     definitions: list[Definition] = []
     for definition in graph.definitions:
-        run = _run_of(definition, types, policy) if isinstance(definition, Reduction) else None
-        if run is None or not isinstance(definition, Reduction):
+        inner = _inner_dim(definition, types, policy) if isinstance(definition, Reduction) else None
+        if inner is None or not isinstance(definition, Reduction):
             definitions.append(definition)
         else:
-            definitions.extend(_separated(definition, run, types))
+            definitions.extend(_separated(definition, inner, types))
     if len(definitions) == len(graph.definitions):
         return graph
     return replace(graph, definitions=tuple(definitions))
 
 
-def _run_of(reduction: Reduction, types: dict[str, TensorType], policy: Policy) -> Dim | None:
+def _inner_dim(reduction: Reduction, types: dict[str, TensorType], policy: Policy) -> Dim | None:
     """Returns the short dim that the heaviest operand is contiguous along, if its neighbours are other results."""
     dims = [dim for dim in reduction.reduction_dims if dim.size != 1]
     if (
@@ -56,15 +56,15 @@ def _run_of(reduction: Reduction, types: dict[str, TensorType], policy: Policy) 
     width = types[heaviest.name].dtype.bytes
     for dim in dims:
         step, size = node.steps[dim], int(dim.size)
-        if size * width < SHORT_RUN_BYTES and _goes_on(node, heaviest.known, step, size):
+        if size * width < LINE_BYTES and _goes_on(node, heaviest.known, step, size):
             return dim
     return None
 
 
 def _goes_on(node: Node, known: tuple[tuple[int, int, int], ...], own: int, size: int) -> bool:
-    """Returns whether the dim of this step is the contiguous one, and where its run ends that of another result begins.
+    """Returns whether the dim of this step is the contiguous one, and where it ends that of another result begins.
 
-    Where it ends the same reduction may go on, too: then the run is longer than the dim.
+    Where it ends the same reduction may go on, too: then what is contiguous is longer than the dim.
     """
     for step, extent, coefficient in known:
         if step == own and coefficient == 1:
@@ -73,11 +73,13 @@ def _goes_on(node: Node, known: tuple[tuple[int, int, int], ...], own: int, size
     return False
 
 
-def _separated(reduction: Reduction, run: Dim, types: dict[str, TensorType]) -> tuple[Reduction, Reduction]:
-    """Returns the reduction over everything but the run, and the one over the run."""
-    rest = tuple(dim for dim in reduction.reduction_dims if dim is not run)
-    states = tuple(partial_value(result, "run", (*result.type.shape, run.size), types) for result in reduction.results)
-    first = Reduction(states, reduction.combine, (*reduction.dims, run), rest, reduction.bodies, reduction.origins)
-    where = [dim.index for dim in (*reduction.dims, run)]
+def _separated(reduction: Reduction, inner: Dim, types: dict[str, TensorType]) -> tuple[Reduction, Reduction]:
+    """Returns the reduction over everything but the contiguous inner dim, and the one over that dim."""
+    rest = tuple(dim for dim in reduction.reduction_dims if dim is not inner)
+    states = tuple(
+        partial_value(result, "inner", (*result.type.shape, inner.size), types) for result in reduction.results
+    )
+    first = Reduction(states, reduction.combine, (*reduction.dims, inner), rest, reduction.bodies, reduction.origins)
+    where = [dim.index for dim in (*reduction.dims, inner)]
     operands = tuple(load(value.name, where, value.type.dtype) for value in states)
-    return first, Reduction(reduction.results, reduction.combine, reduction.dims, (run,), operands, reduction.origins)
+    return first, Reduction(reduction.results, reduction.combine, reduction.dims, (inner,), operands, reduction.origins)

@@ -1,5 +1,7 @@
 """Loop-invariant code motion: what a pointwise loop computes from few of its dims becomes a value of its own.
 
+Source of the term: Muchnick, "Advanced compiler design and implementation" (1997), section 13.2.
+
 A group norm of channels-last images scales each channel of each image: the factor depends on the outermost and the
 innermost dim, and is the same for thousands of positions between them. A kernel over rows computes it once a row, and
 one over tiles once for each column of a tile; but here every element is a new one for both. So it is in a kernel that

@@ -1,5 +1,8 @@
 """Split precision (bf16x3): rows of float32 are multiplied with weights of eight bits in three bfloat16 parts.
 
+Source: Henry, Tang, Heinecke, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision
+computations" (2019), of which one factor alone is split here.
+
 Weights of eight bits are exact in bfloat16, and so is each of three parts of a float32 number: its first eight bits,
 the next eight, and the rest. So every product of a weight and a part on tensor cores is exact, and sums are carried in
 f32. Nothing is converted to f32, which is slow, and no number is cut for each column that it is multiplied with: the

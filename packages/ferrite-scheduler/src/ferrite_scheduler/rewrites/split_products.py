@@ -1,4 +1,4 @@
-"""Split-K: products of few tiles and long sums are computed in parts, which are added up in a fixed order.
+"""Split-K (a term of CUTLASS): products of few tiles and long sums are computed in parts, added up in a fixed order.
 
     p = contract [m, n | k] x[m, k] * w[n, k]       p_part = contract [s, m, n | r] x[m, s*R + r] * w[n, s*R + r]
                                                     p      = reduce sum [m, n | s] p_part[s, m, n]

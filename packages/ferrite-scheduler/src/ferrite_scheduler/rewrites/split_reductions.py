@@ -1,4 +1,4 @@
-"""Rewrites of reductions before fusion: those of one point become loops, those with too few grid points get two stages.
+"""Split (two-stage) reductions: those with too few grid points are cut in parts; those of one point become loops.
 
 A split reduction over ``r`` becomes a reduction of ``chunk`` points for each of ``s`` parts, whose states lie in memory
 as ``[s, grid…]``, and a second reduction over the parts. Reductions over equal domains are split alike, so that they

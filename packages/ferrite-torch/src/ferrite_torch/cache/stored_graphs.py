@@ -26,9 +26,9 @@ from ferrite_torch.cache.environment import compile_facts, options_mapping, with
 from ferrite_torch.cache.graph_key import NoKey, captured_key
 from ferrite_torch.calls.compiled_graph import Boxed, CompiledGraph
 from ferrite_torch.calls.lent_arguments import borrowing
-from ferrite_torch.diagnostics.graph_parts import uncaptured_steps
 from ferrite_torch.diagnostics.log_choice import CACHE
 from ferrite_torch.diagnostics.statistics import GraphRecord, Stopwatch, record_graph
+from ferrite_torch.diagnostics.uncaptured_steps import uncaptured_steps
 from ferrite_torch.errors import EnvironmentProblem
 from ferrite_torch.options import Options
 from ferrite_torch.torch_private.aot_cache import output_code, refuse_to_store, stores_graphs

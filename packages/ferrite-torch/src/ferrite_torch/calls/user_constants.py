@@ -79,7 +79,7 @@ def fixed_launch(call: HigherOrderCall) -> FixedLaunch:
         try:
             given[name] = compute(dict(given))
         except KeyError as error:
-            raise NotWritten(f"its heuristics for {name} look at {error}, which only a run knows") from error
+            raise NotWritten(f"its heuristics for {name} look at {error}, known only when it is launched") from error
     return FixedLaunch(kernel, given, blocks, makes)
 
 

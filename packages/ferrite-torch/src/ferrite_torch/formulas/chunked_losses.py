@@ -1,5 +1,7 @@
 """The loss of a linear layer, a few rows at a time: its logits never lie in memory whole.
 
+Source: Hsu et al., "Liger Kernel: efficient Triton kernels for LLM training" (2024), the fused linear cross entropy.
+
     for each chunk of rows:
         logits_c = hidden_c weight^T + bias
         total   += rows(logits_c)                        a sum over rows, as the graph at hand computes it

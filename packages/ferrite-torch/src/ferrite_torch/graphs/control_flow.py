@@ -130,7 +130,7 @@ class ControlFlow:
         return tuple(binds[p] if p in binds else whole_tensor(next(tensors)) for p in range(len(fakes)))
 
     def _lower_stacking_loop(self, node: torch.fx.Node) -> tuple[Any, ...]:
-        """Lowers a loop whose results are what all turns have made, which torch's derivative of a loop needs."""
+        """Lowers a loop whose results are what all iterations have made, which torch's derivative of a loop needs."""
         test, body, kept = self._loop_regions(node)
         fakes = self._fakes(node)
         if len(kept) != len(fakes):

@@ -1,4 +1,4 @@
-"""Numbers among the results of a graph's nodes: sizes, floats and truths, fixed, symbolic or told by a run."""
+"""Numbers among the results of a graph's nodes: sizes, floats and bools, fixed, symbolic or data-dependent."""
 
 from __future__ import annotations
 

@@ -27,14 +27,14 @@ def described_tensor(name: str, tensor: Tensor, block: tuple[int, ...]) -> Descr
     """Returns the tensor of a descriptor that the host has made.
 
     Raises:
-        NotWritten: where it lies is known only to a run, or is nowhere that a descriptor can be of: elements are to
-            lie next to each other, steps and the address to be multiples of 16 bytes.
+        NotWritten: where it lies depends on data or symbolic sizes, or is nowhere that a descriptor can be of: elements
+            are to lie next to each other, steps and the address to be multiples of 16 bytes.
     """
     view = tensor.strided()
     shape, strides = ((), ()) if view is None else (view.shape, view.strides)
     numbers = [each for each in (*shape, *strides) if isinstance(each, int)]
     if view is None or len(numbers) != 2 * len(shape):
-        raise NotWritten(f"it takes a tensor descriptor (TMA), {name}, of sizes that only a run knows")
+        raise NotWritten(f"it takes a tensor descriptor (TMA), {name}, of data-dependent or symbolic sizes or strides")
     steps = (*strides[:-1], view.offset)
     units = [each * DTYPES[tensor.dtype.name].itemsize % _ALIGN if isinstance(each, int) else 1 for each in steps]
     if strides[-1:] != (1,) or any(units):

@@ -1,4 +1,4 @@
-"""Layout assignment: channels-last images around convolutions that the library computes faster so.
+"""Layout assignment (a term of XLA): channels-last images around convolutions that the library computes faster so.
 
     conv(x, w)                              row-major: the library transposes x, w and the result, in kernels of its own
     conv(channels_last(x), channels_last(w))                   the copies are ours, and fuse with what makes x

@@ -12,7 +12,7 @@ from ferrite_torch.torch_private.graph_positions import forward_metadata
 def drop_dynamic_marks() -> None:
     """Has AOTAutograd save tensors for the backward as they are, without writing on each which of its sizes may change.
 
-    It does so in every call (0.2 us a tensor), for dynamo to read where compiled autograd traces the backward anew.
+    It does so in every call, for dynamo to read where compiled autograd traces the backward anew.
     Where that is on, the marks stay.
     """
     from torch._dynamo import config

@@ -25,10 +25,11 @@ def register_backend(function: Callable[..., Any], name: str) -> None:
 def fix_module_floats(is_ours: Callable[[Any], bool]) -> None:
     """Makes dynamo take floats of modules and globals as constants until they change, where the backend is ours.
 
-    Under ``dynamic=True`` it makes every float an input at once, and each input a tensor at each call: 3 us for every
-    epsilon and dropout rate of a model. Integers of modules are constants there anyway, and without ``dynamic=True``
-    floats are, until they change: this is the same. Arguments, an optimiser's learning rate too, stay inputs. Private
-    because only the builder of variables sees where a float comes from before it becomes an input.
+    Under ``dynamic=True`` it makes every float an input at once, each epsilon and dropout rate of a model, and a tensor
+    of each input at each call (`benchmarks/host/dynamic_host.py` shows what that costs). Integers of modules are
+    constants there anyway, and without ``dynamic=True`` floats are, until they change: this is the same. Arguments, an
+    optimiser's learning rate too, stay inputs. Private because only the builder of variables sees where a float comes
+    from before it becomes an input.
 
     Args:
         is_ours: whether a compiler function is this backend; others are left as they are.

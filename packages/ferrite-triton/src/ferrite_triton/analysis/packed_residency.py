@@ -1,13 +1,15 @@
-"""Packed residency: 16-bit elements wait two in a register, in kernels whose programs share rows."""
+"""Packed residency: which loads of grid reductions and register norms wait in registers, 16-bit elements two in each.
+
+This only says which; `tile.passes.packed_residency` rewrites the tile program for it. See decision 0022.
+"""
 
 from __future__ import annotations
 
 from ferrite_ir.language.graph import Reduction, bodies_of
 from ferrite_ir.language.scalar import Scalar
+from ferrite_scheduler.model.annotations import HALF_BYTES
 from ferrite_scheduler.model.forms import GridReduction, RegisterNorm
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_reduction
-
-HALF_BYTES = 2
 
 
 def held_16_bit_values(flat: FlatKernel) -> tuple[Scalar, ...]:
@@ -27,7 +29,7 @@ def rounds_all_stores(flat: FlatKernel) -> bool:
 
 
 def held_loads(flat: FlatKernel) -> tuple[Scalar, ...]:
-    """Returns the loads of elements that are reduced, in a kernel whose programs share rows.
+    """Returns the loads of elements that are reduced, in a grid reduction or a register norm.
 
     What is read for the results alone is read after the grid barrier, and does not wait.
     """

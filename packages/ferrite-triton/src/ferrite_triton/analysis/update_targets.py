@@ -1,4 +1,4 @@
-"""Where updates write: whether several points may meet in one element, and which expressions say where."""
+"""Index collisions: whether several points of an update may write one element, and which expressions say where."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_injective(offset: Index, points: dict[str, Size]) -> bool:
 
 
 def needs_atomics(flat: FlatKernel, update: Update) -> bool:
-    """Returns whether several points of the update may meet in one element."""
+    """Returns whether indices of the update may collide: several points then write one element."""
     points = {axis.name: axis.size for axis in flat.space.axes if axis.name in domain_axes(flat, update)}
     return update.mode != "set" and not is_injective(flat.offset(update.result.name, update.indices), points)
 

@@ -1,4 +1,7 @@
-"""Reductions whose programs hold one block of the axis each: blocks are reduced, published, and combined by all."""
+"""Grid-cooperative reductions: each program reduces one block of a row, publishes its state, and combines all states.
+
+Which kernels are such, and why: `ferrite_scheduler.refinements.grid_reductions`; the barrier: `fmath.grid_sync`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Register-resident group norm: programs hold what they have read until the moments of its groups are known."""
+"""Register-resident group norm: programs hold what they have read until the moments of its groups are known.
+
+Which kernels are such, and why: `ferrite_scheduler.kernels.register_norms`, decision 0023.
+"""
 
 from __future__ import annotations
 

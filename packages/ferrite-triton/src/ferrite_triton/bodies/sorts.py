@@ -1,4 +1,7 @@
-"""Sorts along the reduction axis: a tile of whole rows goes through a network, its elements with their positions."""
+"""Bitonic sorts along the reduction axis: a tile of whole rows goes through a network, elements with their positions.
+
+The network and its source are in `ferrite_runtime.fmath.sorting`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Updates in place: plain stores where points do not meet, atomic instructions where they may."""
+"""Updates in place (scatters): plain stores where indices cannot collide, atomic instructions where they may."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def check_atomic(update: Update, param: KernelParam) -> None:
         known = ", ".join(f"{mode}: {' '.join(sorted(types))}" for mode, types in ATOMIC_TYPES.items())
         raise UnsupportedUpdate(
             f"no atomic {update.mode} on {param.dtype}, which {update.result.name} needs because several points may "
-            f"meet in one element; atomics exist for {known}; lower this update to an extern call"
+            f"collide in one element; atomics exist for {known}; lower this update to an extern call"
         )
 
 

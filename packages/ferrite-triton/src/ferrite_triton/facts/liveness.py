@@ -1,4 +1,7 @@
-"""Liveness: how many tiles of a program are alive at once, which says how many registers a thread needs."""
+"""Liveness analysis: how many tiles of a program are alive at once, which says how many registers a thread needs.
+
+Source: Aho, Lam, Sethi, Ullman, "Compilers: principles, techniques, and tools" (2006), section 9.2.5.
+"""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ferrite_ir.language.dtypes import F32, F64, I32, DType
 from ferrite_ir.language.graph import View
 from ferrite_ir.language.sizes import Size, hint, is_static, maximum, minimum, symbol
+from ferrite_scheduler.model.annotations import HALF_BYTES
 from ferrite_scheduler.model.schedule import CallExtern
 from ferrite_scheduler.model.target import SECTOR_BYTES
-from ferrite_triton.analysis.packed_residency import HALF_BYTES
 from ferrite_triton.analysis.size_params import host_expression, size_value
 from ferrite_triton.facts.records import TemplateFacts
 from ferrite_triton.host.segment_shapes import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ferrite_ir.language.dtypes import F32, F64
+from ferrite_ir.language.dtypes import BOOL, F32, F64, DType
 from ferrite_triton.tile.language import (
     Bitcast,
     BlockSize,
@@ -94,7 +94,7 @@ def _elementwise(part: Elementwise, operands: Sequence[Printed], hold: Hold) -> 
         texts = tuple(_operand(each, bare=bare) if each.is_atom else hold("part", each.text) for each in operands)
         literals = tuple(each.literal for each in operands)
         made = spelling(Operands(texts, dtype, literals, lambda text: hold(part.op, text)))
-        return made, ATOM if made.endswith(")") and made.startswith("tl.div_rn(") else LOOSE
+        return made if isinstance(made, tuple) else (made, LOOSE)
     return fill(spelling, operands, lambda each, above: _operand(each, bare=bare, above=above))
 
 
@@ -118,14 +118,18 @@ def _has_peer(op: str, operands: Sequence[Printed]) -> bool:
 def _cast(part: Cast, operands: Sequence[Printed], _: Hold) -> Made:
     (value,) = operands
     text = _tile(value) if value.is_atom else value.atom
-    made = cast_text(text, value.type.dtype, part.to)
-    return made, ATOM if made.endswith(")") else LOOSE
+    return cast_text(text, value.type.dtype, part.to), _level_of_cast(value.type.dtype, part.to)
 
 
 def _bitcast(part: Bitcast, operands: Sequence[Printed], _: Hold) -> Made:
     (value,) = operands
     made = bitcast_text(_tile(value) if value.is_atom else value.atom, value.type.dtype, part.to)
-    return made, ATOM if made.endswith(")") else LOOSE
+    return made, _level_of_cast(value.type.dtype, part.to)
+
+
+def _level_of_cast(source: DType, target: DType) -> int:
+    """Returns how strongly the text of a conversion binds: one to bool compares with 0, all others are calls."""
+    return LOOSE if target is BOOL and source is not BOOL else ATOM
 
 
 def _full(part: Full, operands: Sequence[Printed], _: Hold) -> Made:

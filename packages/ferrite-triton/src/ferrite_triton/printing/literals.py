@@ -10,6 +10,8 @@ from ferrite_ir.language.dtypes import BOOL, F32, F64, DType
 from ferrite_triton.errors import UnsupportedDefinition
 from ferrite_triton.tile.operations import is_negative_zero
 
+from .printed import ATOM, LOOSE
+
 Number: TypeAlias = "bool | int | float"
 
 _SMALLEST_NORMAL, _LARGEST = 2.0**-126, (2 - 2**-23) * 2.0**127  # of float32
@@ -98,16 +100,16 @@ LARGEST_COUNT = 1 << 24
 """Integers up to here are exact in f32."""
 
 
-def divided_text(a: str, b: str, divisor: Number | None, dtype: DType) -> str:
-    """Returns the exact quotient of texts; a known ``divisor`` that counts something takes fewer instructions.
+def divided_text(a: str, b: str, divisor: Number | None, dtype: DType) -> tuple[str, int]:
+    """Returns the exact quotient of texts, and how strongly it binds; by a known count it takes fewer instructions.
 
     Triton's own division of f32 is off by up to 2 ulp; that of f64 is exact.
     """
     if divisor is not None and 1 <= divisor <= 1 / _SMALLEST_NORMAL and math.frexp(divisor)[0] == 0.5:  # a power of two
-        return f"{a} * {number_text(1.0 / divisor, dtype)}"
+        return f"{a} * {number_text(1.0 / divisor, dtype)}", LOOSE
     if dtype.bits != F32.bits:
-        return f"{a} / {b}"
+        return f"{a} / {b}", LOOSE
     if divisor is None or not 1 < divisor <= LARGEST_COUNT or divisor != int(divisor):
-        return f"tl.div_rn({a}, {b})"
+        return f"tl.div_rn({a}, {b})", ATOM
     (inverse,) = struct.unpack("<f", struct.pack("<f", 1.0 / divisor))
-    return f"fmath.divide_by({a}, {full_text(float(divisor), F32)}, {full_text(inverse, F32)})"
+    return f"fmath.divide_by({a}, {full_text(float(divisor), F32)}, {full_text(inverse, F32)})", LOOSE

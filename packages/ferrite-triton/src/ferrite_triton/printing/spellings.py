@@ -14,6 +14,7 @@ from ferrite_ir.language.dtypes import I16, DType
 from ferrite_ir.language.ops import REQUIREMENTS
 
 from .literals import divided_text, full_text, type_text
+from .printed import ATOM, Made
 from .rows import Row, everywhere, integers, numbers, row_of
 
 
@@ -34,18 +35,23 @@ class Operands:
     hold: Callable[[str], str]
 
 
-Spelling = str | Callable[[Operands], str]
+Spelling = str | Callable[[Operands], Made]
+"""A template, or what makes the text: alone, or with how strongly its operator binds (`OPERATORS`)."""
 
 
-def _divide(operands: Operands) -> str:
+def _divide(operands: Operands) -> tuple[str, int]:
     a, b = operands.texts
     return divided_text(a, b, operands.literals[1], operands.dtype)
 
 
-def _reciprocal(operands: Operands) -> str:
+def _quotient(operands: Operands) -> str:
+    return _divide(operands)[0]
+
+
+def _reciprocal(operands: Operands) -> Made:
     one = f"tl.full([], 1.0, {type_text(operands.dtype)})"
     (a,) = operands.texts
-    return f"tl.div_rn({one}, {a})" if operands.dtype.bits == 32 else f"1.0 / {a}"
+    return (f"tl.div_rn({one}, {a})", ATOM) if operands.dtype.bits == 32 else f"1.0 / {a}"
 
 
 def _called(function: str, operands: Operands) -> str:
@@ -68,7 +74,7 @@ def _rounded_product(operands: Operands) -> str:
 
 
 def _truncdiv_float(operands: Operands) -> str:
-    return f"fmath.trunc({operands.hold(_divide(operands))})"
+    return f"fmath.trunc({operands.hold(_quotient(operands))})"
 
 
 def _mod_float(operands: Operands) -> str:
@@ -81,10 +87,10 @@ def _floordiv_float(operands: Operands) -> str:
     # Python's float floor division: exact remainder first, then a quotient that is an integer up to rounding.
     a, b = operands.texts
     hold = operands.hold
-    ratio = hold(_divide(operands))
+    ratio = hold(_quotient(operands))
     rest = hold(f"fmath.fmod({a}, {b})")
     difference = hold(f"{a} - {rest}")
-    exact = hold(_divide(Operands((difference, b), operands.dtype, (None, None), hold)))
+    exact = hold(_quotient(Operands((difference, b), operands.dtype, (None, None), hold)))
     lowered = hold(f"tl.where(({rest} != 0) & (({b} < 0) != ({rest} < 0)), {exact} - 1.0, {exact})")
     floor = hold(f"fmath.floor({lowered})")
     floor = hold(f"tl.where({lowered} - {floor} > 0.5, {floor} + 1.0, {floor})")

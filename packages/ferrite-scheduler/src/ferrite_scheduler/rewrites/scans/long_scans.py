@@ -51,8 +51,8 @@ def parts_of(
     """Returns how to cut the lines of a scan, or None if one kernel is as good, or a size is symbolic.
 
     ``in_one_pass`` says whether programs that wait for each other would scan the parts: then there is no other kernel.
-    Of lines that threads read in vectors 49 of 50416 halves take 12 us in one pass on an H200, and 26 in one kernel
-    with a program for each; but two more kernels, for the totals of parts, are not sooner. Other lines go by in smaller
+    Lines that threads read in vectors are worth one pass before a kernel with a program for each, but not two more
+    kernels, for the totals of parts (`benchmarks/RESULTS.md`, reversed sum of 49x50416). Other lines go by in smaller
     blocks, also where a multiprocessor has two of them: three kernels are sooner.
 
     Of equal values in different parts the one of the highest position is the last; a scan with others is not cut.

@@ -1,14 +1,15 @@
 """Matrix products with extents that the library is slow with.
 
 cuBLAS picks kernels that read matrices one element at a time where an extent is no multiple of 16 bytes (a vocabulary
-of 50257 columns): about seven times slower on an H200 in half precision, and three times slower with TF32, whatever the
-distance between rows; of float32 in full precision it makes no difference. Large products are therefore computed on
-operands extended with zeros, and their result is a view of the larger one. The copies that extend operands are ordinary
-loops, so they fuse with what computes the operands; products that share an operand share its extension.
+of 50257 columns): several times slower in half precision and with TF32, whatever the distance between rows; of float32
+in full precision it makes no difference (`benchmarks/kernels/odd_products.py` measures it). Large products are
+therefore computed on operands extended with zeros, and their result is a view of the larger one. The copies that extend
+operands are ordinary loops, so they fuse with what computes the operands; products that share an operand share its
+extension.
 
 That holds for extents along which a matrix lies in memory. A number of rows may be any, be they multiplied or added up:
-extending 65 times 197 of them made a vision transformer 7 % slower, its training 17 %
-(`benchmarks/models/dynamic.py`: static sizes beside dynamic ones, which nothing extends; one H200).
+extending them makes a vision transformer slower, whose images have 197 rows each (`benchmarks/models/dynamic.py`:
+static sizes beside dynamic ones, which nothing extends).
 
 A result that the user gets must have its own exact layout. It is computed strip by strip, each strip as many rows as
 half of those that are left: the scheduler lays the product of a strip into the rows of the result that come after it

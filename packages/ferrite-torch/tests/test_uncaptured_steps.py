@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from ferrite_torch.diagnostics.graph_parts import uncaptured_steps
 from ferrite_torch.diagnostics.origins import Location
 from ferrite_torch.diagnostics.statistics import GraphRecord
+from ferrite_torch.diagnostics.uncaptured_steps import uncaptured_steps
 from ferrite_torch.inspection.explanation import Observing
 from ferrite_torch.options import parse_options
 

@@ -1,4 +1,4 @@
-"""Kernel forms: whether a kernel holds its reduction axis in one persistent tile, or loops over blocks."""
+"""Choice of a kernel form: which class of `model.forms` claims a cluster, such as rows in one tile, or in a loop."""
 
 from __future__ import annotations
 

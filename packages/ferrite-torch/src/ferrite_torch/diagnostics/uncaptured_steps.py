@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ferrite_scheduler import Schedule
 
 _ANY_SIZE = 64
-"""Stands for each size that a call gives: those that come again have CUDA graphs of their own."""
+"""Stands for each size that a call gives: sizes of several calls have CUDA graphs of their own."""
 
 
 def uncaptured_steps(
