@@ -108,7 +108,7 @@ class _Uses:
     Attributes:
         sites: number of (reader, index) pairs.
         points: the largest number of points at which one reader needs it.
-        repeated: the most elements that one reader needs beside one of each, as the points of windows do.
+        repeated: the elements that readers need beside one of each, as the points of windows do.
         factors: the loads of it by contractions.
         often: the loads of it by others, and at how many points.
         rows: the most rows of such a reader.
@@ -229,7 +229,7 @@ class _Inliner:
         for source, read in _elements_read(loads).items():
             repeated = read - sizes.hint(self._graph.values[source].type.numel)
             uses = self._uses.setdefault(source, _Uses())
-            uses.repeated = max(uses.repeated, 0 if isinstance(definition, Contract) else repeated)
+            uses.repeated += 0 if isinstance(definition, Contract) else max(0, repeated)
         for load in loads:
             uses = self._uses.setdefault(load.source, _Uses())
             uses.sites += 1
@@ -370,7 +370,7 @@ class _Inliner:
         return cost <= most and (bool(uses.factors) or self._repeats_little(value, cost, uses))
 
     def _repeats_little(self, value: Value, cost: int, uses: _Uses) -> bool:
-        """Returns whether computing elements anew for one reader takes no longer than storing and loading them.
+        """Returns whether computing elements anew within readers takes no longer than storing and loading them.
 
         What is read by rows is computed once for each row.
         """
