@@ -3,12 +3,17 @@
     python benchmarks/kernels/compiled_code.py --cases "cumsum columns,softmax dim 0"
     python benchmarks/kernels/compiled_code.py --cases sort --emit kernels/          # write the specs, where torch is
     python benchmarks/kernels/compiled_code.py --specs kernels/ --tune max           # compile them, where Triton is
+    python benchmarks/kernels/compiled_code.py --operations exp,erf                  # or all: operations on float32
 
 For each kernel and config: the programs of a launch, registers, stack bytes (spills), shared memory, the programs that
 a multiprocessor holds at once, the instructions of the machine code by kind, and for each loop in how many turns it
 loads: in one, if no load is issued after what another brought is used. Without loops also the instructions of all
 threads for each point of the kernel's axes: an H100 issues about 19 while it reads two bytes, 38 while it reads and
 writes as many. Cases are taken at full size, on tensors without data.
+
+Of an operation it counts what a kernel that applies it to each element has more of instructions than one that adds,
+beside its price in the language (`ferrite_ir.language.ops`), by which is decided what is computed again. Instructions
+for rare operands count as well, as they stand in the machine code: sines of large angles, quotients of tiny numbers.
 """
 
 from __future__ import annotations
@@ -44,6 +49,8 @@ KINDS = (
     ("integers", r"IADD|IMAD|LEA|LOP|SHF|ISETP|IMNMX|VIMNMX|SEL|IABS|POPC|FLO|BFE|BFI|VIADD"),
 )
 """Instructions by what they begin with; the first that fits counts."""
+POINTS = 1 << 22
+"""Elements that a kernel of one operation has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +240,42 @@ def describe(case: str, code: Code) -> str:
     )
 
 
+def instructions(expression: str, target: str) -> float | None:
+    """Returns the instructions for each element of a kernel that computes an expression of ``a``, ``b`` and ``c``."""
+    from ferrite_ir import parse_graph
+    from ferrite_runtime import Program
+    from ferrite_scheduler import schedule
+    from ferrite_triton import emit_program
+
+    inputs = ", ".join(f"{name}: f32[{POINTS}]" for name in "abc")
+    text = f"graph @f({inputs}) -> (y) {{\n  y: f32[{POINTS}] = loop [i < {POINTS}] {expression}\n}}"
+    program = Program.from_mapping(emit_program(schedule(parse_graph(text))).to_mapping())
+    return next(compiled_code(program.kernels[0].to_mapping(), target, "none")).each
+
+
+def print_operations(wanted: str, target: str) -> None:
+    """Prints the price and the instructions of operations on float32: names, separated by commas, or ``all``."""
+    from ferrite_ir.language.dtypes import F32
+    from ferrite_ir.language.ops import OPS, REQUIREMENTS
+
+    added = instructions("add(add(a[i], b[i]), c[i])", target)
+    assert added is not None, "a kernel without loops"
+    print("operation         price  instructions")
+    for name in (each for each in OPS if each not in REQUIREMENTS) if wanted == "all" else wanted.split(","):
+        row = OPS[name]
+        result = row.result((F32,) * row.arity)
+        if isinstance(result, str) or row.arity > 3:
+            continue
+        operands = [f"{letter}[i]" for letter in "abc"]
+        applied = f"{name}({', '.join(operands[: row.arity])})"
+        applied = applied if result is F32 else f"cast.f32({applied})"
+        for rest in operands[row.arity :]:
+            applied = f"add({applied}, {rest})"
+        counted = instructions(applied, target)
+        own = "loops" if counted is None else f"{counted - added + row.arity - 1:.1f}"
+        print(f"{name:16} {row.cost:6} {own:>13}", flush=True)
+
+
 def main() -> int:
     """Returns 0 unless a kernel does not compile."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -242,10 +285,14 @@ def main() -> int:
     parser.add_argument("--policy", default="{}", help="scheduler thresholds to change, as a JSON object")
     parser.add_argument("--emit", type=Path, help="folder to write the kernel specs to, instead of compiling them")
     parser.add_argument("--specs", type=Path, help="folder of kernel specs to compile, instead of cases")
+    parser.add_argument("--operations", default="", help="operations of the language to count, instead of cases")
     parser.add_argument("--source", action="store_true", help="print the source of each kernel")
     parser.add_argument("--target", default="sm_90")
     parser.add_argument("--tune", choices=("none", "default", "max"), default="none")
     chosen = parser.parse_args()
+    if chosen.operations:
+        print_operations(chosen.operations, chosen.target)
+        return 0
     if chosen.specs:
         found = [
             (path.name.split("~")[0], json.loads(path.read_text())) for path in sorted(chosen.specs.glob("*.json"))

@@ -90,6 +90,23 @@ def test_part_of_the_bytes_that_is_read_apart(columns: int, place: str, percent:
     assert facts.get("percent_apart") == (percent or None)
 
 
+@pytest.mark.parametrize(
+    ("places", "loads"),
+    [
+        (("d0, d1", "d0, d1 + 2"), None),
+        (("d0, d1", "d0, d1 + 1", "d0, d1 + 3"), 2),
+        (("d0, 2*d1", "d0, 2*d1 + 1"), 2),
+    ],
+)
+def test_loads_of_a_window_begin_anywhere(places: tuple[str, ...], loads: int | None) -> None:
+    total = f"x[{places[0]}]"
+    for place in places[1:]:
+        total = f"add({total}, x[{place}])"
+    body = f"loop [d0 < 200, d1 < 96] {total}"
+    facts = facts_of(f"graph @f(x: f32[200, 200]) -> (y) {{\n  y: f32[200, 96] = {body}\n}}")
+    assert facts.get("window") == loads
+
+
 @pytest.mark.parametrize(("place", "run"), [("d0, d1", None), ("d0, (d1 + 3) % 100", 100)])
 def test_neighbours_before_places_go_on_elsewhere(place: str, run: int | None) -> None:
     text = "graph @f(x: f32[64, 100]) -> (y) {\n  y: f32[64, 100] = loop [d0 < 64, d1 < 100] exp(x[" + place + "])\n}"

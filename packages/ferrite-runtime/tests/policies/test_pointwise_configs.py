@@ -52,6 +52,15 @@ def test_of_what_is_read_apart_a_thread_has_few_elements(percent: int, block: in
     assert first(spec("a", "", mapping["params"], mapping["axes"], facts=facts)) == Config.of({"XBLOCK": block}, warps)
 
 
+@pytest.mark.parametrize(
+    ("window", "dtype", "block", "warps"), [(1, "f32", 1024, 4), (2, "f32", 512, 8), (9, "bf16", 1024, 8)]
+)
+def test_of_what_windows_read_a_thread_has_eight_bytes(window: int, dtype: str, block: int, warps: int) -> None:
+    params = [tensor("a", dtype), tensor("b", dtype, "write")]
+    found = first(spec("a", "", params, [grid_axis("x", 1 << 24)], facts={"transposed": False, "window": window}))
+    assert found == Config.of({"XBLOCK": block}, warps)
+
+
 def test_transposed_tiles_hold_contiguous_inner_axes_whole() -> None:
     def turned(y: int, **facts: object) -> Config:
         axes = [grid_axis("x", 1 << 16), grid_axis("y", y)]

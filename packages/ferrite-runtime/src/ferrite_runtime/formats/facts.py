@@ -81,11 +81,13 @@ class PointwiseFacts(Facts):
         percent_apart: percentage of the bytes that are read along no stride-1 axis.
         sorted: whether rows of ``y`` that are combined into one destination follow each other.
         unrolled: results that a lane has at each point of the axes, one for each of as many rows.
+        window: loads of one tensor that a point takes, at most, of which a thread reads each element by itself.
     """
 
     percent_apart: int = 0
     sorted: bool = False
     unrolled: int = 1
+    window: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

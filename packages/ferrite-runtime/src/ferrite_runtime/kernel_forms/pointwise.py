@@ -33,7 +33,13 @@ def _flat(shape: Shape) -> tuple[Config, ...]:
         full //= 2
     tile = max(POINTWISE.small_tile, min(full, filling(shape)))
     warps = max(1, min(4, tile // (shape.device.target.warp_size * min(4, shape.vector))))
-    apart = facts_as(shape.spec.facts, PointwiseFacts).percent_apart
+    facts = facts_as(shape.spec.facts, PointwiseFacts)
+    apart = facts.percent_apart
+    if apart < POINTWISE.few_apart and facts.window >= POINTWISE.least_window:
+        # Each load takes one element of every thread: the further apart these are, the more lines it touches.
+        elements = max(1, POINTWISE.window_bytes // max(1, shape.element_bytes))
+        tile = min(tile, POINTWISE.window_threads * elements)
+        warps = max(1, tile // (shape.device.target.warp_size * elements))
     if apart >= POINTWISE.few_apart:
         tile, warps = (tile // 2 if apart >= POINTWISE.most_apart else tile), POINTWISE.apart_warps
     first = shape.fit({axis: tile}, warps)

@@ -27,6 +27,9 @@ class PointwiseThresholds:
         fill: programs per multiprocessor below which smaller programs are better than idle multiprocessors.
         sorted_rows: rows that a warp combines before it stores what they come to.
         many_buffers: beyond so many buffers each element occupies registers enough that fewer per thread are faster.
+        least_window, window_bytes, window_threads: fewest loads of one tensor, each of single elements, that make a
+            window, of which a thread has so many bytes, in programs of so many threads. Set by counting the lines of
+            the first-level cache that loads touch: 15 or more take longer than memory does.
         few_apart, most_apart, apart_warps: percent of the bytes read apart from each other from which on a thread has
             four elements of a flat tile, and from which on two, so that what the threads of a warp read at once is few
             lines; warps of such a tile.
@@ -47,6 +50,9 @@ class PointwiseThresholds:
     fill: int = 4
     sorted_rows: int = 8
     many_buffers: int = 6
+    least_window: int = 2
+    window_bytes: int = 8
+    window_threads: int = 256
     few_apart: int = 25
     most_apart: int = 60
     apart_warps: int = 8

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from math import gcd
 from typing import TypeAlias
 
 from ferrite_ir.language.graph import Update, bodies_of
@@ -201,3 +203,30 @@ def _unit_stride_bytes(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict[s
             axis = "r" if axis in REDUCTION_AXES else axis
             votes[axis] = votes.get(axis, 0) + touched_bytes(flat, access)
     return votes
+
+
+def window_loads(accesses: tuple[Access, ...]) -> int:
+    """Returns how many loads of one tensor, at most, a point takes of which a thread reads each element by itself.
+
+    As those of a window are: they begin at any element, or those of neighbouring points lie apart.
+    """
+    single = Counter(a.param.text for a in accesses if not a.writes and a.axes and not is_in_vectors(a.offset))
+    return max(single.values(), default=0)
+
+
+def is_in_vectors(offset: Index) -> bool:
+    """Returns whether neighbouring positions are neighbours in memory, from multiples of two elements on.
+
+    Of what is not known while compiling nothing is said: it counts as such a multiple.
+    """
+    if unit_stride_axis(offset) is None:
+        return False
+    numbers = [offset.const]
+    for atom, coefficient in offset.terms:
+        if coefficient != 1:
+            numbers.append(coefficient)
+        elif isinstance(atom, Mod):
+            numbers += [atom.divisor, atom.numerator.const]
+        elif not isinstance(atom, Dim):
+            return False
+    return gcd(*(int(number) for number in numbers if is_static(number))) % 2 == 0

@@ -27,6 +27,7 @@ from ferrite_triton.analysis.accesses import (
     percent_apart,
     shortest_run,
     touched_elements,
+    window_loads,
 )
 from ferrite_triton.analysis.attention_space import attend_of, inner_names
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
@@ -118,6 +119,7 @@ def pointwise_facts(flat: FlatKernel, accesses: tuple[Access, ...]) -> Pointwise
         percent_apart=percent_apart(flat, accesses) or None,
         sorted=any(isinstance(definition, SortedScatter) for definition in flat.definitions) or None,
         unrolled=flat.rows if flat.rows > 1 else None,
+        window=loads if (loads := window_loads(accesses)) > 1 else None,
         parts=flat.space.parts if flat.space.parts > 1 else None,
     )
 

@@ -39,6 +39,7 @@ class PointwiseFacts:
     percent_apart: int | None = None
     sorted: bool | None = None
     unrolled: int | None = None
+    window: int | None = None
     parts: int | None = None
 
 
