@@ -21,7 +21,7 @@ from ferrite_torch.errors import Unsupported
 from ferrite_torch.rewrites.overlapping_targets import is_repeated
 from ferrite_torch.sizes.overlaps import DataDependent, Place, overlap, present_place
 from ferrite_torch.torch_private.dynamo import is_static_input
-from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
+from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key, taken_out
 from ferrite_torch.torch_private.nodes import example_of, is_in_place_name, nodes_of, target_name
 from ferrite_torch.torch_private.operators import Overload, arguments_by_name, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import is_known
@@ -157,9 +157,12 @@ def _location(node: torch.fx.Node) -> _Location | None:
 
 
 def strided_fake(node: torch.fx.Node) -> torch.Tensor | None:
-    """Returns the fake tensor with strides that a node computes, None where it computes none."""
+    """Returns the fake tensor with strides that a node computes, None where it computes none.
+
+    In a transform of ``torch.func`` it is the one in memory, with axes for slices in front.
+    """
     fake = example_of(node)
-    return fake if isinstance(fake, torch.Tensor) and fake.layout == torch.strided else None
+    return taken_out(fake) if isinstance(fake, torch.Tensor) and fake.layout == torch.strided else None
 
 
 def _lies_on_itself(fake: torch.Tensor) -> bool:
@@ -210,8 +213,8 @@ def _leaves_gaps(node: torch.fx.Node) -> bool:
     """
     if target_name(node).partition(".")[0] != "unfold":
         return False
-    windows, whole = example_of(node), example_of(node.all_input_nodes[0])
-    if not isinstance(windows, torch.Tensor) or not isinstance(whole, torch.Tensor):
+    windows, whole = strided_fake(node), strided_fake(node.all_input_nodes[0])
+    if windows is None or whole is None:
         return False
     if storage_key(windows) != storage_key(whole):
         return False  # the columns of F.unfold, a copy
