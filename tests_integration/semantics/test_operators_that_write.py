@@ -124,3 +124,24 @@ def test_places_in_memory_are_those_of_each_input(*, dynamic: bool) -> None:
     called = compiled_or_eager(function, dynamic=dynamic)
     for begin in (0, 6, 7, 0):
         torch.testing.assert_close(outcome(called, packed(begin)), outcome(function, packed(begin)))
+
+
+BY_STRIDES: dict[str, Callable[[Tensor], Tensor]] = {
+    "from where it begins": lambda x: x.as_strided((2, 2), (7, 1)),
+    "from the start of its memory": lambda x: x.as_strided((3,), (2,), 8),
+    "of a view": lambda x: x[1:].as_strided((3,), (1,), 13),
+}
+
+
+@pytest.mark.parametrize("is_before", [False, True], ids=["after the write", "before the write"])
+@pytest.mark.parametrize("begin", [0, 6])
+@pytest.mark.parametrize("lies", INPUTS)
+@pytest.mark.parametrize("name", BY_STRIDES)
+def test_a_view_by_strides_sees_a_write_to_its_input(name: str, lies: str, begin: int, *, is_before: bool) -> None:
+    def function(x: Tensor) -> Any:
+        y = BY_STRIDES[name](x) if is_before else x
+        x.mul_(2)
+        return (y if is_before else BY_STRIDES[name](x)) + 0, x + 1
+
+    called = compiled_or_eager(function, dynamic=False)
+    torch.testing.assert_close(outcome(called, INPUTS[lies](begin)), outcome(function, INPUTS[lies](begin)))

@@ -43,7 +43,15 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
         Unsupported: it would not; the message names op and line.
     """
     parts = _parts_of_storages(module)
+    written = {_key(destination) for node in nodes_of(module) for destination in destinations(node)}
     for node in nodes_of(module):
+        if _is_by_strides(node) and _key(node.all_input_nodes[0]) in parts & written:
+            raise unsupported(
+                node,
+                "a view by strides (as_strided) of an input which begins within its memory, or leaves some of it out, "
+                "and is written to: capture would see other elements",
+                "pass what the input is a view of, or take slices of it",
+            )
         if target_name(node).partition(".")[0] == _RESIZE:
             raise unsupported(
                 node,
@@ -81,7 +89,7 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
                 )
 
 
-def _parts_of_storages(module: torch.fx.GraphModule) -> set[int]:
+def _parts_of_storages(module: torch.fx.GraphModule) -> set[int | None]:
     """Returns the storages that an input does not fill from the start on in the present call."""
     fakes = map(strided_fake, module.graph.find_nodes(op="placeholder"))
     return {storage_key(fake) for fake in fakes if fake is not None and not _fills_memory(fake)}
@@ -99,6 +107,10 @@ def _fills_memory(fake: torch.Tensor) -> bool:
 def _is_of_library(node: torch.fx.Node) -> bool:
     """Returns whether a call is one of an operator that is not torch's own, as AOTAutograd wraps them."""
     return isinstance(node.target, Overload) and node.target.namespace not in ("aten", "prims", "prim")
+
+
+def _is_by_strides(node: torch.fx.Node) -> bool:
+    return target_name(node).partition(".")[0].rstrip("_") == "as_strided"
 
 
 def _key(node: torch.fx.Node) -> int | None:
@@ -318,7 +330,7 @@ def _counted_from_storage(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
     Nothing guards where an input begins: the numbers hold for the place that it had when they were told.
     """
-    if target_name(node).partition(".")[0].rstrip("_") == "as_strided":
+    if _is_by_strides(node):
         if len(node.args) > 3 or node.kwargs.get("storage_offset") is not None:
             yield node.all_input_nodes[0]
     elif _is_of_library(node):
