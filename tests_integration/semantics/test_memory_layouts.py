@@ -54,6 +54,35 @@ def assert_as_eager(function: Callable[..., Any], *inputs: Tensor, dynamic: bool
         assert mine.storage_offset() == theirs.storage_offset()
 
 
+INTO: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "add": lambda x, y: torch.add(x, 1, out=y),
+    "neg": lambda x, y: torch.neg(x, out=y),
+    "mul by itself": lambda x, y: torch.mul(x, x, out=y),
+    "clamp": lambda x, y: torch.clamp(x, 3, 11, out=y),
+    "where": lambda x, y: torch.where(HIDDEN, x, x * 2, out=y),
+    "cumsum": lambda x, y: torch.cumsum(x, 0, dtype=torch.int16, out=y),
+    "tril": lambda x, y: torch.tril(x, out=y),
+    "index_select": lambda x, y: torch.index_select(x, 0, torch.arange(6).flip(0), out=y),
+    "cat": lambda x, y: torch.cat([x[2:], x[:2]], out=y),
+    "sort": lambda x, y: torch.sort(x, 1, out=(y, torch.zeros(SHAPE[::-1], dtype=torch.int64).mT)),
+}
+"""Calls that write their result into the second tensor; they return that."""
+
+
+@pytest.mark.parametrize("is_input", [False, True], ids=["a tensor that is computed", "an input"])
+@pytest.mark.parametrize("lies", ["row by row", "transposed"])
+@pytest.mark.parametrize("name", INTO)
+def test_results_that_are_given_keep_their_layout(name: str, lies: str, *, is_input: bool) -> None:
+    def function(x: Tensor, y: Tensor) -> Any:
+        y = y if is_input else y + 0
+        found = INTO[name](x, y)
+        return found, y, (line := y.as_strided((24,), (1,))) * 1, line.view(torch.uint8)
+
+    x, y = transposed(), torch.zeros(SHAPE, dtype=torch.int16)
+    inputs = (x, y) if lies == "row by row" else (y + x, x.clone())
+    assert_as_eager(lambda x, y: function(x, y.clone()) if not is_input else function(x, y), *inputs, dynamic=False)
+
+
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_writes_in_place_keep_the_layout(name: str, *, dynamic: bool) -> None:

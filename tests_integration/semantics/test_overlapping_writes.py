@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.func import grad, jvp, vmap
 
 from against_eager import assert_worked, compiled, compiled_or_eager, observed_work
 from ferrite_torch.sizes.overlaps import overlap, place_of
@@ -34,6 +35,12 @@ def doubled(x: Tensor) -> Tensor:
 
 def assign_rows(x: Tensor) -> None:
     x[PLACES] = x[0:3]
+
+
+def assign_first(row: Tensor) -> Tensor:
+    row[1:] = row[0] * 2
+    row[:1] += 1
+    return row
 
 
 OVERLAPPING: dict[str, Write] = {
@@ -61,6 +68,10 @@ OVERLAPPING: dict[str, Write] = {
     "bounds": lambda x: x[1:].clamp_(max=x[:-1]),
     "an intermediate": doubled,
     "bytes": lambda x: x.view(torch.int32)[1:].copy_(x.view(torch.int32)[:-1]),
+    "slices of a batch, one element further on": vmap(lambda row: row[1:].copy_(row[:-1])),
+    "a row, in each slice of a batch": lambda x: vmap(lambda row: row.add_(x[0]))(x),
+    "a batch of one row": lambda x: vmap(lambda row: row.add_(1))(x[0].expand(4, 4)),
+    "a batch of windows": lambda x: vmap(lambda row: row.mul_(2))(x.view(-1).unfold(0, 4, 2)),
 }
 APART: dict[str, Write] = {
     "itself": lambda x: x.mul_(x),
@@ -72,6 +83,11 @@ APART: dict[str, Write] = {
     "itself as a result": lambda x: torch.exp(x, out=x),
     "sums of itself": lambda x: torch.cumsum(x, 0, out=x),
     "its triangle": lambda x: torch.tril(x, out=x),
+    "slices of a batch": vmap(assign_first),
+    "slices of a batch of columns": vmap(assign_first, in_dims=1, out_dims=1),
+    "slices of batches of batches": lambda x: vmap(vmap(assign_first, in_dims=1))(x.view(2, 2, 4)),
+    "slices of a batch that is differentiated": vmap(grad(lambda row: assign_first(row.sin()).prod())),
+    "what is differentiated": lambda x: jvp(lambda x: assign_first(x.sin()), (x,), (x + 1,)),
 }
 
 

@@ -235,6 +235,15 @@ def test_hints_without_a_hint() -> None:
     assert sizes.hint(sizes.symbol("s0", 0, None, 64) - free) == 64
 
 
+def test_what_is_divided_by_a_number_that_may_be_nothing() -> None:
+    free = sizes.symbol("u0", None, None)
+    quotient = sizes.floordiv(2**20, free)
+    assert sizes.hint(quotient) == 2**20 // sizes.ASSUMED
+    assert sizes.factors(free * quotient)[0] == 1
+    with pytest.raises(ZeroDivisionError):
+        sizes.evaluate(quotient, {"u0": 0})
+
+
 def test_products_that_equations_tell() -> None:
     names = ("p", "q", "u", "v")
     a, b, c, d = (sizes.symbol(name, 2, None, 6) for name in names)

@@ -12,6 +12,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ferrite_ir.language.bindings import CHECK, LET, READ, SIZE
 from ferrite_ir.language.graph import Extern
+from ferrite_ir.language.sizes import evaluate
 from ferrite_torch.sizes.conditions import bound_key, condition_of, condition_text
 from ferrite_torch.sizes.specialisation import NeedsNumber
 from ferrite_torch.sizes.symbol_tables import depends_on_data
@@ -94,6 +95,37 @@ def test_a_call_binds_the_extent_of_its_result(lowered: Any, captured: None) -> 
 def test_a_number_is_read_and_a_slice_computed(lowered: Any, captured: None) -> None:
     found = lowered(lambda x, n: x[: (n + 0).item()] * 2, torch.ones(4), torch.tensor(2))
     assert calls_of(found) == [READ, LET]
+
+
+def test_where_a_view_begins_is_computed_if_it_is_returned_beside_the_whole(lowered: Any, captured: None) -> None:
+    def row(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 2
+        return y, y[(n + 0).item()]  # type: ignore[return-value, index]
+
+    assert calls_of(lowered(row, torch.ones(4, 3), torch.tensor(2))) == [READ, LET, CHECK, CHECK]
+    alone = lowered(lambda x, n: (x * 2)[(n + 0).item()], torch.ones(4, 3), torch.tensor(2))
+    assert calls_of(alone) == [READ, CHECK, CHECK]
+
+
+CHOICES: list[tuple[Callable[[Any, Any], Any], Callable[[int, int], bool]]] = [
+    CONDITIONS[0],
+    (lambda a, b: a == b, lambda k, m: k == m),
+    (lambda a, b: a != 3, lambda k, m: k != 3),
+    (lambda a, b: (a < 0) & (a + 1 == 0), lambda k, m: k == -1),
+    (lambda a, b: (a >= 4) | torch.sym_not((b > 3) & (a < 9)), lambda k, m: k >= 4 or not (m > 3 and k < 9)),
+]
+
+
+@pytest.mark.parametrize(("asked", "holds"), CHOICES)
+def test_a_number_that_a_condition_chooses(
+    asked: Callable[[Any, Any], Any], holds: Callable[[int, int], bool], numbers: tuple[Any, Any]
+) -> None:
+    a, b = numbers
+    size = size_of(torch.sym_ite(asked(a, b), a + 5, b))  # type: ignore[no-untyped-call]
+    for k in range(-3, 12):
+        for m in range(-2, 7):
+            found = evaluate(size, {str(size_of(a)): k, str(size_of(b)): m})
+            assert found == (k + 5 if holds(k, m) else m), (k, m)
 
 
 def test_a_size_that_torch_has_replaced_is_asked_of_the_result(lowered: Any, captured: None) -> None:

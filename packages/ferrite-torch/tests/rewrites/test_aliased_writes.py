@@ -132,3 +132,17 @@ def test_what_has_no_memory_lies_on_nothing() -> None:
     with torch._subclasses.FakeTensorMode():
         base = torch.ones(24)
         assert call(base[:4], base[1:5]) == "compiled"
+
+
+def test_inputs_of_which_places_in_memory_are_counted_are_compiled_where_they_began_at_first() -> None:
+    memory = torch.arange(30.0)
+    call, noted = runner(*captured(lambda x, y: x.as_strided((2,), (1,), 7) + y, memory[6:12], torch.ones(2)))
+    assert call(memory[6:12], torch.ones(2)) == "compiled"
+    assert call(memory[6:12].clone(), torch.ones(2)) == "eager"
+    assert call(memory[6:12], torch.ones(3)[1:]) == "compiled", "nothing counts from where this begins"
+    assert "begins at another place" in str(noted[0])
+
+
+def test_views_that_count_from_where_a_tensor_begins_are_not_watched() -> None:
+    for function in (lambda x: x.as_strided((2,), (1,)) * 2, lambda x: (x * 2).as_strided((2,), (1,), 1)):
+        assert not captured(function, torch.arange(30.0)[6:12])[1].counted

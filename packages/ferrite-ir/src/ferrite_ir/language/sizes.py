@@ -12,7 +12,7 @@ never pays for it. Integer arguments take a path of plain integer arithmetic.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from types import MappingProxyType
@@ -182,11 +182,20 @@ def hint(size: Size) -> int:
 
 @lru_cache(maxsize=16384)
 def _hint(size: Symbolic) -> int:
-    found = int(_replaced(size, lambda symbol: _assumed(symbol) if symbol.hint is None else symbol.hint))
-    if found >= 0:
+    found = _value_at(size, lambda symbol: _assumed(symbol) if symbol.hint is None else symbol.hint)
+    if found is not None and found >= 0:
         return found
     # What is left of an extent, say, when as much is taken away as is assumed.
-    return max(found, int(_replaced(size, _least)))
+    values = (found, _value_at(size, _least))
+    return max((value for value in values if value is not None), default=0)
+
+
+def _value_at(size: Symbolic, value_of: Callable[[Symbol], int]) -> int | None:
+    """Returns what a size is for values of its symbols; None where it would be divided by 0, as no program divides."""
+    try:
+        return int(_replaced(size, value_of))
+    except ZeroDivisionError:
+        return None
 
 
 def _assumed(found: Symbol) -> int:
@@ -343,11 +352,12 @@ def _is_mostly_negative(size: Symbolic) -> bool:
         return True
     if _is_oriented(size):
         return hint(size) < 0
-    least = int(_replaced(size, _least))
+    least = _value_at(size, _least)
     if least:
         return least < 0
     ranks = {symbol: position for position, symbol in enumerate(sorted(symbols_in(size), key=_age))}
-    return int(_replaced(size, lambda symbol: _least(symbol) + len(ranks) - ranks[symbol])) < 0
+    ranked = _value_at(size, lambda symbol: _least(symbol) + len(ranks) - ranks[symbol])
+    return ranked is not None and ranked < 0
 
 
 def _age(found: Symbol) -> tuple[int, str]:

@@ -317,9 +317,9 @@ def _parts(
     columns, with a program for each multiprocessor, are too few. Loops ``after`` it read again what it has read, with
     as few programs as reduce it.
     """
-    if node.grid == 0 or node.reduction == 0:
-        return 0
     grid, points = hinted(node.grid), _length(node, policy)
+    if grid == 0 or node.reduction == 0:
+        return 0
     programs = math.ceil(grid / policy.column_block) if is_outer(node) else grid
     wanted = target.processors * (policy.programs_for_images if is_image else policy.programs_per_processor)
     if programs >= wanted:

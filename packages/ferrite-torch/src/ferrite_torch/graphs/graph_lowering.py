@@ -216,7 +216,7 @@ class _Walk:
             case "call_function":
                 return self._call(node)
             case "output":
-                self.outputs.collect(node, self.results, self.run_time.names)
+                self.outputs.collect(node, self.results, self.run_time)
                 return None
         raise Unsupported(f"a graph with a node of kind {node.op}: {node.name}")
 

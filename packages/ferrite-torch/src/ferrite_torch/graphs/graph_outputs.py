@@ -20,6 +20,7 @@ from ferrite_torch.graphs.graph_inputs import Passed
 from ferrite_torch.graphs.graph_numbers import plain_value
 from ferrite_torch.graphs.lifetimes import Lifetimes
 from ferrite_torch.graphs.storages import is_lazy, returned_by
+from ferrite_torch.graphs.unbacked_sizes import RunTimeSizes
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.sizes.size_names import named
@@ -85,8 +86,8 @@ class GraphOutputs:
         self._owners: dict[str, int | None] = {}
         self._eager_strides = EagerStrides()
 
-    def collect(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any], names: Mapping[str, str]) -> None:
-        """Makes outputs of what an output node returns; ``names`` is what the user's program calls symbols.
+    def collect(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any], run_time: RunTimeSizes) -> None:
+        """Makes outputs of what an output node returns; ``run_time`` knows what depends on data in the graph.
 
         Raises:
             Unsupported: a result is no value that a graph returns.
@@ -98,7 +99,7 @@ class GraphOutputs:
                 continue
             result = results[item]
             if isinstance(result, Tensor):
-                view = self._regenerated_view(item, results) or self._view_of_base(item, results)
+                view = self._regenerated_view(item, results, run_time) or self._view_of_base(item, results)
                 view = view or self._view(item, result)
                 if owned.setdefault(view, item) is not item:
                     self.repeats.append(len(self.values))
@@ -107,19 +108,21 @@ class GraphOutputs:
                 self.passed.append((len(self.values), result.position))
                 self.values.append(None)
             elif isinstance(result, NeedsNumber):
-                truth = named(result.reason, names)
+                truth = named(result.reason, run_time.names)
                 raise unsupported(item, f"a graph that returns {truth}, which depends on data")
             else:
                 self.values.append(_plain_output(plain_value(item, result)))
 
-    def _regenerated_view(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any]) -> View | None:
+    def _regenerated_view(
+        self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any], run_time: RunTimeSizes
+    ) -> View | None:
         """Returns a result that the caller makes anew from an input, where it lies in that; None for any other.
 
         The caller reads where it begins, too: a copy, as of elements that are seen as another type, begins elsewhere.
         """
         if len(self.values) not in self._regenerated or self._lies_in_input(results[node]):
             return None
-        view = self._view_of_written(node, results)
+        view = self._view_of_written(node, results, run_time)
         if view is not None:
             return view
         base = self._regenerated_bases.get(self._storages.of(node) or 0)
@@ -131,7 +134,9 @@ class GraphOutputs:
             return None
         return _view_at(whole_view, fake, node.meta["val"])
 
-    def _view_of_written(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any]) -> View | None:
+    def _view_of_written(
+        self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any], run_time: RunTimeSizes
+    ) -> View | None:
         """Returns a result that is made anew from an input as a view of that, if it is one of what the input becomes.
 
         What was computed for an input may lie otherwise, and begins elsewhere, than the input in whose storage the
@@ -153,7 +158,8 @@ class GraphOutputs:
         for call in reversed(calls):
             assert callable(call.target), "the loop above has seen to that"
             args, kwargs = torch.fx.node.map_arg((call.args[1:], call.kwargs), lambda argument: argument.meta["val"])
-            fake = call.target(fake, *args, **kwargs)
+            below, fake = fake, call.target(fake, *args, **kwargs)
+            run_time.note_again(call, below, fake)
         return _view_at(replace(own, name=self._versions.get(own.name, own.name)), position.meta["val"], fake)
 
     def _lies_in_input(self, result: Any) -> bool:

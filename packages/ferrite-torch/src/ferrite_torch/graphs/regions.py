@@ -26,6 +26,7 @@ from ferrite_torch.graphs.extern_calls import laid_out
 from ferrite_torch.graphs.graph_inputs import GraphInputs, SizeArgument
 from ferrite_torch.graphs.lifetimes import Lifetimes
 from ferrite_torch.graphs.storages import is_lazy, returned_by
+from ferrite_torch.graphs.unbacked_sizes import RunTimeSizes
 from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.tensors import Tensor, is_dense
 from ferrite_torch.sizes.conditions import condition_of, number_of
@@ -167,7 +168,7 @@ class RegionOutputs:
         """The outputs of the graph: tensors, then integers."""
         return [*self._tensors, *self._numbers]
 
-    def collect(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any], names: Mapping[str, str]) -> None:
+    def collect(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any], run_time: RunTimeSizes) -> None:
         """Makes outputs of what an output node returns.
 
         Raises:

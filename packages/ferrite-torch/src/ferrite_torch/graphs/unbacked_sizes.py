@@ -1,9 +1,10 @@
 """Data-dependent sizes and numbers (torch calls them unbacked): what binds each, and what is asked of them.
 
 An extern call whose result has such an extent binds it, ``item`` binds the number that it reads, and a slice binds the
-length that it computes: the walk over a graph calls `RunTimeSizes.bind` after each node. Conditions, of the user's
-``torch._check`` or of torch's own, and the ranges that kernels are compiled for, become checks: each stands behind the
-definition that binds its last symbol, before anything that uses one.
+length that it computes: the walk over a graph calls `RunTimeSizes.bind` after each node. Where a view begins is bound
+if the graph returns it beside what it is a view of. Conditions, of the user's ``torch._check`` or of torch's own, and
+the ranges that kernels are compiled for, become checks: each stands behind the definition that binds its last symbol,
+before anything that uses one.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from ferrite_ir.language.dtypes import BOOL
 from ferrite_ir.language.graph import Definition, Extern, Graph
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.size_generators import Symbol
-from ferrite_ir.language.sizes import Size, Symbolic, bounds, ceildiv, is_provably_at_most, maximum
+from ferrite_ir.language.sizes import Size, Symbolic, bounds, ceildiv, is_provably_at_most, maximum, symbols_of
 from ferrite_ir.text.printer import graph_symbols
 from ferrite_torch.diagnostics.origins import origins_of, unsupported
 from ferrite_torch.lowering.builder import Builder
-from ferrite_torch.lowering.shapes.views import axis_of, slice_start
+from ferrite_torch.lowering.shapes.views import axis_of, from_front, slice_start
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.sizes.conditions import Condition, bound_key, condition_of, condition_text
 from ferrite_torch.sizes.size_names import named
 from ferrite_torch.sizes.specialisation import NeedsNumber
 from ferrite_torch.sizes.symbol_tables import depends_on_data, note_teller, symbol_of
 from ferrite_torch.sizes.symbolic_scalars import truth_of
-from ferrite_torch.sizes.symbolic_sizes import size_of, size_of_expression
+from ferrite_torch.sizes.symbolic_sizes import size_of, size_of_expression, steps_of
 from ferrite_torch.torch_private.fake_tensors import is_fake
 from ferrite_torch.torch_private.nodes import source_text
 from ferrite_torch.torch_private.operators import READS
@@ -100,6 +101,8 @@ class RunTimeSizes:
         self._requirements: dict[Any, _Requirement] = {}
         self._granted: set[Any] = set()
         self._truths: dict[Scalar, Symbolic] = {}
+        self._views: dict[torch.fx.Node, tuple[int, Size]] = {}
+        self._settled: dict[Symbolic, Size] = {}
 
     def name_float(self, node: torch.fx.Node) -> None:
         """Remembers what the user's program calls the float that ``item`` reads."""
@@ -142,7 +145,7 @@ class RunTimeSizes:
                     builder.extern(READ, [self._raw(symbol, node, _user_name(node)), tensor], effects=True)
                     self._equate(symbol_of(symbol, environment_of(node)), symbol, node)
                 case (("stride" | "storage_offset", *_),):
-                    continue  # of a view: nothing is computed from it but further views
+                    continue  # of a view that a library makes: it is not known where that begins
                 case _:
                     raise unsupported(node, f"a size bound by {path} is known only when the graph runs")
 
@@ -159,30 +162,57 @@ class RunTimeSizes:
 
     def bind_view(self, builder: Builder, node: torch.fx.Node, x: Tensor, given: Sequence[Any]) -> None:
         """Binds what a view in `BINDING_VIEWS` computes from numbers, and has it checked that it lies inside."""
-        if str(node.target) == "aten.select.int":
-            size, location = x.shape[axis_of(given[0], x.ndim)], size_of(given[1])
-            if isinstance(location, Symbolic) and depends_on_data((location,), environment_of(node)):
-                self.ask(node, ("le", -size, location))
-                self.ask(node, ("lt", location, size))
-            return
-        if unbacked_bindings(node):
-            self._bind_slice(builder, node, x, given)
-
-    def _bind_slice(self, builder: Builder, node: torch.fx.Node, x: Tensor, given: Sequence[Any]) -> None:
         arguments: list[Any] = [0, None, None, 1]
         arguments[: len(given)] = given
         dim, start, end, step = arguments
         axis = axis_of(dim, x.ndim)
         size = x.shape[axis]
-        first = slice_start(start, size)
-        last = size if end is None else slice_start(end, size)
-        length = ceildiv(maximum(last - first, 0), int(step))
+        if str(node.target) == "aten.select.int":
+            location = size_of(start)
+            if isinstance(location, Symbolic) and depends_on_data((location,), environment_of(node)):
+                self.ask(node, ("le", -size, location))
+                self.ask(node, ("lt", location, size))
+            self._note_view(node, axis, from_front(location, size))
+        elif unbacked_bindings(node):
+            first = slice_start(start, size)
+            last = size if end is None else slice_start(end, size)
+            self._bind_length(builder, node, axis, ceildiv(maximum(last - first, 0), int(step)))
+            self._note_view(node, axis, first)
+
+    def _bind_length(self, builder: Builder, node: torch.fx.Node, axis: int, length: Size) -> None:
+        """Binds the extent of a slice; one that torch knows, as that of ``narrow``, is checked."""
+        extent = node.meta["val"].shape[axis]
+        if isinstance(extent, int) or not is_unbacked_number(extent):
+            self.ask(node, ("eq", length, size_of(extent)))
         for symbol, path in unbacked_bindings(node):
             if path == (("size", axis),):
                 name = self._raw(symbol, node, f"{_user_name(node)}.shape[{axis}]")
                 builder.extern(LET, [name, length], effects=True)
                 self._take_for_granted(name, length)
                 self._equate(name, symbol, node)
+
+    def _note_view(self, node: torch.fx.Node, axis: int, first: Size) -> None:
+        """Notes where a view begins in memory, for results that lie there: ``first`` positions along an axis."""
+        self._views[node] = axis, first
+        for symbol, path in unbacked_bindings(node):
+            if path[0][0] == "storage_offset":
+                name = self._raw(symbol, node, f"{_user_name(node)}.storage_offset()")
+                self._settle(name, _begin(node.all_input_nodes[0].meta["val"], axis, first))
+                self._equate(name, symbol, node)
+
+    def note_again(self, node: torch.fx.Node, whole: torch.Tensor, view: torch.Tensor) -> None:
+        """Notes what a view is bound to whose op has been called once more, on another whole: it has new symbols."""
+        if node not in self._views:
+            return
+        for extent, known in zip(view.shape, node.meta["val"].shape, strict=True):
+            self._settle(size_of(extent), size_of(known))
+        self._settle(size_of(view.storage_offset()), _begin(whole, *self._views[node]))
+
+    def _settle(self, name: Size, value: Size) -> None:
+        """Notes what a new symbol is, for the case that the graph has it in the end."""
+        if isinstance(name, Symbolic) and symbols_of(name) == {str(name)} and name is not value:
+            self._settled.setdefault(name, value)
+            self._take_for_granted(name, value)
 
     def _take_for_granted(self, name: Symbolic, value: Size) -> None:
         """Notes those ends of the range of a symbol that hold for what it is bound to."""
@@ -271,6 +301,8 @@ class RunTimeSizes:
     def checked(self, graph: Graph, names: Mapping[str, str]) -> Graph:
         """Returns a graph with its checks: those of conditions, and of the ranges of what depends on data.
 
+        And with what binds the offsets of views, where results lie there.
+
         ``names`` are what the user's program calls symbols.
         """
         bindings = bindings_of(graph)
@@ -280,9 +312,12 @@ class RunTimeSizes:
             for requirement in _ranges(symbol, self._lines.get(symbol.name, "")) if is_bound else ():
                 self._ask(requirement)
         waiting = [
-            (symbols_in(requirement.condition), requirement)
-            for key, requirement in self._requirements.items()
-            if key not in self._granted and not _is_plain(requirement.condition, bound)
+            *self._bound_to_settled(graph),
+            *(
+                (symbols_in(requirement.condition), "", self._definition(requirement, names))
+                for key, requirement in self._requirements.items()
+                if key not in self._granted and not _is_plain(requirement.condition, bound)
+            ),
         ]
         if not waiting:
             return graph
@@ -294,11 +329,18 @@ class RunTimeSizes:
                 if position not in bindings:
                     continue
                 known.update(found.symbol for found in bindings[position])
-            definitions.extend(
-                self._definition(requirement, names) for symbols, requirement in waiting if symbols <= known
-            )
-            waiting = [(symbols, requirement) for symbols, requirement in waiting if not symbols <= known]
+            waiting = list(_left_over(waiting, known, definitions))
         return replace(graph, definitions=tuple(definitions))
+
+    def _bound_to_settled(self, graph: Graph) -> list[_Waiting]:
+        """Returns what binds those symbols of views that a graph has, in the order in which they follow on another."""
+        used = {symbol.name for symbol in graph_symbols(graph)}
+        found: list[_Waiting] = []
+        for name, value in reversed(self._settled.items()):
+            if str(name) in used:
+                used |= symbols_of(value)
+                found.append((frozenset(symbols_of(value)), str(name), Extern((), LET, (name, value), effects=True)))
+        return found[::-1]
 
     def _definition(self, requirement: _Requirement, known: Mapping[str, str]) -> Extern:
         symbols = () if requirement.text else _symbols_of(requirement.condition)
@@ -313,6 +355,25 @@ class RunTimeSizes:
         message = f"{location} ({'; '.join(made)})" if made else location
         named = tuple((names[str(size)], size) for size in symbols)
         return Extern((), CHECK, (requirement.condition, message, named), effects=True)
+
+
+_Waiting = tuple[frozenset[str], str, Extern]
+"""The symbols that a definition needs, the one that it binds ("" for none), and the definition."""
+
+
+def _left_over(waiting: Sequence[_Waiting], known: set[str], definitions: list[Definition]) -> Iterator[_Waiting]:
+    """Adds the definitions whose symbols are known to those of a graph; yields the others."""
+    for needed, bound, definition in waiting:
+        if needed <= known:
+            definitions.append(definition)
+            known.add(bound)
+        else:
+            yield needed, bound, definition
+
+
+def _begin(whole: torch.Tensor, axis: int, first: Size) -> Size:
+    """Returns the offset of a view that begins ``first`` positions along an axis of a fake tensor."""
+    return size_of(whole.storage_offset()) + first * steps_of(whole)[axis]
 
 
 def _range_of(node: torch.fx.Node) -> tuple[Size, int | None, int | None]:

@@ -18,13 +18,14 @@ import torch
 
 from ferrite_torch.diagnostics.origins import unsupported, unsupported_graph
 from ferrite_torch.errors import Unsupported
+from ferrite_torch.rewrites.eager_layouts import is_packed_somehow
 from ferrite_torch.rewrites.overlapping_targets import is_repeated
 from ferrite_torch.sizes.overlaps import DataDependent, Place, overlap, present_place
 from ferrite_torch.torch_private.dynamo import is_static_input
-from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
+from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key, taken_out
 from ferrite_torch.torch_private.nodes import example_of, is_in_place_name, nodes_of, target_name
 from ferrite_torch.torch_private.operators import Overload, arguments_by_name, schema_of
-from ferrite_torch.torch_private.symbolic_shapes import is_known
+from ferrite_torch.torch_private.symbolic_shapes import is_known, present_value
 
 _AUGMENTED_NAMES = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift setitem"
 AUGMENTED = frozenset(_AUGMENTED_NAMES.split())
@@ -41,7 +42,16 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
     Raises:
         Unsupported: it would not; the message names op and line.
     """
+    parts = _parts_of_storages(module)
+    written = {_key(destination) for node in nodes_of(module) for destination in destinations(node)}
     for node in nodes_of(module):
+        if _is_by_strides(node) and _key(node.all_input_nodes[0]) in parts & written:
+            raise unsupported(
+                node,
+                "a view by strides (as_strided) of an input which begins within its memory, or leaves some of it out, "
+                "and is written to: capture would see other elements",
+                "pass what the input is a view of, or take slices of it",
+            )
         if target_name(node).partition(".")[0] == _RESIZE:
             raise unsupported(
                 node,
@@ -55,6 +65,13 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
                     node,
                     "a write to a tensor whose elements share memory, as those of an expanded one do",
                     "write to a clone() of it, or to what it is a view of",
+                )
+            if _is_of_library(node) and destination.op != "placeholder" and _key(destination) in parts:
+                raise unsupported(
+                    node,
+                    "a custom operator that writes to a view of an input which begins within its memory, or leaves "
+                    "some of it out: capture counts from the start of that memory, and would write elsewhere",
+                    "pass the view itself to the compiled function, or call the operator on a clone() of it",
                 )
         if _writes_what_is_used_later(node):
             raise unsupported(
@@ -70,6 +87,35 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
                     "the rest of what they are windows of",
                     "write to a slice of it, or to a clone() of the windows",
                 )
+
+
+def _parts_of_storages(module: torch.fx.GraphModule) -> set[int | None]:
+    """Returns the storages that an input does not fill from the start on in the present call."""
+    fakes = map(strided_fake, module.graph.find_nodes(op="placeholder"))
+    return {storage_key(fake) for fake in fakes if fake is not None and not _fills_memory(fake)}
+
+
+def _fills_memory(fake: torch.Tensor) -> bool:
+    """Returns whether elements fill a stretch of memory from its start on, in any order of the dims."""
+    numbers = [present_value(number) for number in (*fake.shape, *fake.stride(), fake.storage_offset())]
+    known = [number for number in numbers if number is not None]
+    if len(known) < len(numbers):
+        return False
+    return known[-1] == 0 and is_packed_somehow(known[: fake.dim()], known[fake.dim() : -1])
+
+
+def _is_of_library(node: torch.fx.Node) -> bool:
+    """Returns whether a call is one of an operator that is not torch's own, as AOTAutograd wraps them."""
+    return isinstance(node.target, Overload) and node.target.namespace not in ("aten", "prims", "prim")
+
+
+def _is_by_strides(node: torch.fx.Node) -> bool:
+    return target_name(node).partition(".")[0].rstrip("_") == "as_strided"
+
+
+def _key(node: torch.fx.Node) -> int | None:
+    fake = strided_fake(node)
+    return None if fake is None else storage_key(fake)
 
 
 def destinations(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
@@ -157,9 +203,12 @@ def _location(node: torch.fx.Node) -> _Location | None:
 
 
 def strided_fake(node: torch.fx.Node) -> torch.Tensor | None:
-    """Returns the fake tensor with strides that a node computes, None where it computes none."""
+    """Returns the fake tensor with strides that a node computes, None where it computes none.
+
+    In a transform of ``torch.func`` it is the one in memory, with axes for slices in front.
+    """
     fake = example_of(node)
-    return fake if isinstance(fake, torch.Tensor) and fake.layout == torch.strided else None
+    return taken_out(fake) if isinstance(fake, torch.Tensor) and fake.layout == torch.strided else None
 
 
 def _lies_on_itself(fake: torch.Tensor) -> bool:
@@ -210,8 +259,8 @@ def _leaves_gaps(node: torch.fx.Node) -> bool:
     """
     if target_name(node).partition(".")[0] != "unfold":
         return False
-    windows, whole = example_of(node), example_of(node.all_input_nodes[0])
-    if not isinstance(windows, torch.Tensor) or not isinstance(whole, torch.Tensor):
+    windows, whole = strided_fake(node), strided_fake(node.all_input_nodes[0])
+    if windows is None or whole is None:
         return False
     if storage_key(windows) != storage_key(whole):
         return False  # the columns of F.unfold, a copy
@@ -227,6 +276,7 @@ class Watched(NamedTuple):
 
     Attributes:
         together: those that share a storage to which the graph writes, by storage.
+        counted: those of which the graph counts places from the start of their memory: they begin where they did.
         storages: all that callers choose, with a number for the storage of each; none where the graph writes to none.
         written: those of them that the graph writes to.
     """
@@ -234,6 +284,7 @@ class Watched(NamedTuple):
     together: list[list[int]]
     storages: dict[int, int]
     written: frozenset[int]
+    counted: tuple[int, ...] = ()
 
 
 def watched_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any], also: frozenset[int] = frozenset()) -> Watched:
@@ -251,13 +302,16 @@ def watched_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any], also: fr
     fakes = [strided_fake(destination) for node in nodes_of(module) for destination in destinations(node)]
     fakes += [strided_fake(node) for at, node in enumerate(module.graph.find_nodes(op="placeholder")) if at in also]
     targets = {storage_key(fake) for fake in fakes if fake is not None}
+    counts = {_key(operand) for node in nodes_of(module) for operand in _counted_from_storage(node)}
     storages: dict[int, int] = {}
+    counted: list[int] = []
     groups: defaultdict[int, list[int]] = defaultdict(list)
     for position, (node, value) in enumerate(zip(module.graph.find_nodes(op="placeholder"), inputs, strict=False)):
         fake = strided_fake(node)
         if fake is None or not is_fake(fake):
             continue
         key = storage_key(fake)
+        counted += [position] if key in counts else []
         if key in targets:
             groups[key].append(position)
         if not is_static_input(value):
@@ -267,7 +321,20 @@ def watched_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any], also: fr
         [group for group in groups.values() if len(group) > 1],
         storages if written and len(storages) > 1 else {},
         written,
+        tuple(counted),
     )
+
+
+def _counted_from_storage(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """Yields the operands of a call of which a graph says places from the start of their memory, as numbers.
+
+    Nothing guards where an input begins: the numbers hold for the place that it had when they were told.
+    """
+    if _is_by_strides(node):
+        if len(node.args) > 3 or node.kwargs.get("storage_offset") is not None:
+            yield node.all_input_nodes[0]
+    elif _is_of_library(node):
+        yield from destinations(node)
 
 
 def keeping_aliases(
@@ -282,31 +349,58 @@ def keeping_aliases(
     ``note`` is told the first time, in a message where the first op of ``module`` stands for the graph. A graph of
     which no inputs are watched is returned as it is.
     """
-    positions = (*itertools.chain(*watched.together), *watched.storages)
+    positions = (*itertools.chain(*watched.together), *watched.storages, *watched.counted)
     if not positions:
         return compiled
     lie_as_at_first = _comparing_to_first(watched.together)
+    begin_as_at_first = _beginning_as_at_first(watched.counted)
     noted: list[Unsupported] = []
 
     def call(*inputs: Any) -> Any:
         values = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], list) else inputs
         if is_fake(values[positions[0]]):
             return compiled(*inputs)  # dynamo asks what the results look like
-        if lie_as_at_first(values) and not _have_met(values, watched):
+        if not begin_as_at_first(values):
+            reason, remedy = _BEGINS_ELSEWHERE
+        elif lie_as_at_first(values) and not _have_met(values, watched):
             return compiled(*inputs)
+        else:
+            reason, remedy = _MEETS_OTHERS
         if not noted:
-            noted.append(
-                unsupported_graph(
-                    module,
-                    "inputs that share memory, and are written to, lie otherwise to each other than when the graph was "
-                    "compiled, which dynamo does not tell",
-                    "pass what they are views of and slice it inside",
-                )
-            )
+            noted.append(unsupported_graph(module, reason, remedy))
             note(noted[0])
         return eager(*inputs)
 
     return call
+
+
+_MEETS_OTHERS = (
+    (
+        "inputs that share memory, and are written to, lie otherwise to each other than when the graph was compiled, "
+        "which dynamo does not tell"
+    ),
+    "pass what they are views of and slice it inside",
+)
+_BEGINS_ELSEWHERE = (
+    (
+        "an input begins at another place of its memory than when the graph was compiled, which dynamo does not tell, "
+        "and as_strided or an operator that writes counts from the start of that memory"
+    ),
+    "pass a clone() of the input, or what it is a view of",
+)
+
+
+def _beginning_as_at_first(positions: Sequence[int]) -> Callable[[Sequence[Any]], bool]:
+    """Returns a function that tells whether inputs begin in their memory where they did in its first call."""
+    first: list[list[int]] = []
+
+    def compare(values: Sequence[Any]) -> bool:
+        offsets = [values[position].storage_offset() for position in positions]
+        if not first:
+            first.append(offsets)
+        return offsets == first[0]
+
+    return compare if positions else lambda values: True
 
 
 def _comparing_to_first(groups: Sequence[Sequence[int]]) -> Callable[[Sequence[Any]], bool]:

@@ -196,14 +196,51 @@ def _chosen(expression: Any, environment: Any) -> Size:
         NeedsNumber: it is another choice.
     """
     (first, condition), *others = ((pair.expr, pair.cond) for pair in expression.args)
-    sides = condition.args if type(condition).__name__ == "Equality" else ()
-    symbols = [side for side in sides if side.is_Symbol]
-    truth = translated_size(symbols[0], environment) if len(symbols) == 1 and 1 in sides else None
     is_of_two = [type(other).__name__ for _, other in others] == ["BooleanTrue"]
-    if truth is None or sizes.bounds(truth) != (0, 1) or not is_of_two:
+    truth = _truth(condition, environment) if is_of_two else None
+    if truth is None:
         raise _needs_number(expression, environment)
     a, b = translated_size(first, environment), translated_size(others[0][0], environment)
     return b + (a - b) * truth
+
+
+def _truth(condition: Any, environment: Any) -> Size | None:
+    """Returns 1 where a condition on sizes holds, else 0; None for one that is of neither comparisons nor these."""
+    name = type(condition).__name__
+    if name in ("And", "Or", "Not"):
+        parts = [_truth(part, environment) for part in condition.args]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        if name == "And":
+            return sizes.product(known)
+        return 1 - sizes.product([1 - part for part in known] if name == "Or" else known)
+    rule = _COMPARISONS.get(name)
+    if rule is None:
+        return None
+    a, b = (translated_size(side, environment) for side in condition.args)
+    if name == "Equality" and 1 in (a, b) and (0, 1) in map(sizes.bounds, (a, b)):
+        return a * b
+    return rule(a, b)
+
+
+def _is_less(a: Size, b: Size) -> Size:
+    return sizes.minimum(sizes.maximum(b - a, 0), 1)
+
+
+def _is_equal(a: Size, b: Size) -> Size:
+    return (1 - _is_less(a, b)) * (1 - _is_less(b, a))
+
+
+_COMPARISONS: dict[str, Callable[[Size, Size], Size]] = {
+    "Equality": _is_equal,
+    "Unequality": lambda a, b: 1 - _is_equal(a, b),
+    "StrictLessThan": _is_less,
+    "LessThan": lambda a, b: 1 - _is_less(b, a),
+    "StrictGreaterThan": lambda a, b: _is_less(b, a),
+    "GreaterThan": lambda a, b: 1 - _is_less(a, b),
+}
+"""Comparisons, by the name of their class, as sizes that are 1 or 0."""
 
 
 def _power(base: Size, exponent: Size) -> Size:

@@ -32,12 +32,24 @@ def storage_key(tensor: torch.Tensor) -> int:
     """Returns a number that two fake tensors share exactly if they share storage.
 
     Fake tensors have no data pointer; the storage's C++ address is the one thing that tells them apart. What transforms
-    of ``torch.func`` wrap, the values inside ``hessian`` in a captured graph, has the storage of what is wrapped: torch
-    publishes no way to it.
+    of ``torch.func`` wrap has the storage of what is wrapped.
     """
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return int(tensor.untyped_storage()._cdata)
+    return int(taken_out(tensor).untyped_storage()._cdata)
+
+
+def taken_out(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor that lies in memory of one that transforms of ``torch.func`` wrap: all slices, in axes before.
+
+    The values inside ``vmap`` and ``hessian`` are such in a captured graph. One that stands for the slices of a batch
+    tells no axis for these, and no op takes it after the transform has ended. Torch publishes no way to what it wraps.
+    """
+    wrappers = torch._C._functorch
+    if not wrappers.is_functorch_wrapped_tensor(tensor):
+        return tensor
+    axis, inner = wrappers.maybe_get_bdim(tensor), wrappers.get_unwrapped(tensor)
+    whole = taken_out(inner)
+    before = whole.dim() - inner.dim()
+    return whole if axis < 0 else whole.movedim(before + axis, 0)
 
 
 def share_storage(one: object, other: object) -> bool:

@@ -19,7 +19,7 @@ import torch
 
 from ferrite_torch.diagnostics.origins import origins_of
 from ferrite_torch.errors import Refused, located
-from ferrite_torch.rewrites.aliased_writes import AUGMENTED, destinations
+from ferrite_torch.rewrites.aliased_writes import AUGMENTED, destinations, strided_fake
 from ferrite_torch.sizes.overlaps import DataDependent, overlap, present_place
 from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.nodes import example_of, map_leaves, nodes_of, target_name
@@ -79,8 +79,8 @@ def _listed(value: Any) -> Sequence[Any]:
 def _is_read_while_written(node: torch.fx.Node, target: Any, operand: Any, may_be_own: bool) -> bool:  # noqa: FBT001
     if not isinstance(target, torch.fx.Node) or not isinstance(operand, torch.fx.Node):
         return False
-    written, read = _written_part(node, target), example_of(operand)
-    if not _is_strided(written) or not _is_strided(read) or storage_key(written) != storage_key(read):
+    written, read = _written_part(node, target), strided_fake(operand)
+    if written is None or read is None or storage_key(written) != storage_key(read):
         return False
     is_same = written.dtype is read.dtype and all(
         len(mine) == len(theirs) and all(is_known(a == b) for a, b in zip(mine, theirs, strict=True))
@@ -105,17 +105,13 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     return first is not None and second is not None and overlap(first, second)
 
 
-def _is_strided(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided
-
-
-def _written_part(node: torch.fx.Node, target: torch.fx.Node) -> Any:
+def _written_part(node: torch.fx.Node, target: torch.fx.Node) -> torch.Tensor | None:
     """Returns the tensor that is written: what an assignment names of its target, where slices and numbers name it.
 
     None where numbers name it that depend on data: a row ``x[i]`` is the one that is read, or apart from it.
     """
-    whole = example_of(target)
-    if node.target is not operator.setitem or not _is_strided(whole):
+    whole = strided_fake(target)
+    if node.target is not operator.setitem or whole is None:
         return whole
     index = map_leaves(node.args[1], lambda leaf: example_of(leaf) if isinstance(leaf, torch.fx.Node) else leaf)
     parts = index if isinstance(index, tuple) else (index,)
@@ -124,7 +120,9 @@ def _written_part(node: torch.fx.Node, target: torch.fx.Node) -> Any:
         return None if all(map(_is_number, listed)) else whole
     numbers: list[torch.SymInt] = []
     settled = map_leaves(parts, lambda leaf: _settled(leaf, numbers))
-    return whole if any(present_value(number) is None for number in numbers) else whole[settled]
+    slices = whole.dim() - example_of(target).dim()  # a batch's, which a vmap hides
+    part = (*[slice(None)] * slices, *settled)
+    return whole if any(present_value(number) is None for number in numbers) else whole[part]
 
 
 def _is_number(part: Any) -> bool:
