@@ -19,6 +19,7 @@ from ferrite_torch.capture.joint_graphs import prepare_joint
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.torch_private.attention import attention_in_graph
 from ferrite_torch.torch_private.fake_tensors import fake_mode, forgetting_symbols, is_fake, move_fake, storage_key
+from ferrite_torch.torch_private.graph_positions import drop_tokens, token_count
 from ferrite_torch.torch_private.nodes import map_leaves
 from ferrite_torch.torch_private.partitioning import partition
 from ferrite_torch.torch_private.source_lines import noting_lines
@@ -232,9 +233,12 @@ def _trace(
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule | None, int, tuple[int, ...]]:
     traced, derived = trace_functional(call, fakes, joint=training, decompositions=dict(decompositions))
     if not training:
+        drop_tokens(traced)
         return traced, None, 0, ()
     results = call.outputs + len(call.mutated)
-    forward, backward = partition(traced, results, len(call.names), prepare_joint)
+    forward, backward = partition(traced, token_count(traced) + results, len(call.names), prepare_joint)
+    drop_tokens(forward)
+    drop_tokens(backward)
     returned: Any = forward.graph.output_node().args[0]
     return forward, backward, len(returned) - results, derived
 
