@@ -22,6 +22,7 @@ _DEFAULTS = {"num_warps": 4, "num_stages": 3}
 _LEFT_OUT = {"num_ctas": 1, "maxnreg": None, "pre_hook": None, "ir_override": None}
 """Fields of Triton's ``Config`` that ours does not have, and what they are where they say nothing."""
 
+_NO_FUNCTION = "a function cannot be written down; ('ceildiv', 'n', 'BLOCK') is an expression"
 _GIVEN = {"params": MAPPING, "configs": Range((Iterable,))}
 
 
@@ -61,9 +62,7 @@ def user_kernel(
     if not 1 <= len(axes) <= 3:
         raise UserKernelSpecError("grid", f"a grid has one to three axes, not {len(axes)}")
     if any(map(callable, axes)):
-        raise UserKernelSpecError(
-            "grid", "a function cannot be written down; ('ceildiv', 'n', 'BLOCK') is an expression"
-        )
+        raise UserKernelSpecError("grid", _NO_FUNCTION)
     chosen = [_values(each, f"configs[{number}]") for number, each in enumerate(configs)]
     _check_params(function, read, chosen, constants)
     name, text = named_module_text(function)

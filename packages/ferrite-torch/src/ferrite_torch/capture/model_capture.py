@@ -269,7 +269,7 @@ def _portable_ops(training: bool) -> Iterator[None]:  # noqa: FBT001
     """Has nothing traced that only the CPU's library has: the graph may be for a GPU.
 
     Attention is one extern call for inference, whose kernel the GPU chooses that runs the bundle; where it is derived,
-    plain products and a softmax. Recurrent layers are taken apart.
+    plain products and a softmax. Recurrent layers are decomposed.
     """
     whole = (
         torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH) if training else keeping_attention_whole()
