@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import ferrite_torch
 from against_eager import compiled, compiled_or_eager, own_only
 
 Function = Callable[[Tensor], Any]
@@ -40,6 +41,16 @@ def test_complex_values_are_those_of_eager(name: str, start: Function) -> None:
     x = start(numbers(3, 3, 5))
     eager, actual = CASES[name](x), compiled(CASES[name], fullgraph=True)(x)
     torch.testing.assert_close(actual, eager)
+
+
+@pytest.mark.parametrize("function", [lambda x: x * 2j, lambda x: x / 2j, lambda x: (x * x.sum()) * (1 - 1j)])
+def test_gradients_of_products_with_complex_numbers(function: Function) -> None:
+    given, expected = (numbers(4).requires_grad_() for _ in range(2))
+    given.data.copy_(expected.data)
+    compiled(function, fullgraph=True)(given).abs().sum().backward()
+    function(expected).abs().sum().backward()
+    torch.testing.assert_close(given.grad, expected.grad)
+    assert "lowering failed" not in str(ferrite_torch.statistics()["externs"])
 
 
 def scaled_in_place(x: Tensor, y: Tensor) -> Any:

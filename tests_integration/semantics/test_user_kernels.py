@@ -422,6 +422,22 @@ def test_a_bundle_runs_a_kernel_with_the_runtime_alone(target: str, device: str,
     torch.testing.assert_close(loaded(x, y), (x + y) * 2 + 1)
 
 
+def test_a_kernel_is_exported_where_no_gpu_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch asks Triton's driver for a target, and takes what a kernel only reads for written where there is none."""
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # Triton warns where it is left open
+
+    def model(x: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        kernels.doubled_tuned[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel())
+        return out + 1
+
+    before = triton.runtime.driver._active
+    x = torch.randn(1000)
+    ferrite_torch.export(model, (x,), targets=("cpu",)).save(tmp_path / "read.ferrite")
+    torch.testing.assert_close(ferrite_runtime.load(tmp_path / "read.ferrite")(x), x * 2 + 1)
+    assert triton.runtime.driver._active is before
+
+
 def test_a_bundle_is_trained_with_kernels(device: str, tmp_path: Path) -> None:
     x, y = (each.requires_grad_() for each in drawn(100, "cpu"))
     model = lambda x, y: Scaled.apply(x.sin(), y * 2).relu()  # noqa: E731

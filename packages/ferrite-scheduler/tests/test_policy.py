@@ -50,7 +50,7 @@ def test_thresholds_of_splits_are_the_policys() -> None:
     assert parts(Policy(stages_gain=1e6)) == parts(Policy(), replace(Target(), launch_seconds=1.0)) == 8
 
 
-@pytest.mark.parametrize("name", ["split_chunk", "column_block", "ordered_share", "norm_points"])
+@pytest.mark.parametrize("name", ["split_chunk", "column_block", "ordered_share", "norm_points", "combo_peak_share"])
 def test_what_is_divided_by_is_not_zero(name: str) -> None:
     with pytest.raises(ValueError, match=f"'{name}' is 0; it takes a whole number from 1 on"):
         Policy.from_mapping({name: 0})
@@ -60,6 +60,29 @@ def test_what_is_divided_by_is_not_zero(name: str) -> None:
 def test_extents_of_tiles_are_powers_of_two(name: str) -> None:
     with pytest.raises(ValueError, match="a power of two"):
         Policy.from_mapping({name: 48})
+
+
+GRAPH = """graph @mixed(x: f32[6, 5], w: f32[7]) -> (t, y, c) {
+  t: f32[5, 6] = loop [i < 5, j < 6] mul(x[j, i], x[j, i])
+  m: f32[6] = reduce max [i < 6 | j < 5] x[i, j]
+  y: f32[6, 5] = loop [i < 6, j < 5] exp(sub(x[i, j], m[i]))
+  c: f32[7] = scan sum [i < 7] along i w[i]
+}"""
+
+
+@pytest.mark.parametrize("kind", [Policy, Target])
+def test_whatever_value_is_taken_gives_a_schedule(kind: type) -> None:
+    graph, default = parse_graph(GRAPH), {Policy: Policy(), Target: Target()}
+    tried = 0
+    for field in fields(kind):
+        for value in (0, 1, 3, 1 << 40, 0.0, 0.3, 1e30, True, False):
+            try:
+                changed = default | {kind: kind(**{field.name: value})}
+            except ValueError:
+                continue
+            schedule(graph, changed[Target], changed[Policy])
+            tried += 1
+    assert tried > len(fields(kind))
 
 
 TILES = ((128, 128, 1.0), (64, 64, 0.5))

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ferrite_ir.language.graph import Origin
+from ferrite_torch import export
 from ferrite_torch.diagnostics.error_translation import (
     DEFECTS,
     MACHINE,
@@ -136,6 +137,18 @@ def test_what_torch_refuses_is_looked_at_with_torch_alone() -> None:
     text = str(translate(error, "capturing the graph"))
     assert "aot_eager" in text
     assert "please report" not in text
+
+
+def test_what_torch_refuses_of_a_model_that_is_exported_names_the_models_line() -> None:
+    """Modes of ours see the call on its way."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.add(x, 1, out=torch.empty(3))
+
+    error = caught(lambda: export(model, (torch.ones(3, requires_grad=True),), targets=["cpu"], training=True))
+    assert isinstance(error, Unsupported)
+    assert f"raised at {__file__}:{model.__code__.co_firstlineno + 1}" in str(error)
+    assert "report" not in str(error)
 
 
 def test_what_our_own_code_raises_is_to_be_reported() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -145,6 +147,38 @@ def test_nested_arguments_and_results() -> None:
     with pytest.raises(GuardFailed, match="'plain' when the program was exported, it is 'other'") as caught:
         loaded(pair, extra=extra, mode="other")
     assert caught.value.name == "keywords.mode"
+
+
+class Mode(IntEnum):
+    FAST = 2
+
+
+class Unit(str, Enum):  # noqa: UP042  # its text is not its value
+    METRE = "m"
+
+
+@pytest.mark.parametrize("value", [Mode.FAST, Unit.METRE, np.float64(0.5), -(1 << 63)], ids=repr)
+def test_constants_of_a_subclass_are_fixed_as_plain_values(value: Any) -> None:
+    loaded = reloaded(exported(lambda x, fixed: (x + 1, fixed), (torch.ones(3), value)))
+    result, found = loaded(torch.ones(3), value)
+    close(result, torch.full((3,), 2.0))
+    assert found == value
+    assert type(found) in (int, str, float)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1 << 63], ids=repr)
+@pytest.mark.parametrize("place", ["arguments", "results"])
+def test_numbers_that_no_bundle_can_hold_are_refused(value: Any, place: str) -> None:
+    given = (torch.ones(3), value) if place == "arguments" else (torch.ones(3),)
+    with pytest.raises(Unsupported, match=f"{place} of the model: {value!r} among"):
+        exported(lambda x, fixed=None: x + 1 if fixed is not None else (x, value), given)
+
+
+def test_negative_zero_is_another_constant_than_zero() -> None:
+    loaded = reloaded(exported(lambda x, by: x / by, (torch.ones(3), -0.0)))
+    close(loaded(torch.ones(3), -0.0), torch.full((3,), -torch.inf))
+    with pytest.raises(GuardFailed, match=r"was -0\.0 when the program was exported"):
+        loaded(torch.ones(3), 0.0)
 
 
 def test_further_shapes_become_variants() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from bundle_cases import EXAMPLE, REGRESSION, add_bundle, opened, reseal, spoil, with_fake_binaries
 from ferrite_runtime import KINDS, Bundle, FerriteRuntimeError, PackageInvalid, VersionUnsupported
-from ferrite_runtime.bundles.container import pack_container
+from ferrite_runtime.bundles.container import MAX_VALUES, pack_container
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,7 @@ def test_what_must_be_understood_is(data: bytes) -> None:
             r"shape\[0\]: .* 64 bits",
         ),
         (lambda m: m["programs"]["main.inference"]["kernels"].append("f" * 64), "no kernel"),
+        (lambda m: m.update(minor=-1), "minor: there is no version -1"),
     ],
 )
 def test_wrong_field_is_named(data: bytes, change, message: str) -> None:
@@ -103,9 +105,31 @@ def test_wrong_field_is_named(data: bytes, change, message: str) -> None:
         Bundle.from_bytes(reseal(manifest, blobs))
 
 
-def test_blob_that_nothing_refers_to_is_refused(data: bytes) -> None:
-    import hashlib
+@pytest.mark.parametrize(
+    "text",
+    [b"[" + b"[0]," * MAX_VALUES + b"0]", b'{"a":[' + b'{"":0},' * MAX_VALUES + b"0]}", b'{"a":' + b'"",' * MAX_VALUES],
+    ids=["arrays", "objects", "strings"],
+)
+def test_manifest_of_too_many_values_is_refused_before_it_is_read(text: bytes) -> None:
+    """Each value takes ten times its text in memory, or more."""
+    body = b"%d\n" % len(text) + text
+    head = b"ferrite-bundle/2\n" + hashlib.sha256(body).hexdigest().encode() + b"\n"
+    tracemalloc.start()
+    with pytest.raises(PackageInvalid, match=f"more than {MAX_VALUES} values"):
+        Bundle.from_bytes(head + body)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 256 << 20
 
+
+def test_strings_may_hold_what_would_be_values_outside_of_them(data: bytes) -> None:
+    manifest, blobs = opened(data)
+    written = '\\"' + ",[{" * MAX_VALUES + "\\"
+    read = Bundle.from_bytes(reseal({**manifest, "producer": {"x": written}}, blobs))
+    assert read.producer["x"] == written
+
+
+def test_blob_that_nothing_refers_to_is_refused(data: bytes) -> None:
     manifest, blobs = opened(data)
     blobs[hashlib.sha256(b"stowaway").hexdigest()] = b"stowaway"
     with pytest.raises(PackageInvalid, match="nothing refers to"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,14 @@ from ferrite_runtime import (  # noqa: E402
     PackageInvalid,
     WeightMissing,
     load,
+    load_program,
 )
 from ferrite_runtime.bundles.prebuilt import BundleLibrary  # noqa: E402
 from ferrite_runtime.compilation.triton_adapter import Job  # noqa: E402
 from ferrite_runtime.errors import FileUnreadable  # noqa: E402
 from ferrite_runtime.formats.config import Config  # noqa: E402
 from ferrite_runtime.formats.target import Target  # noqa: E402
+from ferrite_runtime.loading import loaded_bundle  # noqa: E402
 from runtime_fakes import content_of  # noqa: E402
 
 INTERPRET = Options(interpret=True)
@@ -144,8 +147,6 @@ def test_kernel_of_a_bundle_runs_alone() -> None:
 def test_variant_is_chosen_by_shape() -> None:
     small, large = add_bundle(size=8), add_bundle(size=16)
     entry = small.entries["main"]
-    from dataclasses import replace
-
     # Two programs, no weights: a sum with itself.
     variants = [
         replace(bundle.entries["main"].variants[0], forward=f"v{n}", takes=(("tensor", 0),) * 3)
@@ -163,6 +164,24 @@ def test_variant_is_chosen_by_shape() -> None:
         close(loaded(x), 3 * x)
     with pytest.raises(GuardFailed, match="shape"):
         loaded(torch.randn(9))
+
+
+def test_variants_that_run_one_program_load_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = add_bundle(size=8)
+    entry = bundle.entries["main"]
+    variant = replace(entry.variants[0], takes=(("tensor", 0),) * 3)
+    many = replace(bundle, entries={"main": replace(entry, weights=(), variants=(variant,) * 500)}, blobs={})
+    counted: list[str] = []
+
+    def counting(program, **rest):
+        counted.append(program.name)
+        return load_program(program, **rest)
+
+    monkeypatch.setattr(loaded_bundle, "load_program", counting)
+    loaded = load(Bundle.from_bytes(many.to_bytes()), options=INTERPRET)
+    x = torch.randn(8)
+    close(loaded(x), 3 * x)
+    assert len(counted) == 1
 
 
 # --- binaries -------------------------------------------------------------------------------------------------------
@@ -252,7 +271,6 @@ NO_COMPILER = """
         nothing, nothing, lambda: 1, lambda i: contextlib.nullcontext(), nothing, lambda: False
     )
     torch.cuda.current_device = lambda: 0
-    from dataclasses import replace
 """
 
 
@@ -269,8 +287,6 @@ def run_without_compiler(tmp_path: Path, device: str, body: str) -> str:
 
 def cpu_inputs(bundle: Bundle) -> Bundle:
     """The bundle with inputs on the CPU, for a GPU that is a fake: its program still launches through the driver."""
-    from dataclasses import replace
-
     programs = {
         name: replace(program, inputs=tuple(replace(value, device="cpu") for value in program.inputs))
         for name, program in bundle.programs.items()

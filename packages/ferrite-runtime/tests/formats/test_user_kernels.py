@@ -13,9 +13,11 @@ triton = pytest.importorskip("triton")
 import user_functions  # noqa: E402
 from ferrite_runtime import (  # noqa: E402
     Bundle,
+    InputError,
     Kernel,
     KernelSpec,
     NoValidVariant,
+    OptionError,
     Options,
     SpecError,
     UserKernelError,
@@ -55,6 +57,41 @@ def test_a_grid_that_cannot_be_written_is_the_users(grid: Any) -> None:
     with pytest.raises(UserKernelError, match="grid") as caught:
         saxpy(grid=grid)
     assert "user_kernel" in caught.value.hint
+
+
+def test_axes_of_one_program_are_left_out_of_a_spec() -> None:
+    whole = ("ceildiv", "n", "BLOCK")
+    assert saxpy(grid=[whole, 1, 1]) == saxpy(grid=[whole]) == saxpy(grid=whole)
+    assert saxpy(grid=[whole, 1, 2]).grid_z == 2
+
+
+@pytest.mark.parametrize("params", [3, list(SAXPY.items()), None])
+def test_parameters_that_are_no_mapping_are_an_option_error(params: Any) -> None:
+    with pytest.raises(OptionError, match=r"user_kernel: params is .*; it takes a mapping"):
+        saxpy(params=params)
+
+
+def test_what_describes_no_parameter_or_is_no_kernel_is_named() -> None:
+    with pytest.raises(UserKernelError, match=r"params\.n: 3 does not begin with a dtype"):
+        saxpy(params={**SAXPY, "n": 3})
+    with pytest.raises(OptionError, match="user_kernel: configs is None; it takes a list"):
+        saxpy(configs=None)
+    for kernels in (3, [saxpy(), "add"]):
+        with pytest.raises(OptionError, match=r"bundle_kernels: kernels is .*; it takes KernelSpec"):
+            bundle_kernels(kernels)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (2.5, r"'n' of kernel saxpy is an integer \(i32\), got 2\.5"),
+        (1 << 31, "'n' of kernel saxpy does not fit into 32 bits"),
+    ],
+)
+def test_sizes_are_not_cut_off(number: Any, said: str) -> None:
+    x = torch.ones(8)
+    with pytest.raises(InputError, match=said):
+        Kernel(saxpy(), INTERPRET)(x, x, x.clone(), number, 2.0)
 
 
 def test_spec_holds_all_that_the_function_names() -> None:

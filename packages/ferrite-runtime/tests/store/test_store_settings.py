@@ -101,6 +101,7 @@ def test_the_listed_variables_are_those_that_are_read() -> None:
 def test_folder_comes_from_the_environment() -> None:
     assert read_settings({"FERRITE_CACHE_DIR": "/a", "HOME": "/h"}).cache_dir == Path("/a")
     assert read_settings({"XDG_CACHE_HOME": "/x", "HOME": "/h"}).cache_dir == Path("/x/ferrite")
+    assert read_settings({"XDG_CACHE_HOME": "x", "HOME": "/h"}).cache_dir == Path("/h/.cache/ferrite")
     assert read_settings({"HOME": "/h"}).cache_dir == Path("/h/.cache/ferrite")
     assert read_settings({}).cache_dir.name.startswith("ferrite-")
 

@@ -15,7 +15,8 @@ from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.target import Target, find_ptx_target, find_target
 from ferrite_runtime.policies.candidates import configs
-from ferrite_runtime.process.options import Options
+from ferrite_runtime.process.option_ranges import Range
+from ferrite_runtime.process.options import Options, check_arguments
 
 
 def bundle_kernels(
@@ -26,8 +27,15 @@ def bundle_kernels(
     ptx: str | None = None,
     options: Options | None = None,
 ) -> Bundle:
-    """Returns a bundle of single kernels, each with binaries of all its configs; see `prebuild` for the rest."""
+    """Returns a bundle of single kernels, each with binaries of all its configs; see `prebuild` for the rest.
+
+    Raises:
+        OptionError: what is to be packed are no kernel specs.
+    """
+    check_arguments("bundle_kernels", {"kernels": Range((KernelSpec, Iterable))}, kernels=kernels)
     specs = [kernels] if isinstance(kernels, KernelSpec) else list(kernels)
+    for spec in specs:
+        check_arguments("bundle_kernels", {"kernels": Range((KernelSpec,))}, kernels=spec)
     producer = {"name": "ferrite-runtime", "version": producer_version()}
     bundle = Bundle(name, {spec.id: spec for spec in specs}, producer=producer)
     return prebuild(bundle, targets, ptx=ptx, options=options or Options(tune="max"))

@@ -257,6 +257,8 @@ def _read_manifest(manifest: dict[str, Any], blobs: Mapping[str, memoryview], di
     if form != FORMAT:
         raise VersionUnsupported(f"format: {str(form)[:40]!r} is unknown; this runtime reads {FORMAT}")
     minor = fields.integer("minor")
+    if minor < 0:
+        raise SpecError("minor", f"there is no version {minor}")
     unknown = [name for name in fields.strings("must_understand") if name not in FEATURES]
     if unknown:
         raise VersionUnsupported(f"must_understand: this runtime knows nothing of {', '.join(unknown)[:200]}")

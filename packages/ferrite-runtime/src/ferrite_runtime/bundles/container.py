@@ -17,6 +17,8 @@ MAGIC = b"ferrite-bundle/"
 MAJOR = 2
 # A manifest is text that people may read; a file that claims more than this is not one of ours.
 MAX_MANIFEST = 32 << 20
+MAX_VALUES = 1 << 20
+"""Numbers, strings, arrays and objects in a manifest: what is read of one takes a hundred bytes of memory each."""
 MAX_FILE = 16 << 30
 _DIGEST = 64
 _HEAD = len(MAGIC) + 16 + _DIGEST
@@ -93,6 +95,8 @@ def _read_manifest(body: memoryview) -> tuple[dict[str, Any], int]:
     if size > min(MAX_MANIFEST, len(body) - start):
         raise PackageInvalid(f"the bundle claims a manifest of {size} bytes, {len(body) - start} are left")
     text = bytes(body[start : start + size])
+    if _has_too_many_values(text):
+        raise PackageInvalid(f"the manifest of this bundle has more than {MAX_VALUES} values")
     try:
         manifest = json.loads(text)
         canonical = dump_canonical(manifest).encode()
@@ -103,6 +107,18 @@ def _read_manifest(body: memoryview) -> tuple[dict[str, Any], int]:
     if not isinstance(manifest, dict):
         raise PackageInvalid("the manifest of this bundle is no object")
     return manifest, start + size
+
+
+def _has_too_many_values(text: bytes) -> bool:
+    """Returns whether JSON has more values than a manifest may have, without reading it.
+
+    Outside of strings each but the first follows a comma or opens something. Quotes that are escaped end no string.
+    """
+    plain = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    if plain.count(b'"') > 4 * MAX_VALUES:  # two strings a value at most, of which one is its key
+        return True
+    outside = b"".join(plain.split(b'"')[::2])
+    return sum(map(outside.count, (b",", b"[", b"{"))) > MAX_VALUES
 
 
 def _read_blobs(table: object, content: memoryview) -> dict[str, memoryview]:

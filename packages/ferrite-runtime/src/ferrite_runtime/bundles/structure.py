@@ -2,11 +2,13 @@
 
 A structure is JSON: ``{"tensor": i}`` is leaf number i, ``{"tuple": […]}``, ``{"list": […]}`` and ``{"dict": [[key,
 …], …]}`` nest, ``{"constant": value}`` is a number, string, boolean or null that was fixed when the program was
-exported. Object types that behave like dicts come back as dicts.
+exported. Subclasses of tuples, lists, numbers and strings, and what behaves like a dict, come back as the plain types:
+a named tuple as a tuple, an enumeration's member as its number.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +16,7 @@ from ferrite_runtime.errors import GuardFailed, PackageInvalid
 
 _MAX_DEPTH = 50
 _CONSTANTS = (bool, int, float, str)
+_INTEGERS = range(-(1 << 63), 1 << 63)
 
 
 def describe(value: Any, is_leaf: Callable[[Any], bool], leaves: list[Any], depth: int = 0) -> dict[str, Any]:
@@ -28,7 +31,10 @@ def describe(value: Any, is_leaf: Callable[[Any], bool], leaves: list[Any], dept
         leaves.append(value)
         return {"tensor": len(leaves) - 1}
     if value is None or isinstance(value, _CONSTANTS):
-        return {"constant": value}
+        constant = _plain(value)
+        if not _is_constant(constant):
+            raise PackageInvalid(f"{constant!r} among arguments or results cannot be written down")
+        return {"constant": constant}
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise PackageInvalid("the keys of a dict among arguments or results have to be strings")
@@ -37,6 +43,32 @@ def describe(value: Any, is_leaf: Callable[[Any], bool], leaves: list[Any], dept
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [describe(item, is_leaf, leaves, depth + 1) for item in value]}
     raise PackageInvalid(f"a {type(value).__name__} among arguments or results cannot be written down")
+
+
+def _plain(value: Any) -> Any:
+    """Returns a constant without what a subclass adds to its type; all else as it is."""
+    match value:
+        case bool():
+            return value
+        case int():
+            return int.__int__(value)
+        case float():
+            return float.__float__(value)
+        case str():
+            return str.__str__(value)
+    return value
+
+
+def _is_constant(value: Any) -> bool:
+    """Returns whether a plain value can be a constant: JSON has no NaN and no infinities, a bundle no long integers."""
+    match value:
+        case None | bool() | str():
+            return True
+        case int():
+            return value in _INTEGERS
+        case float():
+            return math.isfinite(value)
+    return False
 
 
 def check_structure(structure: Any, count: int, path: str, depth: int = 0) -> None:
@@ -48,7 +80,7 @@ def check_structure(structure: Any, count: int, path: str, depth: int = 0) -> No
         if not isinstance(content, int) or isinstance(content, bool) or not 0 <= content < count:
             raise PackageInvalid(f"{path}: there is no tensor number {content!r}")
     elif kind == "constant":
-        if content is not None and not isinstance(content, _CONSTANTS):
+        if not _is_constant(content):
             raise PackageInvalid(f"{path}: {content!r} is no constant")
     elif kind in ("tuple", "list") and isinstance(content, list):
         for position, item in enumerate(content):
@@ -96,7 +128,8 @@ def flatten(structure: Mapping[str, Any], value: Any, leaves: list[Any], name: s
     if kind == "tensor":
         leaves[content] = value
     elif kind == "constant":
-        if value != content or type(value) is not type(content):
+        plain = _plain(value)
+        if type(plain) is not type(content) or repr(plain) != repr(content):  # 0.0 == -0.0
             raise GuardFailed(f"{name} was {content!r} when the program was exported, it is {value!r}", name)
     elif kind == "dict":
         if not isinstance(value, Mapping) or set(value) != {key for key, _ in content}:

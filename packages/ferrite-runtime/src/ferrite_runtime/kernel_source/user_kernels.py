@@ -14,11 +14,16 @@ from ferrite_runtime.formats.expressions import write_expr
 from ferrite_runtime.formats.kernel_spec import ACCESSES, FORMAT, USER, Grid, KernelSpec, Param
 from ferrite_runtime.kernel_source.user_names import jitted_function
 from ferrite_runtime.kernel_source.user_text import DescribedTensor, describing_module_text, named_module_text
+from ferrite_runtime.process.option_ranges import MAPPING, Range
+from ferrite_runtime.process.options import check_arguments
 
 _OWN = ("num_warps", "num_stages")
 _DEFAULTS = {"num_warps": 4, "num_stages": 3}
 _LEFT_OUT = {"num_ctas": 1, "maxnreg": None, "pre_hook": None, "ir_override": None}
 """Fields of Triton's ``Config`` that ours does not have, and what they are where they say nothing."""
+
+_NO_FUNCTION = "a function cannot be written down; ('ceildiv', 'n', 'BLOCK') is an expression"
+_GIVEN = {"params": MAPPING, "configs": Range((Iterable,))}
 
 
 def user_kernel(
@@ -47,7 +52,9 @@ def user_kernel(
         UserKernelSpecError: if a parameter is described wrongly or not at all, or the function uses something that
             cannot be written down: only ``triton``, ``triton.language``, ``ferrite_runtime.fmath``, jitted functions
             and plain constants can.
+        OptionError: ``params`` is no mapping, or ``configs`` no list.
     """
+    check_arguments("user_kernel", _GIVEN, params=params, configs=configs)
     if jitted_function(function) is None:
         raise UserKernelSpecError("function", _not_jitted(function))
     read = {name: _param(name, text) for name, text in params.items()}
@@ -55,9 +62,7 @@ def user_kernel(
     if not 1 <= len(axes) <= 3:
         raise UserKernelSpecError("grid", f"a grid has one to three axes, not {len(axes)}")
     if any(map(callable, axes)):
-        raise UserKernelSpecError(
-            "grid", "a function cannot be written down; ('ceildiv', 'n', 'BLOCK') is an expression"
-        )
+        raise UserKernelSpecError("grid", _NO_FUNCTION)
     chosen = [_values(each, f"configs[{number}]") for number, each in enumerate(configs)]
     _check_params(function, read, chosen, constants)
     name, text = named_module_text(function)
@@ -76,7 +81,7 @@ def user_kernel(
         "origin": [function.__name__],
         "configs": [_config(each).to_mapping() for each in chosen],
     }
-    mapping |= {key: _plain(axis) for key, axis in zip(("grid_y", "grid_z"), axes[1:], strict=False)}
+    mapping |= {key: _plain(axis) for key, axis in zip(("grid_y", "grid_z"), axes[1:], strict=False) if axis != 1}
     try:
         return KernelSpec.from_mapping({**mapping, "id": kernel_id(mapping)})
     except SpecError as error:  # of what was said of the kernel here: there is no file that could be damaged
@@ -189,9 +194,9 @@ def _config(values: Mapping[str, int]) -> Config:
     return Config.of(blocks, given["num_warps"], given["num_stages"])
 
 
-def _param(name: str, text: str) -> dict[str, Any]:
+def _param(name: str, text: object) -> dict[str, Any]:
     """Returns the param that a text such as ``"f32 read 16"`` describes."""
-    words = text.split()
+    words = text.split() if isinstance(text, str) else []
     if not words or words[0] not in DTYPES:
         raise UserKernelSpecError(f"params.{name}", f"{text!r} does not begin with a dtype; known: {', '.join(DTYPES)}")
     if len(words) == 1:

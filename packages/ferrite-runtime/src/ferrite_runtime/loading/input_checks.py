@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ferrite_runtime.errors import InputError
+from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.expressions import evaluate
 from ferrite_runtime.formats.json_fields import MAX_INTEGER
 from ferrite_runtime.formats.layouts import Layout
@@ -29,13 +30,34 @@ def check_inputs(program: Program, inputs: Sequence[Any]) -> None:
             _check_tensor(declared, actual, where, numbers)
             if actual.device.type == program.device:
                 devices.add(actual.device)
-        elif declared.kind == "scalar" and not isinstance(actual, (bool, int, float)):
-            raise InputError(f"{where} is a number, got {type(actual).__name__}", declared.name)
+        elif declared.kind == "scalar":
+            check_number(declared.dtype, actual, where, declared.name)
         elif isinstance(actual, int) and not -MAX_INTEGER <= actual < MAX_INTEGER:
             raise InputError(f"{where} does not fit into 64 bits", declared.name)
     if len(devices) > 1:
         found = sorted(map(str, devices))
         raise InputError(f"the inputs of program {program.name} are on several devices: {found}", "device")
+
+
+def check_number(dtype: str | None, value: object, where: str, name: str) -> None:
+    """Raises `InputError` unless a value is a number that can be passed as this type: an integer is not cut off.
+
+    Args:
+        dtype: what it is passed as; None takes any number of 64 bits.
+        value: what somebody gives.
+        where: what it is given for, for messages.
+        name: that, as a caller names it.
+    """
+    if not isinstance(value, (bool, int, float)):
+        raise InputError(f"{where} is a number, got {type(value).__name__}", name)
+    known = DTYPES.get(dtype or "")
+    if known is not None and known.is_integer and isinstance(value, float):
+        raise InputError(f"{where} is an integer ({dtype}), got {value!r}", name)
+    if isinstance(value, int) and (known is None or known.is_integer):
+        bits = 64 if known is None or known.name == "bool" else 8 * known.itemsize
+        least = 0 if known is not None and known.name[0] == "u" else -(1 << (bits - 1))
+        if not least <= value < least + (1 << bits):
+            raise InputError(f"{where} does not fit into {bits} bits, got {value}", name)
 
 
 def _numbers(program: Program, inputs: Sequence[Any]) -> dict[str, int]:

@@ -193,6 +193,7 @@ class LoadedEntry:
         self._owner = owner
         self._lock = renewed_in_children(threading.RLock())
         self._weights: dict[str, Any] = {}
+        self._placed: dict[str, list[Any]] = {}
         self._calls: list[BoundVariant] = []
         self._is_plain = _takes_plain_tensors(entry)
 
@@ -218,7 +219,7 @@ class LoadedEntry:
             )
             bound[weight.name] = weights[weight.name]
         with self._lock:
-            self._weights, self._calls = bound, []
+            self._weights, self._placed, self._calls = bound, {}, []
 
     def prepare(self) -> None:
         """Loads the programs for the current device and waits for their kernels."""
@@ -266,10 +267,14 @@ class LoadedEntry:
         raise refusals[0]
 
     def _bound(self) -> list[BoundVariant]:
-        """Returns the variants for the device at hand, loaded; those for other shapes follow the first."""
+        """Returns the variants for the device at hand, loaded; those for other shapes follow the first.
+
+        A program that several of them run is loaded once.
+        """
         with self._lock:
             if not self._calls:
-                self._calls = [self._load(variant) for variant in self._suitable()]
+                loaded: dict[str, LoadedProgram] = {}
+                self._calls = [self._load(variant, loaded) for variant in self._suitable()]
             return self._calls
 
     def _suitable(self) -> list[Variant]:
@@ -287,24 +292,34 @@ class LoadedEntry:
                 raise NoVariantForTarget(f"{self.name} was exported for {', '.join(known)}; this GPU is {target}")
         return [variant for variant in self.entry.variants if variant.targets == chosen]
 
-    def _load(self, variant: Variant) -> BoundVariant:
-        owner, bundle = self._owner, self._owner.bundle
-        forward = bundle.programs[variant.forward]
-        loaded = self._load_program(forward)
-        device = _tensor_device(loaded.program)
-        weights = [self._weight(weight, device) for weight in self.entry.weights]
-        wanted = _tensor_layouts(self.entry, variant, loaded.program)
+    def _load(self, variant: Variant, loaded: dict[str, LoadedProgram]) -> BoundVariant:
+        owner = self._owner
+        forward = self._load_program(variant.forward, loaded)
+        weights = self._weights_on(_tensor_device(forward.program))
+        wanted = _tensor_layouts(self.entry, variant, forward.program)
         guard = make_guard(wanted, owner.options)
         if any(row is not None and row[1].numbers is None for row in wanted) and owner.options.check_inputs != "never":
-            guard = _program_guard(variant, loaded.program, weights)
+            guard = _program_guard(variant, forward.program, weights)
         if variant.backward is None:
-            return BoundVariant(self.entry, variant, loaded, weights, guard)
-        backward = self._load_program(bundle.programs[variant.backward.program])
-        return BoundVariant(self.entry, variant, loaded, weights, guard, backward)
+            return BoundVariant(self.entry, variant, forward, weights, guard)
+        backward = self._load_program(variant.backward.program, loaded)
+        return BoundVariant(self.entry, variant, forward, weights, guard, backward)
 
-    def _load_program(self, program: Program) -> LoadedProgram:
+    def _load_program(self, name: str, loaded: dict[str, LoadedProgram]) -> LoadedProgram:
         owner = self._owner
-        return load_program(program, options=owner.options, compiler=owner.compiler(), provenance=owner.provenance)
+        if name not in loaded:
+            loaded[name] = load_program(
+                owner.bundle.programs[name],
+                options=owner.options,
+                compiler=owner.compiler(),
+                provenance=owner.provenance,
+            )
+        return loaded[name]
+
+    def _weights_on(self, device: str) -> list[Any]:
+        if device not in self._placed:
+            self._placed[device] = [self._weight(weight, device) for weight in self.entry.weights]
+        return self._placed[device]
 
     def _weight(self, weight: Weight, device: str) -> Any:
         if weight.kind == "constant":

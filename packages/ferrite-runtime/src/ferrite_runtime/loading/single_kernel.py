@@ -16,6 +16,7 @@ from ferrite_runtime.formats.kernel_spec import USER, KernelSpec
 from ferrite_runtime.formats.measurements import size_bucket
 from ferrite_runtime.host.tensors import torch_dtype
 from ferrite_runtime.kernel_source.provenance import HERE, Provenance
+from ferrite_runtime.loading.input_checks import check_number
 from ferrite_runtime.process.forking import renewed_in_children
 from ferrite_runtime.process.options import Options
 
@@ -148,8 +149,7 @@ def check_arguments(spec: KernelSpec, arguments: Sequence[Any]) -> Any:
     for param, value in zip(spec.params, arguments, strict=True):
         where = f"argument {param.name!r} of kernel {spec.name}"
         if param.role != "tensor":
-            if not isinstance(value, (bool, int, float)):
-                raise InputError(f"{where} is a number, got {type(value).__name__}", param.name)
+            check_number(param.dtype, value, where, param.name)
             if param.role == "size" and param.align is not None and value % param.align:
                 raise InputError(f"{where} is a multiple of {param.align}, got {value}", param.name)
             continue

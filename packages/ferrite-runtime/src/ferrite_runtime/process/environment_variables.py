@@ -111,20 +111,27 @@ def _device_dirs(environ: Mapping[str, str]) -> tuple[Path, ...]:
     if environ.get("FERRITE_DEVICES"):
         return tuple(Path(folder).expanduser() for folder in environ["FERRITE_DEVICES"].split(os.pathsep) if folder)
     home = Path(environ["HOME"]) / ".config" if environ.get("HOME") else None
-    config = Path(environ["XDG_CONFIG_HOME"]) if environ.get("XDG_CONFIG_HOME") else home
+    config = _xdg_folder(environ, "XDG_CONFIG_HOME") or home
     return () if config is None else (config / "ferrite" / "devices",)
 
 
 def _cache_dir(environ: Mapping[str, str]) -> Path:
     if environ.get("FERRITE_CACHE_DIR"):
         return Path(environ["FERRITE_CACHE_DIR"]).expanduser()
-    if environ.get("XDG_CACHE_HOME"):
-        return Path(environ["XDG_CACHE_HOME"]) / "ferrite"
+    caches = _xdg_folder(environ, "XDG_CACHE_HOME")
+    if caches is not None:
+        return caches / "ferrite"
     if environ.get("HOME"):
         return Path(environ["HOME"]) / ".cache" / "ferrite"
     import tempfile
 
     return Path(tempfile.gettempdir()) / f"ferrite-{os.getuid()}"
+
+
+def _xdg_folder(environ: Mapping[str, str], name: str) -> Path | None:
+    """Returns the folder that a variable of the XDG base directories names; one that is not absolute is none."""
+    folder = Path(environ.get(name, ""))
+    return folder if folder.is_absolute() else None
 
 
 def _read_choice(environ: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:

@@ -29,11 +29,11 @@ _LEAST = dict.fromkeys(
         "grid_reduction_share", "norm_points", "norm_least_points", "accumulated_products", "accumulated_share",
         "affine_operands", "last_use_share", "product_parts", "product_part_step", "product_parts_gain",
         "tensor_operations", "cache_rate", "recomputed_points", "combo_least_parts",
-        "combo_launches", "combo_refusals", "attention_keys", "attention_rows", "resident_programs",
+        "combo_launches", "combo_refusals", "combo_peak_share", "attention_keys", "attention_rows", "resident_programs",
     ),
     1,
 )  # fmt: skip
-_MOST = {"max_tiled_axes": 2, "warp_size": 1024}
+_MOST = {"max_tiled_axes": 2, "warp_size": 1024, "tiled_near_share": 1}
 _POWERS_OF_TWO = frozenset(
     (
         "warp_size",

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from ferrite_runtime import PackageInvalid, describe
 from ferrite_torch.capture.joint_graphs import prepare_joint
 from ferrite_torch.errors import Unsupported
-from ferrite_torch.torch_private.attention import attention_in_graph
 from ferrite_torch.torch_private.fake_tensors import fake_mode, forgetting_symbols, is_fake, move_fake, storage_key
+from ferrite_torch.torch_private.graph_positions import drop_tokens, token_count
 from ferrite_torch.torch_private.nodes import map_leaves
 from ferrite_torch.torch_private.partitioning import partition
 from ferrite_torch.torch_private.source_lines import noting_lines
@@ -32,6 +31,7 @@ from ferrite_torch.torch_private.tracing import (
     written_arguments,
 )
 from ferrite_torch.torch_private.user_kernels import tracing_launches
+from ferrite_torch.torch_private.whole_ops import keeping_attention_whole, recurrence_by_library
 from ferrite_torch.validation.functions import check_functions
 from ferrite_torch.validation.observing import watching
 
@@ -125,7 +125,7 @@ def _captured(  # what `capture` is asked for
     lines = nullcontext() if isinstance(call.model, WholeModel) else noting_lines()  # its graphs have them
     with fake_mode():
         fakes = [_fake_of(value, training) for value in tensors]
-        with exporting(), _portable_attention(training), watching(copies_storages=True), tracing_launches(), lines:
+        with exporting(), _portable_ops(training), watching(copies_storages=True), tracing_launches(), lines:
             call.rehearse(fakes)
             forward, backward, saved, derived = _trace(call, fakes, training, decompositions)
     for module in (forward, backward):
@@ -232,9 +232,12 @@ def _trace(
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule | None, int, tuple[int, ...]]:
     traced, derived = trace_functional(call, fakes, joint=training, decompositions=dict(decompositions))
     if not training:
+        drop_tokens(traced)
         return traced, None, 0, ()
     results = call.outputs + len(call.mutated)
-    forward, backward = partition(traced, results, len(call.names), prepare_joint)
+    forward, backward = partition(traced, token_count(traced) + results, len(call.names), prepare_joint)
+    drop_tokens(forward)
+    drop_tokens(backward)
     returned: Any = forward.graph.output_node().args[0]
     return forward, backward, len(returned) - results, derived
 
@@ -261,26 +264,15 @@ def place_on(module: torch.fx.GraphModule, device: str) -> None:
         each.recompile()
 
 
-# --- attention ------------------------------------------------------------------------------------------------------
-
-
-class _WholeAttention(TorchFunctionMode):
-    """Keeps attention whole: which of its many kernels is best is for the GPU to say that runs the bundle."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Calls ``func``, or the op of ours that stands for attention until the graph is traced."""
-        kwargs = kwargs or {}
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            return attention_in_graph(*args, **kwargs)
-        return func(*args, **kwargs)
-
-
 @contextmanager
-def _portable_attention(training: bool) -> Iterator[None]:  # noqa: FBT001
-    """Makes attention portable: one extern call for inference, plain products and a softmax where it is derived."""
-    if training:
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            yield
-    else:
-        with _WholeAttention():
-            yield
+def _portable_ops(training: bool) -> Iterator[None]:  # noqa: FBT001
+    """Has nothing traced that only the CPU's library has: the graph may be for a GPU.
+
+    Attention is one extern call for inference, whose kernel the GPU chooses that runs the bundle; where it is derived,
+    plain products and a softmax. Recurrent layers are decomposed.
+    """
+    whole = (
+        torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH) if training else keeping_attention_whole()
+    )
+    with torch.backends.mkldnn.flags(enabled=False), recurrence_by_library(), whole:
+        yield

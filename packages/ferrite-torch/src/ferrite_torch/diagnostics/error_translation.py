@@ -149,20 +149,22 @@ def translation_of(error: BaseException) -> Translation:
 def find_raiser(error: BaseException) -> tuple[str, str]:
     """Returns whose code raised an exception, and at which ``path:line``: `USER`, `TORCH`, or nothing for the rest.
 
-    The innermost frame counts that is of none of the libraries that all of these call. What has no frames was not
-    raised by anybody else.
+    The innermost frame counts that is of none of the libraries that all of these call, and that does more than pass
+    calls of torch's functions on. What has no frames was not raised by anybody else.
     """
     found = ("", "")
     for frame, line in walk_tb(error.__traceback__):
         path = Path(frame.f_code.co_filename)
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package in _LIBRARIES or not path.is_absolute() or _is_standard(path):
+        if package in _LIBRARIES or not path.is_absolute() or _is_standard(path) or frame.f_code.co_name in _PASSED_ON:
             continue
         owner = TORCH if package == "torch" else "" if package.startswith("ferrite_") else USER
         found = (owner, f"{path}:{line}")
     return found
 
 
+_PASSED_ON = ("__torch_function__", "__torch_dispatch__")
+"""Modes look at calls of torch's functions and do them: what such a call raises is not theirs."""
 _LIBRARIES = frozenset(("sympy", "mpmath", "numpy", "triton", "importlib"))
 _STANDARD = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 

@@ -15,6 +15,7 @@ themselves, and stays with their nodes, whatever is put before or behind these l
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -124,6 +125,30 @@ def is_token(node: torch.fx.Node) -> bool:
 def is_token_of(node: torch.fx.Node, user: torch.fx.Node) -> bool:
     """Returns whether a call with effects uses a node as its token, and as nothing else."""
     return str(user.target) == "with_effects" and user.args[0] is node and user.all_input_nodes.count(node) == 1
+
+
+def drop_tokens(module: torch.fx.GraphModule) -> None:
+    """Takes effect tokens out of the inputs and results of a graph: calls with effects stand in their order in it."""
+    graph = module.graph
+    output = graph.output_node()
+    kept = [value for value in _returned(output) if not _is_new_token(value)]
+    tokens = [node for node in graph.find_nodes(op="placeholder") if is_token(node)]
+    if not tokens and len(kept) == len(_returned(output)):
+        return
+    output.args = (tuple(kept),)
+    for node in tokens:
+        for user in list(node.users):
+            user.args = (None, *user.args[1:])
+        graph.erase_node(node)
+    module.recompile()
+
+
+def _is_new_token(value: Any) -> bool:
+    """Returns whether a result of a graph is the token that a call with effects returns."""
+    if not isinstance(value, torch.fx.Node) or value.target is not operator.getitem:
+        return False
+    call, position = value.args
+    return isinstance(call, torch.fx.Node) and str(call.target) == "with_effects" and bool(position == 0)
 
 
 def mark_split(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, seen: int) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ferrite_torch.torch_private.attention import name_attention
+from ferrite_torch.torch_private.effects import keeping_checks
 from ferrite_torch.torch_private.fake_tensors import without_modes
 from ferrite_torch.torch_private.whole_ops import taking_apart_as_ours
 
@@ -35,7 +36,7 @@ def trace_functional(
     """
     from torch._functorch.aot_autograd import _aot_export_function
 
-    with nullcontext() if joint else torch.no_grad(), taking_apart_as_ours():
+    with nullcontext() if joint else torch.no_grad(), taking_apart_as_ours(), keeping_checks():
         found: Any = _aot_export_function(function, tuple(fakes), decompositions=decompositions, trace_joint=joint)
     traced, metadata = found[0], found[1]
     kinds = sorted({info.output_type.name for info in metadata.output_info} - {"non_alias", "unsafe_view_alias"})

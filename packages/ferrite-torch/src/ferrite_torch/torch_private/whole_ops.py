@@ -5,7 +5,7 @@ And one of ours: the loss of a linear layer, whose gradients are computed with i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from ferrite_torch.formulas.dropout import dropout
 from ferrite_torch.formulas.one_hot import one_hot
 from ferrite_torch.formulas.quantiles import within_the_line
 from ferrite_torch.formulas.scan_gradients import cumprod_gradient
+from ferrite_torch.torch_private.attention import attention_in_graph
 from ferrite_torch.torch_private.operators import HigherOrderOp, Overload
 
 _WHOLE = """
@@ -82,6 +83,39 @@ def taking_apart_as_ours() -> Iterator[None]:
     }
     for op in (torch.ops.aten.quantile.default, torch.ops.aten.nanquantile.default):
         ours |= dict.fromkeys(((op, composite), (op, autograd)), within_the_line(partial(op._op_dk, composite)))
+    with _in_place_of_torchs(ours):
+        yield
+
+
+@contextmanager
+def keeping_attention_whole() -> Iterator[None]:
+    """Makes attention one op of a graph that is traced without gradients, whoever calls it.
+
+    The library would choose one of its kernels for the device that is traced on. Modes of functions are off inside of
+    the functions that they see first, such as ``multi_head_attention_forward``.
+    """
+    op, keys = torch.ops.aten.scaled_dot_product_attention.default, torch._C.DispatchKey
+    with _in_place_of_torchs(
+        {(op, key): attention_in_graph for key in (keys.CompositeImplicitAutograd, keys.Autograd)}
+    ):
+        yield
+
+
+@contextmanager
+def recurrence_by_library() -> Iterator[None]:
+    """Has torch's library take LSTMs apart: the states that its Python returns have a dim too many in torch 2.11."""
+    with _in_place_of_torchs(
+        {
+            (torch.ops.aten.lstm.input, key): None
+            for key in (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd)
+        }
+    ):
+        yield
+
+
+@contextmanager
+def _in_place_of_torchs(ours: Mapping[tuple[Overload, Any], Callable[..., Any] | None]) -> Iterator[None]:
+    """Makes ops run our functions for these dispatch keys, or, for None, what the library has there."""
     theirs = {(op, key): op.py_kernels.get(key) for op, key in ours}
     try:
         for (op, key), pieces in ours.items():

@@ -300,8 +300,14 @@ def real_view(b: Builder, x: Tensor) -> Tensor:
     return x
 
 
-def conjugated(b: Builder, x: Tensor) -> Tensor:
-    """Returns the conjugate in memory of its own: a bit on a tensor would be lost where its storage is viewed."""
+def conjugated(b: Builder, x: Tensor | complex) -> Tensor:
+    """Returns the conjugate in memory of its own: a bit on a tensor would be lost where its storage is viewed.
+
+    Raises:
+        Unlowered: the operand is a number, as in the derivative of a product with one.
+    """
+    if not isinstance(x, Tensor):
+        raise Unlowered(f"an operand of type {type(x).__name__}")
     if x.dtype.kind != "opaque":
         return x
     made: Tensor = b.extern("aten._conj_physical.default", (x,), fakes=b.fake)
