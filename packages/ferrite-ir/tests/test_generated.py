@@ -312,6 +312,23 @@ def test_unrolled_sums() -> None:
         assert b == pytest.approx(a, rel=1e-6, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("size", "dims", "step", "is_unrolled"),
+    [(3, 3, 2, True), (5, 2, 2, True), (6, 2, 2, False), (5, 3, 1, True), (12, 2, 1, False), (3, 3, 5, False)],
+)
+def test_windows_are_unrolled_up_to_a_size(size: int, dims: int, step: int, *, is_unrolled: bool) -> None:
+    """125 points of windows one step apart, 27 of those up to four apart; others share no cache lines."""
+    places = ", ".join(f"{step}*i{n} + k{n}" for n in range(dims))
+    outer, inner = (", ".join(f"{name}{n} < {end}" for n in range(dims)) for name, end in (("i", 4), ("k", size)))
+    extent = 3 * step + size
+    shape, result = ", ".join([str(extent)] * dims), ", ".join(["4"] * dims)
+    graph = parse_graph(
+        f"graph @f(x: f32[{shape}]) -> (y) {{\n  y: f32[{result}] = reduce sum [{outer} | {inner}] x[{places}]\n}}"
+    )
+    (found,) = Unroll().run(graph).definitions
+    assert isinstance(found, Loop) == is_unrolled
+
+
 def test_picked_sums_are_those_of_labels_inside_and_zero_outside() -> None:
     text = """graph @loss(label: i64[5], g: f32[5]) -> (s) {
       s: f32[5] = reduce sum [i < 5 | j < 7] mul(where(eq(index.i64(j), label[i]), f32(-1.5), f32(0.0)), g[i])

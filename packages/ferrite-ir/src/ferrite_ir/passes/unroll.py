@@ -60,8 +60,8 @@ class Unroll:
     """
 
     name: ClassVar[str] = "unroll"
-    max_points: int = 16
-    max_overlapping_points: int = 49
+    max_points: int = 27
+    max_overlapping_points: int = 125
     max_filter_points: int = 49
     max_apart_points: int = 8
     min_apart_row: int = 32
