@@ -29,7 +29,7 @@ def is_complete(made: Any) -> bool:
         (ix.Atom, "_settle", lambda: ix.Dim("interned_a", 7)),
         (ix.Atom, "_settle", lambda: ix.FloorDiv(D.index, 5)),
         (ix.Atom, "_settle", lambda: ix.Mod(D.index, 5)),
-        (ix.Atom, "_settle", lambda: ix.Indirect(sc.const(1, I64), 3)),
+        (ix.Atom, "_settle", lambda: ix.Indirect(sc.const(20_011, I64), 20_012)),
         (ix, "_bounds", lambda: D.index * 31),
         (sc, "indirects_of", lambda: sc.load("interned", (D.index,), F32)),
         (size_polynomials, "settle", lambda: sizes.symbol("interned_s", 1, 5)),

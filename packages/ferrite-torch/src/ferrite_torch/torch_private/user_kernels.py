@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ferrite_runtime.compilation.absent_gpu import knowing_a_target
 from ferrite_runtime.kernel_source.user_names import jitted_function
 from ferrite_runtime.kernel_source.user_text import location_of
 from ferrite_torch.errors import Unsupported
@@ -84,48 +85,11 @@ def tracing_launches() -> Iterator[None]:
     try:
         for each in theirs:
             each.run = run
-        with _knowing_a_target():
+        with knowing_a_target():
             yield
     finally:
         for each, original in theirs.items():
             each.run = original
-
-
-class _AnyTarget:
-    """Stands for the driver of a GPU that is not there."""
-
-    def get_current_target(self) -> Any:
-        """Returns a target; which tensors a kernel writes is the same for all of them."""
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 80, 32)
-
-
-@contextmanager
-def _knowing_a_target() -> Iterator[None]:
-    """Has Triton know a target meanwhile where it finds no GPU.
-
-    torch translates a kernel to see what it writes, and takes all tensors for written where that fails. Triton's driver
-    can be set by a public name, but not be taken away again.
-    """
-    from triton.runtime import driver
-
-    drivers: Any = driver
-    if _has_driver(drivers):
-        yield
-        return
-    drivers.set_active(_AnyTarget())
-    try:
-        yield
-    finally:
-        drivers._active = None
-
-
-def _has_driver(drivers: Any) -> bool:
-    try:
-        return drivers.active is not None
-    except RuntimeError:  # there is no GPU, or there are several kinds
-        return False
 
 
 def find_kernel(number: int) -> Any:
