@@ -303,3 +303,12 @@ def test_ops_on_lists(agree: Any) -> None:
     agree(lambda a, b: torch._foreach_lerp(a, b, 0.3), left, right)
     agree(lambda a, b: torch._foreach_sqrt(b), left, right)
     agree(lambda a, b: torch._foreach_norm(b), left, right, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mish_over_its_whole_domain(agree, dtype: torch.dtype) -> None:
+    x = torch.tensor(
+        [-math.inf, -200.0, -90.0, -20.0, -1.0, -1e-6, 0.0, 1e-6, 1.0, 19.9, 20.1, 45.0, 400.0], dtype=dtype
+    )
+    agree(torch.nn.functional.mish, x)
+    agree(torch.ops.aten.mish_backward, torch.linspace(0.5, 2.0, 12, dtype=dtype), x[1:])
