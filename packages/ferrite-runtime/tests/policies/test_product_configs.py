@@ -43,6 +43,18 @@ def test_tiles_of_products_leave_no_multiprocessor_idle(rows: int, columns: int,
     assert dict(configs(tiles(rows, columns), H200, "none")[0].blocks) == wanted
 
 
+def test_threads_that_load_factors_by_element_have_registers_for_them() -> None:
+    mapping = tiles(4096, 8192).to_mapping()
+    facts = {**mapping["facts"], "left_elements": 1, "right_elements": 1}
+    kernel = spec(
+        "a", "", mapping["params"], mapping["axes"], form="tiled_contraction", grid=mapping["grid"], facts=facts
+    )
+    found = configs(KernelSpec.from_mapping(kernel), H200, "max")
+    assert dict(found[0].blocks) == {"YBLOCK": 128, "XBLOCK": 128, "RBLOCK": 64}
+    assert found[0].num_warps == 8, "64 elements and 64 sums to a thread, not twice as many"
+    assert set(found) == set(configs(tiles(4096, 8192), H200, "max")), "the others come behind"
+
+
 def test_large_products_have_persistent_programs_among_their_configs() -> None:
     mapping = tiles(4096, 14336).to_mapping()
     axes = [{"name": "t", "kind": "rounds", "size": 1, "hint": 1, "block": "TBLOCK", "max_block": 64}, *mapping["axes"]]

@@ -193,6 +193,19 @@ def test_tensor_cores_round_no_more_than_they_may(dtype: str, head: str, precisi
     assert facts.get("partial_sums", False) == (dtype == "f8e5m2")
 
 
+@pytest.mark.parametrize(
+    ("points", "turned", "elements"), [(9, False, (1, 1)), (9, True, (1, None)), (8, False, (None, None))]
+)
+def test_factors_whose_rows_begin_anywhere_are_loaded_element_by_element(
+    points: int, elements: tuple[int | None, int | None], *, turned: bool
+) -> None:
+    text = PRODUCT.replace("9]", f"{points}]").replace("k < 9", f"k < {points}")
+    text = text.replace("18, 9]", "9, 18]").replace("w[n, k]", "w[k, n]") if turned else text
+    (kernel,) = schedule(parse_graph(text), policy=TILES).kernels
+    facts = emit_kernel(kernel).facts.to_mapping()
+    assert (facts.get("left_elements"), facts.get("right_elements")) == elements
+
+
 def test_what_updates_memory_takes_each_tile_once() -> None:
     kernel = schedule(parse_graph(UPDATE), policy=TILES).kernels[0]
     assert len(kernel.body) == 2

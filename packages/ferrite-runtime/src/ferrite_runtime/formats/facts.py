@@ -160,6 +160,8 @@ class TiledContractionFacts(ReductionFacts):
             both.
         row_groups: in how many groups the rows on ``y`` are, each with tiles and right factors of its own; 0 for none.
         sum_groups: in how many groups the points of ``r`` are, one for each position on ``z``; 0 for none.
+        left_elements, right_elements: how many of the left and right factors a thread loads element by element, as
+            their rows begin anywhere.
     """
 
     product: int = 1
@@ -169,6 +171,8 @@ class TiledContractionFacts(ReductionFacts):
     partial_sums: bool = False
     row_groups: int = 0
     sum_groups: int = 0
+    left_elements: int = 0
+    right_elements: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,7 @@ def tiled_contraction_configs(shape: Shape) -> tuple[Config, ...]:
     fitting = [pair for tile in TILES for pair in _fitted(shape, tile)]
     fitting += [(persistent, tile) for config, tile in fitting if (persistent := _persistent(shape, config))]
     fitting += [(described, tile) for config, tile in fitting if (described := _described(shape, config))]
-    ordered = sorted(fitting, key=lambda pair: _seconds(shape, *pair))
+    ordered = sorted(fitting, key=lambda pair: (_spills(shape, pair[0]), _seconds(shape, *pair)))
     return tuple(dict.fromkeys(config for config, _ in ordered))
 
 
@@ -179,6 +179,16 @@ def shared_bytes(spec: KernelSpec, config: Config) -> int:
     # A tile is laid out anew for its stores, in memory that blocks on their way have where there is no further tile.
     stored = y * x * STORED_BYTES if config.block(ROUNDS) > 1 else 0
     return config.num_stages * r * (y * facts.left_bytes + x * facts.right_bytes) + stored + RESERVED
+
+
+def _spills(shape: Shape, config: Config) -> bool:
+    """Returns whether a thread has no registers for its sums and the elements of factors that it loads one by one."""
+    facts, threads = facts_as(shape.spec.facts, TiledContractionFacts), config.num_warps * shape.device.target.warp_size
+    y, x, r = (config.block(name) for name in ("YBLOCK", "XBLOCK", "RBLOCK"))
+    elements = r * (y * facts.left_elements + x * facts.right_elements) // threads
+    registers = min(PRODUCTS.most_registers, shape.device.registers_per_multiprocessor // threads)
+    held = accumulated(shape.spec, config, shape.device) + PRODUCTS.element_registers * elements
+    return elements > 0 and held > registers
 
 
 def _seconds(shape: Shape, config: Config, tile: Tile) -> tuple[float, float]:

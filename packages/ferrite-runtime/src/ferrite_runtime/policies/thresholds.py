@@ -388,8 +388,10 @@ class ProductThresholds:
     Attributes:
         sums: most registers of a thread that hold sums of a tiled product. Set: more leave too few for addresses and
             for what reads the result.
-        sums_and_scores: the same of attention, scores included. Set: the compiler keeps some in memory from about 224
-            on, for sm_90.
+        element_registers, most_registers: registers for each element of factors that a thread loads by itself in a
+            round, with its address, and most of a thread. Set: with more the compiler keeps some in memory, for sm_90.
+        sums_and_scores: as ``sums``, of attention, scores included. Set: the compiler keeps some in memory from about
+            224 on, for sm_90.
         score_copies: registers for each score, some of which are in the making.
         epilogue_seconds, idle_warps: what a simple instruction for each element takes a multiprocessor, and warps that
             have as many cycles idle as busy while nothing is multiplied: fitted to epilogues
@@ -407,6 +409,8 @@ class ProductThresholds:
     """
 
     sums: int = 160
+    element_registers: int = 3
+    most_registers: int = 256
     sums_and_scores: int = 220
     score_copies: float = 1.25
     epilogue_seconds: float = 4.5e-12

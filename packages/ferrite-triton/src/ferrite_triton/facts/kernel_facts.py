@@ -22,6 +22,7 @@ from ferrite_scheduler.model.scan_states import instructions_of
 from ferrite_triton.analysis.accesses import (
     Access,
     contiguous_axis,
+    is_in_vectors,
     is_noncoalesced,
     is_transposed,
     percent_apart,
@@ -149,6 +150,7 @@ def form_facts(flat: FlatKernel, threads: int) -> FormFacts | None:
             return ContractionFacts(multiplied_rows=next(hint(axis.size) for axis in space.axes if axis.name == "y"))
         case TiledContraction(row_groups=row_groups):
             left, right = factor_bytes(flat)
+            by_element = element_factors(flat)
             return TiledContractionFacts(
                 product=count_products(flat),
                 left_bytes=left,
@@ -157,6 +159,8 @@ def form_facts(flat: FlatKernel, threads: int) -> FormFacts | None:
                 partial_sums=has_partial_sums(flat),
                 row_groups=row_groups or None,
                 sum_groups=count_sum_groups(flat),
+                left_elements=by_element[0] or None,
+                right_elements=by_element[1] or None,
             )
         case Attention():
             return attention_facts(flat)
@@ -213,6 +217,17 @@ def factor_bytes(flat: FlatKernel) -> tuple[int, int]:
         return sum(load.dtype.bytes for load in memory_loads(flat, tuple(factors)) if len(load.dims) > 1)
 
     return loaded([d.left for d in contractions]), loaded([d.right for d in contractions])
+
+
+def element_factors(flat: FlatKernel) -> tuple[int, int]:
+    """Returns how many tensors among either side's factors a thread loads element by element: they begin anywhere."""
+    contractions = [definition for definition in flat.definitions if isinstance(definition, Contract)]
+
+    def by_element(factors: list[Scalar]) -> int:
+        blocks = (load for load in memory_loads(flat, tuple(factors)) if len(load.dims) > 1)
+        return sum(not is_in_vectors(flat.offset(load.source, load.indices)) for load in blocks)
+
+    return by_element([d.left for d in contractions]), by_element([d.right for d in contractions])
 
 
 def points_of(space: Space, node: Scalar) -> int:

@@ -80,6 +80,8 @@ class TiledContractionFacts:
     partial_sums: bool
     row_groups: int | None = None
     sum_groups: int | None = None
+    left_elements: int | None = None
+    right_elements: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
