@@ -330,11 +330,8 @@ def _counted_from_storage(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
     Nothing guards where an input begins: the numbers hold for the place that it had when they were told.
     """
-    if _is_by_strides(node):
-        if len(node.args) > 3 or node.kwargs.get("storage_offset") is not None:
-            yield node.all_input_nodes[0]
-    elif _is_of_library(node):
-        yield from destinations(node)
+    if _is_by_strides(node) and (len(node.args) > 3 or node.kwargs.get("storage_offset") is not None):
+        yield node.all_input_nodes[0]
 
 
 def keeping_aliases(
@@ -384,7 +381,7 @@ _MEETS_OTHERS = (
 _BEGINS_ELSEWHERE = (
     (
         "an input begins at another place of its memory than when the graph was compiled, which dynamo does not tell, "
-        "and as_strided or an operator that writes counts from the start of that memory"
+        "and as_strided counts from the start of that memory"
     ),
     "pass a clone() of the input, or what it is a view of",
 )

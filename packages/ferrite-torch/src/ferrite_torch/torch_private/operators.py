@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._prims_common import compute_required_storage_length
 
 Overload = torch._ops.OpOverload
 """An aten op in the form that graphs hold; torch gives the class no public name."""
@@ -93,7 +95,42 @@ def unwrapped_function(node: torch.fx.Node) -> Callable[..., Any] | None:
     from torch._higher_order_ops import auto_functionalize
 
     function: Callable[..., Any] = getattr(auto_functionalize, f"{name}_dense")
-    return function
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with _copying_what_is_written(auto_functionalize, kwargs):
+            return function(*args, **kwargs)
+
+    return called
+
+
+_PLACED = ("_storage_offset", "_slice_start")
+"""How the names of arguments end that say where in a tensor a view begins which an op writes to."""
+
+
+@contextmanager
+def _copying_what_is_written(owner: Any, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Has copies of what ops write to begin where their memory does, wherever in its memory the written tensor does.
+
+    torch copies that memory from its start on, and says in the graph where the tensor begins, which nothing guards. It
+    is left to do so where views are placed in a tensor that does not begin with its memory: these count from there.
+    """
+    bases = kwargs.get("_all_bases", ())
+    is_placed = any(name.endswith(_PLACED) and value is not None for name, value in kwargs.items())
+    if is_placed and any(base is not None and base.storage_offset() != 0 for base in bases):
+        yield
+        return
+    theirs = owner.clone_preserve_strides
+    owner.clone_preserve_strides = _copied
+    try:
+        yield
+    finally:
+        owner.clone_preserve_strides = theirs
+
+
+def _copied(tensor: torch.Tensor, **_: Any) -> torch.Tensor:
+    """Returns a copy with the same strides, of the elements and what lies between them."""
+    length = compute_required_storage_length(tensor.size(), tensor.stride(), 0)
+    return tensor.as_strided((length,), (1,)).clone().as_strided(tensor.size(), tensor.stride())
 
 
 class _Inlined(HigherOrderOp):
