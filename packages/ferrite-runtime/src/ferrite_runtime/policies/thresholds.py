@@ -28,8 +28,8 @@ class PointwiseThresholds:
         sorted_rows: rows that a warp combines before it stores what they come to.
         many_buffers: beyond so many buffers each element occupies registers enough that fewer per thread are faster.
         least_window, window_bytes, window_threads: fewest loads of one tensor, each of single elements, that make a
-            window, of which a thread has so many bytes, in programs of so many threads. Set by counting the lines of
-            the first-level cache that loads touch: 15 or more take longer than memory does.
+            window, of which a thread has so many bytes, in programs of so many threads: its loads touch few lines
+            of the first-level cache.
         few_apart, most_apart, apart_warps: percent of the bytes read apart from each other from which on a thread has
             four elements of a flat tile, and from which on two, so that what the threads of a warp read at once is few
             lines; warps of such a tile.

@@ -210,11 +210,13 @@ def window_loads(accesses: tuple[Access, ...]) -> int:
 
     As those of a window are: they begin at any element, or those of neighbouring points lie apart.
     """
-    single = Counter(a.param.text for a in accesses if not a.writes and a.axes and not is_in_vectors(a.offset))
+    single = Counter(
+        a.param.text for a in accesses if not a.writes and a.axes and not begins_at_even_elements(a.offset)
+    )
     return max(single.values(), default=0)
 
 
-def is_in_vectors(offset: Index) -> bool:
+def begins_at_even_elements(offset: Index) -> bool:
     """Returns whether neighbouring positions are neighbours in memory, from multiples of two elements on.
 
     Of what is not known while compiling nothing is said: it counts as such a multiple.

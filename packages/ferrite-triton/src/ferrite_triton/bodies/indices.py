@@ -51,7 +51,7 @@ class Indices:
         if found is not None:
             return found
         total: Expression | None = None
-        axes, contiguous = NO_AXES, unit_stride_axis(index)
+        axes, contiguous = NO_AXES, unit_stride_axis(index) if index.is_indirect else None
         for atom, coefficient in sorted(index.terms, key=_descending_stride):
             tile = self._atom(atom, value)
             if contiguous is not None and isinstance(atom, Indirect):

@@ -21,8 +21,8 @@ from ferrite_scheduler.model.forms import (
 from ferrite_scheduler.model.scan_states import instructions_of
 from ferrite_triton.analysis.accesses import (
     Access,
+    begins_at_even_elements,
     contiguous_axis,
-    is_in_vectors,
     is_noncoalesced,
     is_transposed,
     percent_apart,
@@ -209,25 +209,30 @@ def count_sum_groups(flat: FlatKernel) -> int | None:
     return next((int(d.segments.group.size) for d in found if d.segments and not d.has_grouped_rows), None)
 
 
-def factor_bytes(flat: FlatKernel) -> tuple[int, int]:
-    """Returns the bytes that a point of a tile of either side's factors is loaded with, those of all products."""
+def blocks_of_factors(flat: FlatKernel) -> tuple[list[Scalar], list[Scalar]]:
+    """Returns the loads of blocks of either side's factors, those of all products."""
     contractions = [definition for definition in flat.definitions if isinstance(definition, Contract)]
 
-    def loaded(factors: list[Scalar]) -> int:
-        return sum(load.dtype.bytes for load in memory_loads(flat, tuple(factors)) if len(load.dims) > 1)
+    def blocks(factors: tuple[Scalar, ...]) -> list[Scalar]:
+        return [load for load in memory_loads(flat, factors) if len(load.dims) > 1]
 
-    return loaded([d.left for d in contractions]), loaded([d.right for d in contractions])
+    return blocks(tuple(d.left for d in contractions)), blocks(tuple(d.right for d in contractions))
+
+
+def factor_bytes(flat: FlatKernel) -> tuple[int, int]:
+    """Returns the bytes that a point of a tile of either side's factors is loaded with, those of all products."""
+    left, right = blocks_of_factors(flat)
+    return sum(load.dtype.bytes for load in left), sum(load.dtype.bytes for load in right)
 
 
 def element_factors(flat: FlatKernel) -> tuple[int, int]:
     """Returns how many tensors among either side's factors a thread loads element by element: they begin anywhere."""
-    contractions = [definition for definition in flat.definitions if isinstance(definition, Contract)]
 
-    def by_element(factors: list[Scalar]) -> int:
-        blocks = (load for load in memory_loads(flat, tuple(factors)) if len(load.dims) > 1)
-        return sum(not is_in_vectors(flat.offset(load.source, load.indices)) for load in blocks)
+    def by_element(loads: list[Scalar]) -> int:
+        return sum(not begins_at_even_elements(flat.offset(load.source, load.indices)) for load in loads)
 
-    return by_element([d.left for d in contractions]), by_element([d.right for d in contractions])
+    left, right = blocks_of_factors(flat)
+    return by_element(left), by_element(right)
 
 
 def points_of(space: Space, node: Scalar) -> int:
