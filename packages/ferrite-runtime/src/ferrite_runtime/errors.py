@@ -273,14 +273,33 @@ class CheckFailed(GuardFailed, RuntimeError):
     hint = "the line in the message asks for this, or the ops below it need it; run it eagerly to see it there"
 
 
-def fail_check(message: str, named: Sequence[tuple[str, int]]) -> NoReturn:
+class IndexCheckFailed(CheckFailed, IndexError):
+    """A number that a call computes is no position along the axis that it indexes.
+
+    An `IndexError` as well, which eager mode raises for it.
+    """
+
+    hint = "the line in the message takes a position along an axis; run it eagerly to see it there"
+
+
+CHECK_ERRORS: Mapping[str, type[CheckFailed]] = {"index": IndexCheckFailed}
+"""What a check raises that is more than a `CheckFailed`, by the ``error`` of its step."""
+
+
+def fail_check(error: str | None, message: str, named: Sequence[tuple[str, int]]) -> NoReturn:
     """Raises what says that a condition does not hold, and what its sizes are.
 
+    Args:
+        error: one of `CHECK_ERRORS`, or None.
+        message: what does not hold, and the line that asks for it.
+        named: sizes in the condition, each with what the message is to call it.
+
     Raises:
-        CheckFailed: always.
+        CheckFailed: always; of the class that ``error`` names.
     """
     values = ", ".join(f"{name} is {value}" for name, value in named)
-    raise CheckFailed(f"{message}: {values}" if values else message, named[0][0] if named else "")
+    raised = CheckFailed if error is None else CHECK_ERRORS[error]
+    raise raised(f"{message}: {values}" if values else message, named[0][0] if named else "")
 
 
 class ExternError(NoVariantForTarget):

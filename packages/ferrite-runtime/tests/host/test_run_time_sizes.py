@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ferrite_runtime import Bundle, CheckFailed, GuardFailed, Program, load_program
+from ferrite_runtime import Bundle, CheckFailed, GuardFailed, IndexCheckFailed, Program, load_program
 from ferrite_runtime.engines.graph_obstacles import obstacles
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.host.host_function import write_host
@@ -44,6 +44,18 @@ def test_a_check_stops_the_program_and_names_the_values() -> None:
     assert isinstance(caught.value, GuardFailed)
     assert isinstance(caught.value, RuntimeError)
     assert caught.value.name == "n"
+
+
+def test_a_check_of_a_position_raises_an_index_error() -> None:
+    steps = found(check(["lt", "u0", 3]) | {"error": "index"})
+    with pytest.raises(IndexError, match=r"n is 4") as caught:
+        load_program(steps)(torch.tensor([1.0, 1, 1, 1, 0, 0]))
+    assert isinstance(caught.value, IndexCheckFailed)
+    assert isinstance(caught.value, CheckFailed)
+    read = Program.from_mapping(steps)
+    assert Program.from_mapping(read.to_mapping()) == read
+    with pytest.raises(SpecError, match=r"error: 'value' is not one of index"):
+        Program.from_mapping(found(check(["lt", "u0", 3]) | {"error": "value"}))
 
 
 @pytest.mark.parametrize(

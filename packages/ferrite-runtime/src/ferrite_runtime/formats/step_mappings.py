@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields as dataclass_fields
 from typing import Any
 
-from ferrite_runtime.errors import SpecError
+from ferrite_runtime.errors import CHECK_ERRORS, SpecError
 from ferrite_runtime.formats.call_steps import READERS as CALL_READERS
 from ferrite_runtime.formats.dtypes import is_dtype
 from ferrite_runtime.formats.expressions import Expr, read_condition, read_expr, write_condition, write_expr
@@ -303,7 +303,9 @@ def _read_check(fields: Fields) -> Step:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
             raise SpecError(path, f"what is named is [text, integer], not {pair!r}")
         named.append((check_text(pair[0], path), read_expr(pair[1], path)))
-    return Check(read_condition(fields.take("holds"), fields.at("holds")), fields.string("message"), tuple(named))
+    condition, message = read_condition(fields.take("holds"), fields.at("holds")), fields.string("message")
+    error = fields.choice("error", tuple(CHECK_ERRORS)) if "error" in fields.names() else None
+    return Check(condition, message, tuple(named), error)
 
 
 _READERS: dict[str, Callable[[Fields], Step]] = {
@@ -355,7 +357,7 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
 
 
 _LEFT_OUT = frozenset(
-    ("device", "strides", "alternatives", "expected", "binds", "buffers", "stacks", "turns", "origin")
+    ("device", "strides", "alternatives", "expected", "binds", "buffers", "stacks", "turns", "origin", "error")
 )
 """Fields that are not written where they have their default."""
 _KEYS = {"source": "from", "otherwise": "else"}

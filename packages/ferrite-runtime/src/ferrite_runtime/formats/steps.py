@@ -165,11 +165,15 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Stops the program unless a condition holds; the error has the message, and the values of what is named."""
+    """Stops the program unless a condition holds; the error has the message, and the values of what is named.
+
+    ``error`` says which one it is, if it is one of `ferrite_runtime.errors.CHECK_ERRORS`.
+    """
 
     holds: Condition
     message: str
     names: tuple[tuple[str, Expr], ...] = ()
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,8 +188,8 @@ class _Writer(HostValues):
             self._within(step.owner, step.end)
         elif not is_settled(step.holds):
             values = ", ".join(f"({self.bound(name)}, {print_expr(expr)})" for name, expr in step.names)
-            test = print_condition(step.holds)
-            self.lines.append(f"if not ({test}): _fail({self.bound(step.message)}, [{values}])")
+            error, message = self.bound(step.error), self.bound(step.message)
+            self.lines.append(f"if not ({print_condition(step.holds)}): _fail({error}, {message}, [{values}])")
 
     def _within(self, owner: str, end: Expr) -> None:
         """Writes the check of what a library returned, unless the result is a buffer of known size after all."""

@@ -78,6 +78,7 @@ MISTAKES: tuple[Translation, ...] = (
     Translation("IndexOutOfBounds", RunError),
     Translation("ValueRefused", RunError),
     Translation("CheckFailed", RunError),
+    Translation("IndexCheckFailed", RunError),
     Translation("InputError", RunError, "torch._dynamo.reset() and compile again with inputs of the new kind"),
     Translation("GuardFailed", RunError, "call with inputs of the shapes, dtypes and devices that it was compiled for"),
     Translation("RecursionError", Unsupported, "nest less deeply, or raise the limit with sys.setrecursionlimit"),

@@ -82,13 +82,15 @@ def _numbers(value: Any) -> Iterator[Any]:
 class _Requirement:
     """A condition, and who asks it: the source line, and what stands there ("" where that is not known).
 
-    A condition on floats is one on the truth that the graph computes of them; ``text`` says what it is about.
+    A condition on floats is one on the truth that the graph computes of them; ``text`` says what it is about. With
+    ``is_position`` it asks whether a number is a position along an axis, for which eager raises an `IndexError`.
     """
 
     condition: Condition
     line: str
     code: str = ""
     text: str = ""
+    is_position: bool = False
 
 
 class RunTimeSizes:
@@ -170,8 +172,8 @@ class RunTimeSizes:
         if str(node.target) == "aten.select.int":
             location = size_of(start)
             if isinstance(location, Symbolic) and depends_on_data((location,), environment_of(node)):
-                self.ask(node, ("le", -size, location))
-                self.ask(node, ("lt", location, size))
+                for condition in (("le", -size, location), ("lt", location, size)):
+                    self._ask(_Requirement(condition, *_location(node), is_position=True))
             self._note_view(node, axis, from_front(location, size))
         elif unbacked_bindings(node):
             first = slice_start(start, size)
@@ -354,7 +356,8 @@ class RunTimeSizes:
         )
         message = f"{location} ({'; '.join(made)})" if made else location
         named = tuple((names[str(size)], size) for size in symbols)
-        return Extern((), CHECK, (requirement.condition, message, named), effects=True)
+        error = ("index",) if requirement.is_position else ()
+        return Extern((), CHECK, (requirement.condition, message, named, *error), effects=True)
 
 
 _Waiting = tuple[frozenset[str], str, Extern]

@@ -177,9 +177,12 @@ def _encode_let(symbol: Symbolic, value: Size) -> dict[str, Any]:
     return {"do": "let", "name": str(symbol), "value": host_expression(value)}
 
 
-def _encode_check(condition: tuple[Any, ...], message: str, named: tuple[Any, ...]) -> dict[str, Any]:
+def _encode_check(
+    condition: tuple[Any, ...], message: str, named: tuple[Any, ...], error: str | None = None
+) -> dict[str, Any]:
     names = [[name, host_expression(size)] for name, size in named]
-    return {"do": "check", "holds": _encode_condition(condition), "message": message, "names": names}
+    encoded = {"do": "check", "holds": _encode_condition(condition), "message": message, "names": names}
+    return encoded if error is None else encoded | {"error": error}
 
 
 def _encode_condition(condition: tuple[Any, ...]) -> list[Any]:
