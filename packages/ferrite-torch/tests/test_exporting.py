@@ -61,6 +61,24 @@ def test_small_gpt_for_training() -> None:
         close(mine, theirs)
 
 
+def test_results_that_eager_detaches_need_no_gradient() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            y = self.inner(x)
+            return y.detach() * 2, y.relu().sum(), y > 0, y.detach(), y
+
+    model, x = Model(), torch.randn(3, 4)
+    found, expected = reloaded(exported(model, (x,), training=True), model)(x), model(x)
+    close(found, expected)
+    assert [result.requires_grad for result in found] == [result.requires_grad for result in expected]
+    both = [torch.autograd.grad(loss + y.sum(), list(model.parameters())) for _, loss, _, _, y in (found, expected)]
+    close(*both)
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_kernels_say_which_lines_they_come_from(*, training: bool) -> None:
     """The lines of the model, not those of torch's modules; of a derivative the lines of what it derives."""

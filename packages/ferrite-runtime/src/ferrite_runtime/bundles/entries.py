@@ -62,11 +62,22 @@ class Backward:
         program: name of its program.
         takes: where each of its inputs comes from: a saved tensor, or the gradient of a result.
         grads: what each of its results is the gradient of, None for one that nobody wants.
+        detached: positions of the results that nothing can be differentiated through, as eager mode returns them.
     """
 
     program: str
     takes: tuple[Source, ...]
     grads: tuple[Source | None, ...]
+    detached: tuple[int, ...] = ()
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form."""
+        mapping: dict[str, Any] = {
+            "program": self.program,
+            "takes": [list(source) for source in self.takes],
+            "grads": [None if source is None else list(source) for source in self.grads],
+        }
+        return mapping | {"detached": list(self.detached)} if self.detached else mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +110,7 @@ class Variant:
             "repeats": list(self.repeats),
         }
         if self.backward is not None:
-            mapping["backward"] = {
-                "program": self.backward.program,
-                "takes": [list(source) for source in self.backward.takes],
-                "grads": [None if source is None else list(source) for source in self.backward.grads],
-            }
+            mapping["backward"] = self.backward.to_mapping()
         return mapping
 
     @classmethod
@@ -130,6 +137,7 @@ def _read_backward(value: object, path: str) -> Backward:
         fields.string("program"),
         _read_sources(fields, "takes", BACKWARD_SOURCES),
         tuple(None if row is None else _read_source(row, f"{path}.grads", FORWARD_SOURCES) for row in grads),
+        fields.integers("detached") if "detached" in fields.names() else (),
     )
     fields.close()
     return read
@@ -229,6 +237,8 @@ class Entry:
         _check_takes(variant.backward.takes, backward, behind, f"{path}.backward.takes")
         if len(variant.backward.grads) != len(backward.outputs):
             raise SpecError(f"{path}.backward.grads", "not one for each result of the program")
+        if any(not 0 <= position < self.outputs for position in variant.backward.detached):
+            raise SpecError(f"{path}.backward.detached", "there is no such result")
         for grad in variant.backward.grads:
             if grad is not None and grad[1] >= limits[grad[0]]:
                 raise SpecError(f"{path}.backward.grads", f"there is no {grad[0]} number {grad[1]}")

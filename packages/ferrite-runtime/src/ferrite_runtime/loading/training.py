@@ -41,7 +41,8 @@ class _Recorded(torch.autograd.Function):
         returned = results[:plain]
         for position in call.variant.repeats:
             returned[position] = returned[position].detach()
-        ctx.mark_non_differentiable(*returned[call.entry.outputs :])
+        detached = call.variant.backward.detached  # type: ignore[union-attr]
+        ctx.mark_non_differentiable(*(returned[position] for position in detached), *returned[call.entry.outputs :])
         return tuple(returned)
 
     @staticmethod

@@ -288,6 +288,7 @@ class _Exporter:
                 for kind, number in self._sources(emitted.lowered, captured.saved, ("saved", "gradient"))
             ),
             grads,
+            tuple(position for position in range(captured.outputs) if position not in captured.derived),
         )
 
     def _sources(self, lowered: LoweredModule, split: int, kinds: tuple[str, str]) -> tuple[tuple[str, int], ...]:
