@@ -97,6 +97,7 @@ torch.cuda.device_count = lambda: 1
 torch.cuda._lazy_init = torch._C._cuda_getDevice = torch._C._cuda_getCurrentRawStream = refuse
 torch.cuda.get_rng_state = lambda *device: torch.zeros(16, dtype=torch.uint8)  # as dynamo does
 torch.cuda.set_rng_state = lambda *state: None
+torch.cuda.is_current_stream_capturing = torch.accelerator.is_available = lambda: False  # dynamo of 2.14 asks both
 
 def check():
     functions = (
