@@ -171,7 +171,7 @@ def test_erf_sees_through_values_in_registers() -> None:
 
 
 def test_division_is_exact_unless_it_is_rounded_at_once() -> None:
-    assert expression("div(a[d0], b[d0])") == "div_3 = tl.div_rn(load_1, load_2)"
+    assert expression("div(a[d0], b[d0])") == "div_3 = fmath.quotient(load_1, load_2)"
     assert expression("cast.bf16(div(a[d0], b[d0]))", "bf16") == "div_3 = (load_1 / load_2).to(tl.bfloat16)"
 
 
@@ -180,7 +180,7 @@ CLAMPED = "minimum(maximum(div(a[d0], b[d0]), f32(-448.0)), f32(448.0))"
 
 def test_one_number_is_divided_by_another() -> None:
     lines = body("graph @f(a: f32[], b: f32[]) -> (y) {\n  y: f32[] = loop [] div(a[], b[])\n}")
-    assert lines[-2] == "div_3 = tl.div_rn(load_1, load_2)"
+    assert lines[-2] == "div_3 = fmath.quotient(load_1, load_2)"
 
 
 def test_division_of_what_is_clamped_and_rounded_is_fast_unless_it_has_other_uses() -> None:
@@ -192,7 +192,7 @@ def test_division_of_what_is_clamped_and_rounded_is_fast_unless_it_has_other_use
     assert "div_3 = load_1 / load_2" in body(text(rounded))
     for other in (f"add({CLAMPED}, f32(1.0))", CLAMPED, "div(a[d0], b[d0])", "exp(div(a[d0], b[d0]))"):
         lines = body(text(rounded, ("z", "f32", other)))
-        assert "div_3 = tl.div_rn(load_1, load_2)" in lines, other
+        assert "div_3 = fmath.quotient(load_1, load_2)" in lines, other
         assert not any(" / " in line for line in lines), other
 
 
@@ -213,7 +213,7 @@ def test_division_is_fast_under_sums_that_are_rounded_but_not_under_jumps(value:
     dtype = "bf16" if value.startswith("cast.bf16") else "f32"
     graph = f"graph @f(a: f32[8], b: f32[8], c: bf16[8]) -> (y) {{\n  y: {dtype}[8] = loop [d0 < 8] {value}\n}}"
     assert any(" / " in line for line in body(graph)) is is_fast
-    assert any("tl.div_rn(" in line for line in body(graph)) is not is_fast
+    assert any("fmath.quotient(" in line for line in body(graph)) is not is_fast
 
 
 SOFTMAX = """graph @f(a: bf16[8, 4000], s: f32[8]) -> (y) {{
@@ -305,14 +305,18 @@ def test_means_are_products_where_that_rounds_the_same_number(points: int, expec
     assert f" = {expected}\n" in source
 
 
+def full(number: str) -> str:
+    return f"tl.full([], {number}, tl.float32)"
+
+
 @pytest.mark.parametrize(
     ("divisor", "expected"),
     [
         ("60.0", f"fmath.divide_by(load_1, {SIXTIETH})"),
         ("8.0", "load_1 * 0.125"),
-        ("0.7", "tl.div_rn(load_1, tl.full([], 0.7, tl.float32))"),
-        ("-3.0", "tl.div_rn(load_1, tl.full([], -3.0, tl.float32))"),
-        ("33554431.0", "tl.div_rn(load_1, tl.full([], 33554431.0, tl.float32))"),
+        ("-3.0", f"fmath.divide_by(load_1, {full('-3.0')}, {full('-0.3333333432674408')})"),
+        ("0.7", f"fmath.divide_by(load_1, {full('0.699999988079071')}, {full('1.4285714626312256')})"),
+        ("1e31", "fmath.quotient(load_1, tl.full([], 1e+31, tl.float32))"),
     ],
 )
 def test_quotients_by_what_counts_something(divisor: str, expected: str) -> None:

@@ -136,7 +136,7 @@ def test_function_of_a_series_equals_torch(name: str, dtype: str) -> None:
     )
 
 
-SHARE = "fmath.share(a, b, tl.div_rn(tl.full([], 1.0, tl.float32), b))"
+SHARE = "fmath.share(a, b, fmath.reciprocal(b))"
 
 
 def shares_of(single_passes: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -150,6 +150,31 @@ def test_share_equals_quotient() -> None:
     """Up to a rounding: the interpreter rounds products that a GPU adds to exactly."""
     a, b = shares_of(5000)
     torch.testing.assert_close(run(SHARE, a, b, dtype="f32"), a / b, rtol=2**-23, atol=2**-149, equal_nan=True)
+
+
+def numbers(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns dividends and divisors of all bit patterns, and each special value by each."""
+    drawn = np.random.default_rng(0).integers(0, 1 << 32, (2, number), dtype=np.uint32).view(np.float32)
+    ends = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -3.0, 1e-40, -1e-40, 3.4028235e38, 2.0**126])
+    a, b = ends.repeat(len(ends)), ends.repeat_interleave(len(ends))
+    return torch.cat((torch.from_numpy(drawn[0]), a)), torch.cat((torch.from_numpy(drawn[1]), b))
+
+
+def assert_divided(found: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    """Fails unless quotients are rounded to nearest; those of or to tiny numbers may be off by their last bit."""
+    exact = a / b
+    is_tiny = (a.abs() < 2.0**-100) | (exact.abs() < 2.0**-100)
+    is_tiny &= (a != 0) & exact.isfinite()
+    assert_same_bits(found[~is_tiny], exact[~is_tiny])
+    torch.testing.assert_close(found[is_tiny], exact[is_tiny], rtol=2**-23, atol=2**-149)
+
+
+@pytest.mark.parametrize("text", ["quotient(a, b)", "reciprocal(b)"])
+def test_quotients_are_rounded_to_nearest(text: str) -> None:
+    a, b = numbers(2000)
+    if text == "reciprocal(b)":
+        a = torch.ones_like(b)
+    assert_divided(run(f"fmath.{text}", a, b, dtype="f32"), a, b)
 
 
 COUNTS = (3, 5, 7, 10, 33, 100, 333, 768, 4095, 50257, 16777215)

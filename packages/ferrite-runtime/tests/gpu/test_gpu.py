@@ -15,7 +15,9 @@ from fmath.test_fmath import (
     SHARE,
     TORCH,
     UNARY,
+    assert_divided,
     assert_same_bits,
+    numbers,
     over_count,
     sample,
     shares_of,
@@ -115,6 +117,16 @@ def test_share_is_the_exact_quotient() -> None:
     torch.testing.assert_close(out.cpu(), exact, rtol=2**-23, atol=2**-149, equal_nan=True)
     is_large = exact >= 2**-100
     assert torch.equal(out.cpu()[is_large], exact[is_large])
+
+
+@pytest.mark.parametrize("text", ["quotient(a, b)", "reciprocal(b)"])
+def test_quotients_are_rounded_to_nearest(text: str) -> None:
+    a, b = numbers(1 << 22)
+    if text == "reciprocal(b)":
+        a = torch.ones_like(b)
+    out = torch.empty(a.numel(), device="cuda")
+    Kernel(pointwise(f"fmath.{text}", 2, a.numel()))(a.cuda(), b.cuda(), out)
+    assert_divided(out.cpu(), a, b)
 
 
 @pytest.mark.parametrize("count", COUNTS)

@@ -395,8 +395,44 @@ def row_quotient(x, divisor, scale, inverse):
 
 
 @triton.jit
+def _rounded_inverse(y):
+    # 1 / y rounded to nearest for float32 with 2**-126 <= |y| <= 2**126: a Newton step, as the fast path of CUDA's own
+    # division has it. Of zeros, infinities and NaN, of which it would make NaN, what the instruction gives.
+    inverse = fast_reciprocal(y)
+    rest = tl.fma(-y, inverse, 1.0)
+    return tl.where(tl.abs(rest) < 1.0, tl.fma(rest, inverse, inverse), inverse)
+
+
+@triton.jit
+def reciprocal(y):
+    """Returns 1 / y rounded to nearest for float32; below 2**-126 it may be off by its last bit."""
+    if is_for_nvidia():
+        scale = divisor_scale(y)
+        return _rounded_inverse(y * scale) * scale
+    else:
+        return tl.div_rn(tl.full([], 1.0, tl.float32), y)
+
+
+@triton.jit
+def quotient(x, y):
+    """Returns x / y rounded to nearest for float32, but for what `row_quotient` says of tiny numbers.
+
+    `tl.div_rn` computes the same, and branches to a subroutine where an operand is zero, infinite or out of the range
+    of the fast path. Lanes past the end hold zeros: with them most warps went there (H200, the gradient of a cosine
+    loss of 26007 rows of 38: 32.6 us). This has no branches, and computes what depends on ``y`` once where ``y`` has
+    fewer elements than ``x``.
+    """
+    if is_for_nvidia():
+        scale = divisor_scale(y)
+        divisor = y * scale
+        return row_quotient(x, divisor, scale, _rounded_inverse(divisor))
+    else:
+        return tl.div_rn(x, y)
+
+
+@triton.jit
 def divide_by(x, count, inverse):
-    """Returns x / count rounded to nearest for float32, an integer up to 2**24 and ``inverse``, its rounded reciprocal.
+    """Returns x / count rounded to nearest for float32, a number and ``inverse``, its rounded reciprocal.
 
     The correction is that of `share`, left out where nothing is left of x: of zeros, whose sign it would lose, and of
     what is infinite or NaN. A result below 2**-126 may be off by its last bit if it lies halfway between two numbers.

@@ -72,6 +72,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "erfinv": _torch_special("erfinv"),
     "exp": np.exp,
     "divide_by": lambda x, count, _: x / count,
+    "quotient": np.divide,
+    "reciprocal": np.reciprocal,
     "row_quotient": lambda x, divisor, scale, _: x * scale / divisor,
     "fast_divide": np.divide,
     "fast_reciprocal": np.reciprocal,

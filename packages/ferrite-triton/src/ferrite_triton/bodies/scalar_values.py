@@ -303,7 +303,7 @@ class ScalarValues:
 
     def _write_share(self, part: Tile, whole: Tile) -> Tile:
         """Writes the exact quotient of what is at most one by what is at least one: one division for all parts."""
-        inverse = self._hold("inverse", apply("div", literal(1.0, F32), whole.expression), whole.axes)
+        inverse = self._hold("inverse", apply("reciprocal", whole.expression), whole.axes)
         axes = part.axes | whole.axes
         operands = (part.expression, whole.expression, inverse.expression)
         return self._builder.call("div", "share", operands, self._tile_type(F32, axes), axes)
@@ -327,7 +327,7 @@ class ScalarValues:
         if scale is None or divisor is None or inverse is None:
             scale = self._builder.call("scale", "divisor_scale", (whole.expression,), kind, whole.axes)
             divisor = self._hold("divisor", mul(whole.expression, scale.expression), whole.axes)
-            inverse = self._hold("inverse", apply("div", literal(1.0, F32), divisor.expression), whole.axes)
+            inverse = self._hold("inverse", apply("reciprocal", divisor.expression), whole.axes)
             for key, tile in zip(keys, (scale, divisor, inverse), strict=True):
                 remember(key, tile)
         if not is_exact:

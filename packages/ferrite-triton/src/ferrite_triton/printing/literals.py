@@ -96,12 +96,12 @@ def highest_text(dtype: DType) -> str:
     return number_text(dtype.highest, dtype)
 
 
-LARGEST_COUNT = 1 << 24
-"""Integers up to here are exact in f32."""
+INVERTIBLE = 2.0**100
+"""Divisors of f32 up to here, and from its reciprocal on, have reciprocals that correct a quotient."""
 
 
 def divided_text(a: str, b: str, divisor: Number | None, dtype: DType) -> tuple[str, int]:
-    """Returns the exact quotient of texts, and how strongly it binds; by a known count it takes fewer instructions.
+    """Returns the exact quotient of texts, and how strongly it binds; by a known number it takes fewer instructions.
 
     Triton's own division of f32 is off by up to 2 ulp; that of f64 is exact.
     """
@@ -109,7 +109,13 @@ def divided_text(a: str, b: str, divisor: Number | None, dtype: DType) -> tuple[
         return f"{a} * {number_text(1.0 / divisor, dtype)}", LOOSE
     if dtype.bits != F32.bits:
         return f"{a} / {b}", LOOSE
-    if divisor is None or not 1 < divisor <= LARGEST_COUNT or divisor != int(divisor):
-        return f"tl.div_rn({a}, {b})", ATOM
-    (inverse,) = struct.unpack("<f", struct.pack("<f", 1.0 / divisor))
-    return f"fmath.divide_by({a}, {full_text(float(divisor), F32)}, {full_text(inverse, F32)})", LOOSE
+    if divisor is None or not 1 / INVERTIBLE <= abs(divisor) <= INVERTIBLE:
+        return f"fmath.quotient({a}, {b})", ATOM
+    narrow = _rounded(divisor)
+    return f"fmath.divide_by({a}, {full_text(narrow, F32)}, {full_text(_rounded(1.0 / narrow), F32)})", ATOM
+
+
+def _rounded(value: float) -> float:
+    """Returns the number of f32 that is nearest to a value."""
+    (narrow,) = struct.unpack("<f", struct.pack("<f", value))
+    return float(narrow)

@@ -49,9 +49,8 @@ def _quotient(operands: Operands) -> str:
 
 
 def _reciprocal(operands: Operands) -> Made:
-    one = f"tl.full([], 1.0, {type_text(operands.dtype)})"
     (a,) = operands.texts
-    return (f"tl.div_rn({one}, {a})", ATOM) if operands.dtype.bits == 32 else f"1.0 / {a}"
+    return (f"fmath.reciprocal({a})", ATOM) if operands.dtype.bits == 32 else f"1.0 / {a}"
 
 
 def _called(function: str, operands: Operands) -> str:
