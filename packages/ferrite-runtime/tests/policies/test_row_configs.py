@@ -143,6 +143,29 @@ def test_rows_that_are_only_reduced_are_held_by_few_threads(
 
 
 @pytest.mark.parametrize(
+    ("rows", "length", "only_reduces", "expected"),
+    [
+        (2368, 441, True, (4, 1)),
+        (1000, 441, True, (4, 1)),
+        (1200, 121, True, (8, 1)),
+        (700, 841, True, (2, 1)),
+        (4000, 289, False, (2, 2)),
+        (6000, 169, False, (4, 2)),
+        (1500, 625, False, (1, 2)),
+        (100000, 441, False, (2, 1)),
+    ],
+)
+def test_few_odd_rows_have_no_more_warps_than_many(
+    rows: int, length: int, *, only_reduces: bool, expected: tuple[int, int]
+) -> None:
+    mapping, row = row_sum(rows, length), next_power_of_two(length)
+    facts = {**mapping["facts"], "bytes": rows * length * (4 if only_reduces else 8), "element_bytes": 4}
+    facts |= {"live_values": 2}
+    kernel = spec("a", "", mapping["params"], mapping["axes"], form="persistent", blocks={"RBLOCK": row}, facts=facts)
+    assert first(kernel) == Config.of({"XBLOCK": expected[0]}, expected[1])
+
+
+@pytest.mark.parametrize(
     ("rows", "length", "dtype", "only_reduces", "expected"),
     [
         (1 << 20, 3, "bf16", True, (512, 8)),

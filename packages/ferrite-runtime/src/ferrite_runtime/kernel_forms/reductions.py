@@ -39,23 +39,35 @@ def persistent_configs(shape: Shape) -> tuple[Config, ...]:
     first, *more = persistent_columns(shape, row) if is_columns else _inner_persistent(shape, row)
     if is_columns and not shape.spec.facts.noncoalesced and flops_per_point(shape) >= OCCUPANCY.busy_flops:
         return (busy_columns(shape, first), first, *more)
-    narrow = () if is_columns else _narrow_programs(shape, row, first)
-    return (*narrow, spread(shape, first, _most_warps(shape, first)), first, *more)
+    odd = None if is_columns else _odd_rows(shape, row, first)
+    spread_out = spread(shape, first, _most_warps(shape, first))
+    return (*(() if odd is None else (odd,)), spread_out, first, *more)
 
 
-def _narrow_programs(shape: Shape, row: int, config: Config) -> tuple[Config, ...]:
-    """Returns the config of odd rows that a warp holds, of half as many to a program if only so they fill the device.
+def _odd_rows(shape: Shape, row: int, config: Config) -> Config | None:
+    """Returns the config of odd rows of which a warp holds several, None where there is none.
 
     More warps would lie along each row (`_fills_warp`), and combine what they have reduced in shared memory: for each
-    element that a thread reads by itself, which takes more instructions than all else. There is none for fewer rows:
-    threads that hide each other's waiting are worth more.
+    element that a thread reads by itself, which takes more instructions than all else. Rows that are only reduced are a
+    warp's, however few there are, with as many loads to a thread as if they filled the device. Few rows that are stored
+    as well are shared by two warps, where not many values are alive at once; few short ones have threads that hide each
+    other's waiting, unless half as many to a program fill the device.
     """
-    if not (ROWS.tiny_row < row < ROWS.long_row and shape.has_odd_rows and _fills_warp(shape, row)):
-        return ()
-    rows = config.block("XBLOCK")
-    programs = OCCUPANCY.filled_share * OCCUPANCY.programs / (config.num_warps * shape.parts)
-    fitting = (n for n in (rows, max(1, rows // 2)) if keep_busy(shape, n, programs=programs) == n)
-    return tuple(rows_config(replace(shape, live=1), n, row, config.num_warps) for n in fitting)[:1]
+    if not (ROWS.tiny_row < row <= ROWS.long_row and shape.has_odd_rows and _fills_warp(shape, row)):
+        return None
+    threads, is_short = shape.device.target.warp_size, row < ROWS.reduced_row
+    if shape.only_reduces and not is_short:
+        per_thread, warps = ROWS.row_reduced, 1
+    else:
+        rows, filled = config.block("XBLOCK"), OCCUPANCY.filled_share * OCCUPANCY.programs / shape.parts
+        for count in (rows, max(1, rows // 2)) if is_short else (rows,):
+            if row < ROWS.long_row and shape.points * config.num_warps >= filled * count * shape.device.multiprocessors:
+                return rows_config(replace(shape, live=1), count, row, config.num_warps)
+        if is_short or shape.live > TILES.many_live:
+            return None
+        per_thread, warps = ROWS.odd_per_thread, ROWS.odd_warps
+    rows = keep_busy(shape, max(1, threads * warps * per_thread // row), programs=ROWS.odd_programs)
+    return rows_config(replace(shape, live=1), rows, row, warps)
 
 
 def _most_warps(shape: Shape, config: Config) -> int:

@@ -79,6 +79,11 @@ class RowThresholds:
         tiny_row, tiny_tile: rows of so few elements, and elements of a tile of them.
         odd_row: rows of 16-bit elements that lie at odd positions are reduced two by two up to this length: a thread
             has as many as of short ones.
+        odd_per_thread, odd_warps, odd_programs: elements per thread and warps of a program of few rows at odd positions
+            that are stored, too, and programs per multiprocessor that are left where one has several rows. Measured on
+            an H200 (``config_grid.py`` on 700 to 9,000 rows of 121 to 841 elements, 27 kernels of moments and
+            softmaxes): first configs with warps along each row took 1.23 times as long as the best, 2.13 at most; these
+            1.04, and 1.18.
         row_per_thread_short, row_per_thread_long: rows of which a thread has one each go through their lines of memory
             element by element. So many bytes of a row leave room for those of two to a thread, and warps that store
             rows longer than so many do so one by one: by way of shared memory, where a program of several would wait
@@ -126,6 +131,9 @@ class RowThresholds:
     tiny_row: int = 4
     tiny_tile: int = 1024
     odd_row: int = 2048
+    odd_per_thread: int = 16
+    odd_warps: int = 2
+    odd_programs: float = 1.0
     row_per_thread_short: int = 20
     row_per_thread_long: int = 56
     loop_block: int = 2048
