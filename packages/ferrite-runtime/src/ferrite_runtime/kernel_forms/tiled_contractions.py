@@ -77,11 +77,23 @@ TILES = (
     Tile(16, 64, 256, 4, 4, 0.14),
 )
 """What was found to be fast on Hopper for 16-bit factors; shares are first guesses that only order the candidates."""
+ELEMENT_TILES = (
+    Tile(64, 64, 128, 8, 2, 0.52),
+    Tile(64, 32, 128, 8, 2, 0.32),
+    Tile(32, 64, 128, 8, 2, 0.26),
+    Tile(32, 32, 256, 8, 2, 0.20),
+    Tile(32, 32, 128, 4, 2, 0.20),
+    Tile(32, 16, 128, 4, 2, 0.14),
+    Tile(16, 32, 128, 4, 2, 0.14),
+    Tile(16, 16, 256, 4, 2, 0.10),
+)
+"""The same where threads load elements of factors one by one: of these they have registers for about 64 at a time."""
 
 
 def tiled_contraction_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a product of matrices, best guess first."""
-    fitting = [pair for tile in TILES for pair in _fitted(shape, tile)]
+    tiles = (*TILES, *ELEMENT_TILES) if _single_elements(shape, 1, 1) else TILES
+    fitting = [pair for tile in tiles for pair in _fitted(shape, tile)]
     fitting += [(persistent, tile) for config, tile in fitting if (persistent := _persistent(shape, config))]
     fitting += [(described, tile) for config, tile in fitting if (described := _described(shape, config))]
     ordered = sorted(fitting, key=lambda pair: (_spills(shape, pair[0]), _seconds(shape, *pair)))
@@ -183,9 +195,9 @@ def shared_bytes(spec: KernelSpec, config: Config) -> int:
 
 def _spills(shape: Shape, config: Config) -> bool:
     """Returns whether a thread has no registers for its sums and the elements of factors that it loads one by one."""
-    facts, threads = facts_as(shape.spec.facts, TiledContractionFacts), config.num_warps * shape.device.target.warp_size
+    threads = config.num_warps * shape.device.target.warp_size
     y, x, r = (config.block(name) for name in ("YBLOCK", "XBLOCK", "RBLOCK"))
-    elements = r * (y * facts.left_elements + x * facts.right_elements) // threads
+    elements = r * _single_elements(shape, y, x) // threads
     registers = min(PRODUCTS.most_registers, shape.device.registers_per_multiprocessor // threads)
     held = accumulated(shape.spec, config, shape.device) + PRODUCTS.element_registers * elements
     return elements > 0 and held > registers
@@ -194,14 +206,35 @@ def _spills(shape: Shape, config: Config) -> bool:
 def _seconds(shape: Shape, config: Config, tile: Tile) -> tuple[float, float]:
     """Returns about what a config should take: what computing its tiles takes, at least what loading the factors does.
 
-    Factors are loaded at the rate of the multiprocessors that have a tile. Of equal configs of rows in groups those
+    Factors are loaded at the rate of the multiprocessors that have a tile, and no faster than their elements come one
+    by one, where they do. Of equal configs of rows in groups those
     whose tiles are computed faster go first: of few rows that a group has, large ones hold nothing for the most part.
     """
     tiles = _tiles(shape, config)
     computed = _computed(shape, config, tile, tiles)
     loaded = _loaded(shape, config, tiles) * max(1.0, shape.device.multiprocessors / tiles)
     is_grouped = facts_as(shape.spec.facts, TiledContractionFacts).row_groups > 0
-    return max(computed, loaded), computed if is_grouped else 0.0
+    return max(computed, loaded, _loaded_singly(shape, config, tiles)), computed if is_grouped else 0.0
+
+
+def _single_elements(shape: Shape, y: int, x: int) -> int:
+    """Returns how many elements that are loaded one by one a tile of these sides has at each point of the reduction."""
+    facts = facts_as(shape.spec.facts, TiledContractionFacts)
+    return y * facts.left_elements + x * facts.right_elements
+
+
+def _loaded_singly(shape: Shape, config: Config, tiles: int) -> float:
+    """Returns the seconds that loading elements one by one takes: no block is on its way while another is multiplied.
+
+    So each block takes the latency of memory, and the loads of all programs of a multiprocessor after each other.
+    """
+    y, x, r = (config.block(name) for name in ("YBLOCK", "XBLOCK", "RBLOCK"))
+    loads = r * _single_elements(shape, y, x) / shape.device.target.warp_size
+    if not loads:
+        return 0.0
+    blocks = -(-_points(shape.reduction, facts_as(shape.spec.facts, TiledContractionFacts)) // r)
+    rounds = -(-tiles // shape.device.multiprocessors)
+    return blocks * (PRODUCTS.block_latency + rounds * loads * PRODUCTS.warp_load_seconds)
 
 
 def _computed(shape: Shape, config: Config, tile: Tile, tiles: int) -> float:
