@@ -243,6 +243,21 @@ def test_devices_stay_apart() -> None:
     assert [decision.rule for decision in refusals(found)] == ["C02"]
 
 
+@pytest.mark.parametrize(("divided", "together"), [(False, True), (True, False)])
+def test_large_parts_share_a_launch_where_they_only_reduce(*, divided: bool, together: bool) -> None:
+    rows = "reduce sum [i < 100000 | r0 < 70] x[i, r0]"
+    last = "  q: f32[100000, 70] = loop [i < 100000, j < 70] div(x[i, j], p[i])\n" if divided else ""
+    text = f"""
+    graph @f(x: f32[100000, 70], y: f32[9000, 900]) -> ({"q" if divided else "p"}, s) {{
+      p: f32[100000] = {rows}
+    {last}  s: f32[900] = reduce sum [j < 900 | r0 < 9000] y[r0, j]
+    }}"""
+    found = schedule(parse_graph(text))
+    sharing = [kernel for kernel in found.kernels if parts_of(kernel)]
+    assert bool(sharing) is together
+    assert any(decision.rule == "C05" for decision in refusals(found)) is not together
+
+
 def test_results_take_the_storage_of_what_their_own_part_alone_reads() -> None:
     text = """
     graph @f(x: f32[8], y: f32[9]) -> (p, q) {

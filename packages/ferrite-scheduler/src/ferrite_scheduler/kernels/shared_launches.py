@@ -61,6 +61,12 @@ def takes_turns(kernels: Sequence[Kernel], policy: Policy) -> bool:
     return len(rows) == 1 and shortest >= policy.combo_single_row and longest >= policy.combo_unlike_rows * shortest
 
 
+def stores_rows(kernel: Kernel) -> bool:
+    """Returns whether a kernel that reduces also stores rows: an eighth of what it moves, at least."""
+    written = tuple(param for param in kernel.params if param.access != "read")
+    return kernel.reduction is not None and 8 * moved_bytes(replace(kernel, params=written)) >= moved_bytes(kernel)
+
+
 def moved_bytes(kernel: Kernel) -> int:
     """Returns the bytes of memory that a kernel touches, at most: no more elements of a tensor than it has points."""
     points = kernel.points

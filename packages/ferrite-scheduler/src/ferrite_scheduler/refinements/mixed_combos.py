@@ -23,7 +23,7 @@ from ferrite_ir.language.graph import Graph
 from ferrite_ir.language.sizes import symbols_of
 from ferrite_scheduler.analysis.dependences import Dependences
 from ferrite_scheduler.fusion.rules import Refusal, refuse
-from ferrite_scheduler.kernels.shared_launches import combined, moved_bytes, row_length
+from ferrite_scheduler.kernels.shared_launches import combined, moved_bytes, row_length, stores_rows
 from ferrite_scheduler.memory.host_steps import Work
 from ferrite_scheduler.memory.positions import Positions
 from ferrite_scheduler.model.forms import Combo, Pointwise
@@ -62,6 +62,7 @@ class Launch:
         largest, total: bytes moved by the largest, and by all.
         shortest, longest: points of their reduction axes; 1 without one.
         is_pointwise: whether none has one.
+        is_stored: whether one that has one stores about as much as it reads.
         taken: where its kernels were in the order of execution.
         written: the texts of kernels, by those positions.
         bound: most bytes of one of them that others of the graph have made, or are to read.
@@ -80,6 +81,7 @@ class Launch:
     shortest: int
     longest: int
     is_pointwise: bool
+    is_stored: bool
     bound: int
     is_free: bool
     taken: list[int]
@@ -106,6 +108,7 @@ class Launch:
             min(rows),
             max(rows),
             all(isinstance(member.form, Pointwise | Combo) for member in members),
+            any(stores_rows(member) for member in members),
             max(moved_bytes(replace(member, params=tuple(p for p in member.params if p in own))) for member in members),
             not own,
             [position],
@@ -132,6 +135,7 @@ class Launch:
         self.largest, self.total = max(self.largest, other.largest), self.total + other.total
         self.shortest, self.longest = min(self.shortest, other.shortest), max(self.longest, other.longest)
         self.is_pointwise = self.is_pointwise and other.is_pointwise
+        self.is_stored = self.is_stored or other.is_stored
         self.bound, self.is_free = max(self.bound, other.bound), self.is_free and other.is_free
 
 
@@ -165,7 +169,9 @@ def _params(a: Launch, b: Launch, policy: Policy) -> Refusal | None:
 
 def _sizes(a: Launch, b: Launch, policy: Policy) -> Refusal | None:
     moved, limit = max(a.largest, b.largest), policy.combo_part_bytes
-    is_detached = max(a.bound, b.bound) <= policy.combo_moved_bytes and a.is_pointwise == b.is_pointwise
+    # Programs that only reduce want about as many warps as each other; of what is stored as well each wants its own.
+    is_alike = a.is_pointwise == b.is_pointwise and not (a.is_stored or b.is_stored)
+    is_detached = max(a.bound, b.bound) <= policy.combo_moved_bytes and is_alike
     if moved <= limit or is_detached or a.texts == b.texts:
         return None
     return refuse("a launch is little beside what one takes", bytes=moved, limit=limit)
