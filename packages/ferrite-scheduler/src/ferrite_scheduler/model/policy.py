@@ -205,6 +205,8 @@ class Policy:
             share of memory's bandwidth in a microsecond, as half of a program's time goes by before it knows which rows
             it wants. Set.
         segment_batch: most rows that one of these programs has on their way, a power of two. Set.
+        segment_programs: programs of a multiprocessor up to which those of few destinations have fewer columns, two for
+            each thread at least. Set.
         segment_prefetch: most bytes of them, a power of two: more take registers that other programs need. Set.
         segment_prefetch_target: most bytes of what destinations are before that are prefetched while rows are listed: a
             part of what memory can move meanwhile. Measured (decision 0027: an index add's 19.3 to 18.4 us).
@@ -391,6 +393,7 @@ class Policy:
     segment_row: int = 64
     combined_flight: int = 96 << 10
     segment_batch: int = 16
+    segment_programs: int = 8
     segment_prefetch: int = 4096
     segment_prefetch_target: int = 8 << 20
     segment_copied_share: int = 4

@@ -164,7 +164,7 @@ def _as_call(
         ("rows", int(rows.destination.size)),
         ("mode", update.mode),
         ("wraps", rows.destination.wraps),
-        *_shares(rows, source.dtype, target, policy),
+        *_shares(rows, int(rows.destination.size), source.dtype, target, policy),
         ("prefetched", 0 if is_copied else _prefetched_bytes(base, policy)),
         ("copied", is_copied),
     )
@@ -292,9 +292,15 @@ def _rounding(graph: Graph, result: Value, readers: dict[str, list[Definition]])
     return reader if is_same and body.op in CONVERSIONS and body.args[0] is expected else None
 
 
-def _shares(rows: Rows, dtype: DType, target: Target, policy: Policy) -> tuple[tuple[str, int], ...]:
-    """Returns how many rows and columns a program has on their way, and how many programs do so at once."""
+def _shares(rows: Rows, destinations: int, dtype: DType, target: Target, policy: Policy) -> tuple[tuple[str, int], ...]:
+    """Returns how many rows and columns a program has on their way, and how many programs do so at once.
+
+    Few destinations have narrow blocks of columns: a program waits for rows after rows, and there are others meanwhile.
+    """
     block = min(next_power_of_two(rows.width), VECTOR_BYTES * target.warp_size // dtype.bytes)
+    busy = policy.segment_programs * target.processors
+    while block > 2 * target.warp_size and destinations * -(-rows.width // block) < busy:
+        block //= 2
     batch = min(policy.segment_batch, max(1, policy.segment_prefetch // (block * dtype.bytes)))
     resident = policy.combined_flight // (batch * block * dtype.bytes)
     programs = target.processors * max(1, min(resident, target.resident_programs))
