@@ -75,6 +75,13 @@ def test_terms_of_a_sum_are_divided_fast(form: str) -> None:
     assert not any("row_quotient" in line for line in lines)
 
 
+def test_quotients_of_quotients_that_are_terms_are_divided_fast() -> None:
+    twice = SIMILARITY.format(outputs="s", combine="sum").replace("neg(u[d0, r0])", "div(u[d0, r0], a[d0])")
+    lines = lines_of(twice, "persistent")
+    assert sum(line.startswith("div_") and "inverse" in line for line in lines) == 2
+    assert not any("row_quotient" in line for line in lines)
+
+
 @pytest.mark.parametrize(("outputs", "combine"), [("s, z", "max"), ("u, s", "sum"), ("u, s", "max")])
 def test_quotients_that_are_seen_are_exact(outputs: str, combine: str) -> None:
     lines = lines_of(SIMILARITY.format(outputs=outputs, combine=combine), "persistent")

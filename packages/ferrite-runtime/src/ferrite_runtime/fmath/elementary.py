@@ -395,22 +395,24 @@ def row_quotient(x, divisor, scale, inverse):
 
 
 @triton.jit
-def _rounded_inverse(y):
-    # 1 / y rounded to nearest for float32 with 2**-126 <= |y| <= 2**126: a Newton step, as the fast path of CUDA's own
-    # division has it. Of zeros, infinities and NaN, of which it would make NaN, what the instruction gives.
-    inverse = fast_reciprocal(y)
-    rest = tl.fma(-y, inverse, 1.0)
-    return tl.where(tl.abs(rest) < 1.0, tl.fma(rest, inverse, inverse), inverse)
+def rounded_inverse(y):
+    """Returns 1 / y rounded to nearest for float32 with 2**-126 <= |y| <= 2**126, zero, infinity or NaN.
+
+    One Newton step, as the fast path of CUDA's own division has it, but for what it would make NaN of.
+    """
+    if is_for_nvidia():
+        inverse = fast_reciprocal(y)
+        rest = tl.fma(-y, inverse, 1.0)
+        return tl.where(tl.abs(rest) < 1.0, tl.fma(rest, inverse, inverse), inverse)
+    else:
+        return tl.div_rn(tl.full([], 1.0, tl.float32), y)
 
 
 @triton.jit
 def reciprocal(y):
     """Returns 1 / y rounded to nearest for float32; below 2**-126 it may be off by its last bit."""
-    if is_for_nvidia():
-        scale = divisor_scale(y)
-        return _rounded_inverse(y * scale) * scale
-    else:
-        return tl.div_rn(tl.full([], 1.0, tl.float32), y)
+    scale = divisor_scale(y)
+    return rounded_inverse(y * scale) * scale
 
 
 @triton.jit
@@ -425,7 +427,7 @@ def quotient(x, y):
     if is_for_nvidia():
         scale = divisor_scale(y)
         divisor = y * scale
-        return row_quotient(x, divisor, scale, _rounded_inverse(divisor))
+        return row_quotient(x, divisor, scale, rounded_inverse(divisor))
     else:
         return tl.div_rn(x, y)
 

@@ -74,6 +74,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "divide_by": lambda x, count, _: x / count,
     "quotient": np.divide,
     "reciprocal": np.reciprocal,
+    "rounded_inverse": np.reciprocal,
     "row_quotient": lambda x, divisor, scale, _: x * scale / divisor,
     "fast_divide": np.divide,
     "fast_reciprocal": np.reciprocal,

@@ -29,7 +29,8 @@ def rounded_quotients(flat: FlatKernel) -> frozenset[Scalar]:
     Quantisation is a model, ``cast.f8e4m3fn(minimum(maximum(x / scale, low), high))``, and a step of an optimiser,
     ``cast.bf16(old + rate * (mean / scale))``. Up to 2 ulp of f32 instead of half of one are lost there. Where the sum
     cancels, so that they show in a narrow result, its other terms' roundings to f32 show as well. So they do in the
-    sum of a row: its additions lose as much of the terms, in an order that nobody promises.
+    sum of a row: its additions lose as much of the terms, in an order that nobody promises. Quotients of such quotients
+    lose as much twice.
     """
     seen, summed, nodes, users = _uses(flat)
     carried: set[Scalar] = set()
@@ -40,7 +41,9 @@ def rounded_quotients(flat: FlatKernel) -> frozenset[Scalar]:
             continue
         read = users.get(node, [])
         if node.op in (*TERMS, "div") and all(user in terms for user in read) and (read or node in summed):
-            (found if node.op == "div" else terms).add(node)
+            terms.add(node)
+            if node.op == "div":
+                found.add(node)
         if node in summed or not all(user in carried or _narrows(user) for user in read):
             continue
         if node.op != "div":

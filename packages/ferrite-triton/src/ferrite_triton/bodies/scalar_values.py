@@ -303,7 +303,7 @@ class ScalarValues:
 
     def _write_share(self, part: Tile, whole: Tile) -> Tile:
         """Writes the exact quotient of what is at most one by what is at least one: one division for all parts."""
-        inverse = self._hold("inverse", apply("reciprocal", whole.expression), whole.axes)
+        inverse = self._inverse(whole)
         axes = part.axes | whole.axes
         operands = (part.expression, whole.expression, inverse.expression)
         return self._builder.call("div", "share", operands, self._tile_type(F32, axes), axes)
@@ -327,13 +327,18 @@ class ScalarValues:
         if scale is None or divisor is None or inverse is None:
             scale = self._builder.call("scale", "divisor_scale", (whole.expression,), kind, whole.axes)
             divisor = self._hold("divisor", mul(whole.expression, scale.expression), whole.axes)
-            inverse = self._hold("inverse", apply("reciprocal", divisor.expression), whole.axes)
+            inverse = self._inverse(divisor)
             for key, tile in zip(keys, (scale, divisor, inverse), strict=True):
                 remember(key, tile)
         if not is_exact:
             return self._hold("div", mul(mul(part.expression, scale.expression), inverse.expression), axes)
         operands = (part.expression, divisor.expression, scale.expression, inverse.expression)
         return self._builder.call("div", "row_quotient", operands, self._tile_type(F32, axes), axes)
+
+    def _inverse(self, divisor: Tile) -> Tile:
+        """Writes the rounded reciprocal of a divisor in the middle of the range of f32."""
+        kind = self._tile_type(F32, divisor.axes)
+        return self._builder.call("inverse", "rounded_inverse", (divisor.expression,), kind, divisor.axes)
 
     def _tile_type(self, dtype: DType, axes: Axes) -> TileType:
         return TileType(dtype, self._space.shape(axes))

@@ -271,6 +271,7 @@ def _quotient(part: Number, divisor: Number, *_: Number) -> Number:
 
 _BY_ELEMENT: dict[str, Callable[..., Number]] = {
     "divisor_scale": lambda _: 1.0,
+    "rounded_inverse": lambda divisor: _quotient(1.0, divisor),
     "row_quotient": _quotient,
     "opaque_value": lambda element: element,
     "opaque_floats": lambda element: element,

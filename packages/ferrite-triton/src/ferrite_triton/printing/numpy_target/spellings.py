@@ -89,6 +89,7 @@ CALLS: dict[str, str] = {
     "opaque_floats": "{0}",
     "share": "np.divide({0}, {1})",
     "divisor_scale": "np.ones_like({0})",
+    "rounded_inverse": "np.reciprocal({0})",
     "row_quotient": "np.divide({0}, {1})",
     "whole_to_half": "{0}.astype(np.float16)",
     "argmax_nan": "argmax(({0}, {1}), ({2}, {3}))",
