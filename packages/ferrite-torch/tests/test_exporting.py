@@ -62,21 +62,16 @@ def test_small_gpt_for_training() -> None:
 
 
 def test_results_that_eager_detaches_need_no_gradient() -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(4, 4)
-
+    class Model(nn.Linear):
         def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-            y = self.inner(x)
+            y = super().forward(x)
             return y.detach() * 2, y.relu().sum(), y > 0, y.detach(), y
 
-    model, x = Model(), torch.randn(3, 4)
+    model, x = Model(4, 4), torch.randn(3, 4)
     found, expected = reloaded(exported(model, (x,), training=True), model)(x), model(x)
     close(found, expected)
     assert [result.requires_grad for result in found] == [result.requires_grad for result in expected]
-    both = [torch.autograd.grad(loss + y.sum(), list(model.parameters())) for _, loss, _, _, y in (found, expected)]
-    close(*both)
+    close(*(torch.autograd.grad(loss + y.sum(), [*model.parameters()]) for _, loss, _, _, y in (found, expected)))
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -315,4 +315,5 @@ def _joined_facts(parts: Sequence[dict[str, Any]]) -> MixedComboFacts:
         element_bytes=max(each["element_bytes"] for each, _ in facts),
         atomics=any(each["atomics"] for each, _ in facts),
         random=any(each["random"] for each, _ in facts),
+        asserts=any(each.get("asserts", False) for each, _ in facts) or None,
     )

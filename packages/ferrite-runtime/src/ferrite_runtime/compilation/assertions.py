@@ -1,21 +1,17 @@
 """Kernels that check indices and values on a GPU: the same text, compiled with its assertions.
 
-These then say which op they are from, and which line.
+These then say which op they are from, and which line: `ferrite_runtime.kernel_source.jitted` has that as the name of
+the file that a kernel is read from.
 
 A checked kernel is a kernel of its own, with an identity of its own: nothing else of the runtime knows of it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ferrite_runtime.formats.canonical_json import kernel_id
-
-_MESSAGE = re.compile(r'"(?=index out of bounds|refused: )')
-_ASSERTING = ("fmath.bin_rows(",)
-"""Calls of device functions that assert."""
 
 
 def checked_program(mapping: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,7 +19,7 @@ def checked_program(mapping: Mapping[str, Any]) -> dict[str, Any]:
     renamed: dict[str, str] = {}
     kernels = []
     for kernel in mapping["kernels"]:
-        checked = _checked_kernel(kernel) if _asserts(kernel["source"]) else kernel
+        checked = _checked_kernel(kernel) if kernel["facts"].get("asserts") else kernel
         renamed[kernel["id"]] = checked["id"]
         kernels.append(checked)
     made = {**mapping, "kernels": kernels, "steps": _renamed(mapping["steps"], renamed)}
@@ -35,10 +31,6 @@ def _renamed(steps: Sequence[Mapping[str, Any]], renamed: Mapping[str, str]) -> 
     return [_renamed_launch(step, renamed) if step["do"] == "launch" else step for step in steps]
 
 
-def _asserts(source: str) -> bool:
-    return _MESSAGE.search(source) is not None or any(call in source for call in _ASSERTING)
-
-
 def _renamed_launch(step: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
     made = {**step, "kernel": renamed[step["kernel"]]}
     if "alternatives" in step:
@@ -47,8 +39,5 @@ def _renamed_launch(step: Mapping[str, Any], renamed: Mapping[str, str]) -> dict
 
 
 def _checked_kernel(kernel: Mapping[str, Any]) -> dict[str, Any]:
-    origin = ", ".join(kernel["origin"]) or kernel["name"]
-    quoted = origin.replace("\\", "/").replace('"', "'").encode("ascii", "backslashreplace").decode()
-    source = _MESSAGE.sub(lambda _: f'"{quoted}: ', kernel["source"])
-    made = {**kernel, "source": source, "facts": {**kernel["facts"], "checked": True}}
+    made = {**kernel, "facts": {**kernel["facts"], "checked": True}}
     return {**made, "id": kernel_id(made)}

@@ -57,6 +57,15 @@ from ferrite_runtime.fmath.polynomials import (
 )
 from ferrite_runtime.fmath.prefetch import prefetch, prefetch_bytes, sectors
 from ferrite_runtime.fmath.products import add_dot, dot_in_parts, sum_of_parts
+from ferrite_runtime.fmath.quotients import (
+    divide_by,
+    divisor_scale,
+    quotient,
+    reciprocal,
+    rounded_inverse,
+    row_quotient,
+    share,
+)
 from ferrite_runtime.fmath.row_bins import bin_rows, sort_rows
 from ferrite_runtime.fmath.row_per_thread import load_rows, opaque_indices
 from ferrite_runtime.fmath.segmented_reductions import reduce_segments

@@ -138,3 +138,31 @@ def logaddexp(a, b):
     """Combines by log(exp(a) + exp(b)), without overflow; NaN wins."""
     top = maximum_nan(a, b)
     return tl.where(tl.abs(top) == _INF, top, top + _log1p_exp(-tl.abs(a - b)))
+
+
+@triton.jit
+def combined(a, b, mode: tl.constexpr):
+    """Returns two tiles combined: ``add``, ``max`` or ``min``; NaN is the largest and the smallest."""
+    if mode == "add":
+        return a + b
+    elif mode == "max":
+        return maximum_nan(a, b)
+    else:
+        return minimum_nan(a, b)
+
+
+@triton.jit
+def reduced(parts, mode: tl.constexpr, axis: tl.constexpr):
+    """Returns a tile combined along an axis."""
+    if mode == "add":
+        return tl.sum(parts, axis)
+    elif mode == "max":
+        return tl.reduce(parts, axis, maximum_nan)
+    else:
+        return tl.reduce(parts, axis, minimum_nan)
+
+
+@triton.constexpr_function
+def neutral_of(mode):
+    """Returns what changes nothing that it is combined with."""
+    return {"add": 0.0, "max": float("-inf"), "min": float("inf")}[mode]

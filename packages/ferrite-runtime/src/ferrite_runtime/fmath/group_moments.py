@@ -15,9 +15,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ferrite_runtime.fmath.elementary import divide_by, fast_reciprocal
+from ferrite_runtime.fmath.elementary import fast_reciprocal
 from ferrite_runtime.fmath.flags import LOW, launch_epoch
 from ferrite_runtime.fmath.grid_sync import pause
+from ferrite_runtime.fmath.quotients import divide_by
 
 _SIGN = tl.constexpr(-(1 << 63))
 _OTHERS = tl.constexpr((1 << 63) - 1)

@@ -16,10 +16,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ferrite_runtime.fmath.combines import combined, neutral_of, reduced
 from ferrite_runtime.fmath.grid_sync import opaque_floats
 from ferrite_runtime.fmath.machine import WARP
 from ferrite_runtime.fmath.row_bins import counter_of
-from ferrite_runtime.fmath.row_sums import combined, neutral_of, reduced
 from ferrite_runtime.fmath.sorting import sort_integers
 
 _NO_ROW = tl.constexpr(0x7FFFFFFF)

@@ -34,7 +34,8 @@ class Facts:
         element_bytes: bytes of the widest element; 0 if the writer does not say.
         numel: product of the sizes of the grid axes.
         atomics, random: whether it has atomic updates, or draws random numbers.
-        checked: whether its assertions are compiled.
+        asserts: whether it has assertions, which are compiled where that is asked for.
+        checked: whether they are. Such a kernel's identity includes where it comes from, which it says.
         contiguous_axis: the stride-1 axis of most of the traffic, ``x``, ``y`` or ``r``; None if there is none.
         transposed: whether a good part of the traffic has another stride-1 grid axis.
         neighbours: length of the shortest contiguous stretch along a stride-1 axis, where an access jumps after a few
@@ -55,6 +56,7 @@ class Facts:
     numel: int = 0
     atomics: bool = False
     random: bool = False
+    asserts: bool = False
     checked: bool = False
     contiguous_axis: str | None = None
     transposed: bool = True

@@ -123,16 +123,15 @@ _EVERY_LANGUAGE = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
 
 
 _REFUSALS: dict[str, type[KernelRunError]] = {"index out of bounds": IndexOutOfBounds, "refused: ": ValueRefused}
-"""What an assertion raises, by how its message begins; in a kernel that is checked on a GPU its origin goes before."""
+"""What an assertion raises, by how its message begins."""
 
 
 def _check(self: Any, condition: Any, message: str) -> None:
     """Stands in for the assertion of the interpreter, which Python leaves out under -O."""
     if not condition.data.all():
         for start, kind in _REFUSALS.items():
-            _, found, rest = message.partition(start)
-            if found:
-                raise kind(found + rest)
+            if message.startswith(start):
+                raise kind(message)
         raise KernelRunError(message)
 
 

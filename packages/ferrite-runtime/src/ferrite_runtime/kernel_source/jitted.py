@@ -48,13 +48,17 @@ def load_function(spec: KernelSpec, *, is_confined: bool = False) -> Any:
             does not.
 
     The text is registered under an invented file name, so that Triton can read it back and errors can quote it.
-    Nothing depends on where the text is run: neither the name nor the module carries a path.
+    Nothing depends on where the text is run: neither the name nor the module carries a path. Assertions on a GPU say
+    the name of the file: that of a kernel that is compiled with them begins with the ops and lines that it is from.
 
     Raises:
         KernelCompileError: if the text is not Python or defines no such function.
     """
     # The text as it is run, and the text as it came, may both be in use in one process.
     filename = f"<ferrite {spec.name} {spec.id[:12]}{' confined' if is_confined else ''}>"
+    if spec.facts.checked:
+        where = ", ".join((*spec.origin, filename)).replace("\\", "/").replace('"', "'")  # a string of PTX
+        filename = where.encode("ascii", "replace").decode()
     source = confine(spec.source) if is_confined else spec.source
     lines = source.splitlines(keepends=True)
     linecache.cache[filename] = (len(source), None, lines, filename)

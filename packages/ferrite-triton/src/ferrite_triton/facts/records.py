@@ -26,6 +26,7 @@ class CommonFacts:
     numel: int
     atomics: bool
     random: bool
+    asserts: bool | None = None
     neighbours: int | None = None
     noncoalesced: bool | None = None
     vectors: int | None = None
@@ -146,12 +147,14 @@ class TemplateFacts:
         num_warps, num_stages: the config.
         bytes: of memory that one launch must move, if they are many.
         registers: most that a thread may have.
+        asserts: whether it calls device functions that assert.
     """
 
     num_warps: int
     num_stages: int = 1
     bytes: int | None = None
     registers: int | None = None
+    asserts: bool | None = None
 
     def to_mapping(self) -> dict[str, Any]:
         """Returns the JSON form: what is stated."""
@@ -172,15 +175,18 @@ class MixedComboFacts:
     element_bytes: int
     atomics: bool
     random: bool
+    asserts: bool | None = None
 
     def to_mapping(self) -> dict[str, Any]:
         """Returns the JSON form."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return _stated(self)
 
 
 Facts: TypeAlias = KernelFacts | TemplateFacts | MixedComboFacts
 
 
-def _stated(record: CommonFacts | PointwiseFacts | ReductionFacts | FormFacts | TemplateFacts) -> dict[str, Any]:
+def _stated(
+    record: CommonFacts | PointwiseFacts | ReductionFacts | FormFacts | TemplateFacts | MixedComboFacts,
+) -> dict[str, Any]:
     named = {each.name: getattr(record, each.name) for each in fields(record)}
     return {name: value for name, value in named.items() if value is not None or name == "contiguous_axis"}

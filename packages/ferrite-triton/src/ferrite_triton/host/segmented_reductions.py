@@ -216,7 +216,7 @@ def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpe
     # Of a row its destination; and alone the counter of its destination, and its number in a list.
     moved = min(hint(call.count), shape.count) * (template.operands["destinations"].dtype.bytes + 2 * SECTOR_BYTES)
     moved += 2 * elements * template.operands["out"].dtype.bytes
-    facts = TemplateFacts(num_warps=LISTING_WARPS, bytes=moved)
+    facts = TemplateFacts(num_warps=LISTING_WARPS, bytes=moved, asserts=True)
     return template.write("bin_rows", accesses, body, programs, facts, call.sizes)
 
 
