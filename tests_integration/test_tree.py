@@ -133,7 +133,7 @@ NO_THRESHOLDS = {
         "native_products._MAX_DIMS",
     ),
     "what kernels are written for": (
-        "segments.MOST_SHARE", "segments.MOST_ROWS", "segmented_reductions.MOST_WARPS", "grid_reductions.SMALLEST",
+        "segments.MOST_SHARE", "segments.MOST_ROWS", "grid_reductions.SMALLEST",
         "grid_reductions.SMALLEST_OF_COLUMNS", "native_sequence.MAX_VALUES", "native_sequence.MAX_LAUNCHES",
     ),
     "of texts, formats, messages and tests": (

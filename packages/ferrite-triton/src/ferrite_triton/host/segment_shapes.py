@@ -44,6 +44,11 @@ class SegmentPolicy:
         least_chunk: rows of a chunk at least.
         most_chunks: chunks for which rows of one are not more: each looks at all shares.
         most_rows: rows for which there are kernels: chunks look at all shares of them.
+        zeroed: numbers that one program makes zero. Set.
+        sorted_warp, most_warps: rows of a share that a warp sorts, and warps of a program at most. Set.
+        prefetched, copied: bytes that a program prefetches, or copies of destinations, beside those that list rows: 64
+            for each thread of the latter. Set.
+        wide: elements of two bytes that a warp reads at once: of rows with as many, each thread has eight of every one.
         least_class, class_step: rows that the first shape is for where their number is symbolic, and how many times as
             many each further one.
     """
@@ -60,6 +65,12 @@ class SegmentPolicy:
     least_chunk: int = 128
     most_chunks: int = 4096
     most_rows: int = MOST_ROWS
+    zeroed: int = 1024
+    sorted_warp: int = 128
+    most_warps: int = 16
+    prefetched: int = 1 << 16
+    copied: int = 1 << 14
+    wide: int = 256
     least_class: int = 1 << 12
     class_step: int = 4
 

@@ -14,6 +14,7 @@ from ferrite_scheduler.model.target import SECTOR_BYTES
 from ferrite_triton.analysis.size_params import host_expression, size_value
 from ferrite_triton.facts.records import TemplateFacts
 from ferrite_triton.host.segment_shapes import (
+    SEGMENTS,
     RowsShape,
     counters,
     most_rows,
@@ -42,21 +43,11 @@ from ferrite_triton.tile.language import (
 from ferrite_triton.tile.statements import Do, Let, Statement
 
 # Numbers that the kernels below are written for; what is chosen by the rows is in `segment_shapes`.
-ZEROED = 1024
-"""Numbers that one program makes zero."""
-SORTED_WARP, MOST_WARPS = 128, 16
-"""How many rows of a share a warp has, and warps of a program at most."""
 LISTED, LISTING_WARPS = 256, 8
 """Rows that a program lists, and its warps: a row for each thread, and no share has fewer."""
-PREFETCHED = 1 << 16
-"""Bytes that a program prefetches while it bins rows."""
-COPIED = 1 << 14
-"""Bytes of destinations that a program copies beside those that bin rows: 64 for each thread."""
 REGISTERS, REGISTERS_OF_WIDE_HALVES = 80, 96
 """Registers of a thread that combines rows: enough for all rows that are on their way, and for 25 warps at once; for 21
 where each thread has eight elements of two bytes of every row, of which it keeps as many sums."""
-WIDE = 256
-"""Elements of two bytes that a warp reads at once: of rows with as many, each thread has eight of every one."""
 COUNT = "n0"
 """What kernels call a number of rows that is symbolic."""
 
@@ -141,7 +132,7 @@ def write_segmented_reduction(step: CallExtern, taken: Collection[str]) -> Expan
         initial=0.0 if isinstance(base, View) else float(base),
         compute=compute,
         base="base" if isinstance(base, View) else "",
-        prefetches=prefetched // PREFETCHED,
+        prefetches=prefetched // SEGMENTS.prefetched,
         shapes=shapes_for(count, given["rows"], int(width), batch, block, given["programs"], copied=given["copied"]),
         **given,
     )
@@ -174,15 +165,15 @@ def _write_zeros(template: Template, call: _Call, shape: RowsShape) -> KernelSpe
         zeroed["found"] = 1
     if not call.sorts_all:
         zeroed["is_sorted"] = most_shares(call.number, call.shapes)
-    block = Literal(ZEROED, I32)
+    block = Literal(SEGMENTS.zeroed, I32)
     lane = Name("lane")
-    kind = TileType(I32, (ZEROED,))
-    body: list[Statement] = [Let((Variable("lane", kind),), add(mul(ProgramId(0), block), Lanes(ZEROED)))]
+    kind = TileType(I32, (SEGMENTS.zeroed,))
+    body: list[Statement] = [Let((Variable("lane", kind),), add(mul(ProgramId(0), block), Lanes(SEGMENTS.zeroed)))]
     for name, extent in zeroed.items():
         zero = literal(0, template.operands[name].dtype)
         body.append(Do(Store(Offset(Name(name), lane), zero, apply("lt", lane, size_value(extent, I32)))))
     accesses = dict.fromkeys(zeroed, "write")
-    programs = (maximum(*zeroed.values()) + (ZEROED - 1)) // ZEROED
+    programs = (maximum(*zeroed.values()) + (SEGMENTS.zeroed - 1)) // SEGMENTS.zeroed
     moved = I32.bytes * sum(hint(extent) for extent in zeroed.values())
     facts = TemplateFacts(num_warps=4, bytes=moved)
     return template.write("zero_counts", accesses, tuple(body), host_expression(programs), facts, call.sizes)
@@ -196,8 +187,8 @@ def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpe
     tensors = ("destinations", "counts", "lists", "segments", "ordered", flags, "queue", "tasks")
     reads_base = bool(call.prefetches or call.copied)
     elements = call.rows * call.width if call.copied else 0
-    moved_each = COPIED if call.copied else PREFETCHED
-    copies = -(-elements * template.operands["out"].dtype.bytes // COPIED)
+    moved_each = SEGMENTS.copied if call.copied else SEGMENTS.prefetched
+    copies = -(-elements * template.operands["out"].dtype.bytes // SEGMENTS.copied)
     noted = ("out", "touched", "found") if call.copied else (None, None, None)
     first = (*tensors, call.base if reads_base else None)
     body = _call("bin_rows", first, (*numbers, LISTED, call.prefetches, moved_each), (*noted, elements))
@@ -231,7 +222,7 @@ def _write_shares(template: Template, call: _Call, shape: RowsShape) -> KernelSp
         "is_sorted": "read",
         "tasks": "read",
     }
-    warps = min(max(shape.share // SORTED_WARP, 1), MOST_WARPS)
+    warps = min(max(shape.share // SEGMENTS.sorted_warp, 1), SEGMENTS.most_warps)
     shares = shape.shares_of(call.number)
     moved = I32.bytes * hint(shares)  # what there is to sort, if anything, is not known
     facts = TemplateFacts(num_warps=warps, bytes=moved)
@@ -259,7 +250,7 @@ def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec
     # Long destinations are shared by as many programs as run at once.
     shared = minimum(slots * shape.blocks, call.programs)
     programs = host_expression(maximum((combined + (shape.group - 1)) // shape.group * shape.blocks, shared))
-    is_wide = bytes_of["source"] == HALF_BYTES and shape.block >= WIDE
+    is_wide = bytes_of["source"] == HALF_BYTES and shape.block >= SEGMENTS.wide
     registers = REGISTERS_OF_WIDE_HALVES if is_wide else REGISTERS
     facts = TemplateFacts(num_warps=1, bytes=moved, registers=registers)
     return template.write("reduce_segments", accesses, body, programs, facts, call.sizes)
