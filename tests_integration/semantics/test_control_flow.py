@@ -37,7 +37,11 @@ def check(actual: Any, expected: Any) -> None:
 
 @contextmanager
 def skipped_where_torch_fails(program: Program, x: Tensor, *, dynamic: bool) -> Iterator[None]:
-    """Skips a test that fails where torch refuses its program, whatever compiles it."""
+    """Skips a test that fails where torch refuses its program, whatever compiles it, or calls it with other numbers.
+
+    Outside of compiled functions torch compiles each call of `torch.cond` by itself: 2.15 takes no floats there that
+    were others before.
+    """
     try:
         yield
     except AssertionError:
@@ -46,6 +50,8 @@ def skipped_where_torch_fails(program: Program, x: Tensor, *, dynamic: bool) -> 
         torch._dynamo.reset()
         try:
             torch.compile(program.run, backend="aot_eager", fullgraph=True, dynamic=dynamic)(x)
+            for _ in range(2):
+                program.run(x)
         except Exception as error:  # noqa: BLE001  # whatever torch raises
             pytest.skip(f"torch refuses this: {str(error).splitlines()[0]}")
         raise
@@ -111,8 +117,9 @@ def test_bundles(name: str) -> None:
     (made,) = bundle.programs.values()
     check_calls(program, made.to_mapping())
     loaded = load(Bundle.from_bytes(bundle.to_bytes()), options=Options(interpret=True))
-    for sign in (1, -1):
-        check(loaded(x * sign), program.run(x * sign))
+    with skipped_where_torch_fails(program, x, dynamic=False):
+        for sign in (1, -1):
+            check(loaded(x * sign), program.run(x * sign))
 
 
 @pytest.mark.parametrize("name", sampled(BY_NAME, 3))
@@ -124,8 +131,9 @@ def test_stored(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         torch._dynamo.reset()
         ferrite_torch.reset_statistics()
         fast = torch.compile(program.run, backend="ferrite", fullgraph=True, dynamic=False, options={"fallback": False})
-        for sign in (1, -1):
-            check(fast(x * sign), program.run(x * sign))
+        with skipped_where_torch_fails(program, x, dynamic=False):
+            for sign in (1, -1):
+                check(fast(x * sign), program.run(x * sign))
         assert own_statistics()["recalled"] == place
         check_calls(program, compiled_programs()[0])
 

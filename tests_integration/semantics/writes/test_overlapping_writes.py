@@ -117,6 +117,8 @@ def test_what_is_read_while_it_is_written_is_as_in_eager(name: str, *, dynamic: 
 @pytest.mark.parametrize("name", APART)
 def test_what_is_read_elsewhere_is_compiled(name: str, *, dynamic: bool) -> None:
     expected = outcome(APART[name])
+    if expected is RuntimeError:
+        pytest.skip("this torch refuses it")
     with observed_work() as work:
         torch.testing.assert_close(outcome(compiled(APART[name], dynamic=dynamic)), expected)
     assert_worked(work)

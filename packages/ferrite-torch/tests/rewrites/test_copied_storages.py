@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 
 import ferrite_torch
 
@@ -88,7 +89,11 @@ def test_gradients_of_copies_lie_as_they_come(
 
     torch._dynamo.reset()
     compiled = torch.compile(program, backend="ferrite", dynamic=is_dynamic, options={"fallback": False})
-    torch.testing.assert_close(gradients(compiled), gradients(program))
+    if is_dynamic and torch.__version__ >= "2.15":
+        with pytest.raises(BackendCompilerFailed, match="whose size the graph is not given"):
+            compiled(x)
+    else:
+        torch.testing.assert_close(gradients(compiled), gradients(program))
 
 
 def test_memory_around_a_written_input_is_refused() -> None:

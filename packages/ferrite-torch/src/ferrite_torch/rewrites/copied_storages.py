@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ferrite_torch.errors import Unsupported
 from ferrite_torch.rewrites.overlapping_targets import PARTS, lies_on_itself, written_in_memory
 from ferrite_torch.torch_private.nodes import nodes_of, target_name
 from ferrite_torch.torch_private.observation import is_in_gradient_formula
@@ -52,7 +53,10 @@ def called_on_storage(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any
     x, source, *position = args
     if x.layout is not torch.strided or lies_on_itself(x):
         return NotImplemented
-    held = x.untyped_storage().nbytes() // x.element_size()
+    try:
+        held = x.untyped_storage().nbytes() // x.element_size()
+    except RuntimeError as error:  # torch 2.15 does not hand over the size of what an input is a view of
+        raise Unsupported("a copy of the whole storage of an operand, whose size the graph is not given") from error
     if is_known(x.storage_offset() == 0) and is_known(held == x.numel()):
         return NotImplemented
     return written_in_memory(x, source, part(x, *position, **kwargs), 0, held)
