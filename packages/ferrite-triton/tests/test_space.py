@@ -83,12 +83,14 @@ def test_the_compiler_is_told_that_neighbours_share_a_row_that_floats_give(chann
     place = "at(cast.i32(mul(cast.f32(index.i32(h)), f32(0.5))), 32), c"
     body = f"y: f32[64, {channels}] = loop [h < 64, c < {channels}] exp(x[{place}])"
     source = emit(f"graph @f(x: f32[32, {channels}]) -> (y) {{\n  {body}\n}}", "pointwise").source
-    assert (f"tl.max_constancy(cast_4, [{hint}]) * {channels}" in source) if hint else "max_constancy" not in source
+    told = f"fmath.equal_neighbours(cast_4, 0, {hint}) * {channels}"
+    assert (told in source) if hint else "equal_neighbours" not in source
 
 
 def test_nothing_is_told_of_rows_along_which_nothing_is_contiguous() -> None:
     body = "y: f32[64, 64] = loop [c < 64, h < 64] exp(x[at(cast.i32(mul(cast.f32(index.i32(h)), f32(0.5))), 32), c])"
-    assert "max_constancy" not in emit(f"graph @f(x: f32[32, 64]{{1, 32}}) -> (y) {{\n  {body}\n}}", "pointwise").source
+    source = emit(f"graph @f(x: f32[32, 64]{{1, 32}}) -> (y) {{\n  {body}\n}}", "pointwise").source
+    assert "equal_neighbours" not in source
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1 << 14, 32), (1 << 16, 64)])

@@ -326,14 +326,14 @@ def test_quotients_by_what_counts_something(divisor: str, expected: str) -> None
 def assertions(scalar: str, result: str = "f32") -> list[str]:
     text = f"graph @f(a: f32[9], c: bool[9]) -> (y) {{\n  y: {result}[9] = loop [d0 < 9] {scalar}\n}}"
     source = emit_program(schedule_text(text, "pointwise")).kernels[0].source
-    return [line.strip() for line in source.splitlines() if "tl.device_assert" in line]
+    return [line.strip() for line in source.splitlines() if "fmath.require(" in line]
 
 
 def test_requirements_are_assertions_where_the_value_counts() -> None:
     (line,) = assertions("require_weight(c[d0], a[d0])")
-    assert re.fullmatch(r'tl.device_assert\(\w+, "refused: a probability tensor .*", xmask\)', line)
+    assert re.fullmatch(r'fmath.require\(\w+, "refused: a probability tensor .*", ORIGIN, xmask\)', line)
     (line,) = assertions("masked(gt(a[d0], f32(2.0)), require_divisor(c[d0], a[d0]), f32(0.0))")
-    assert re.fullmatch(r'tl.device_assert\(\w+, "refused: ZeroDivisionError.*", xmask & \w+\)', line)
+    assert re.fullmatch(r'fmath.require\(\w+, "refused: ZeroDivisionError.*", ORIGIN, xmask & \w+\)', line)
     (line,) = assertions("require_index(c[d0], a[d0])")
     assert '"index out of bounds of its axis"' in line
 

@@ -206,7 +206,7 @@ def test_places_beyond_what_is_captured_are_errors(places: str) -> None:
     fast = compiled(attend, fullgraph=True, dynamic=False)
     torch.testing.assert_close(fast(*inputs, torch.zeros(8, 8)), attend(*inputs, torch.zeros(8, 8)))
     if is_own():
-        assert "device_assert" not in source_of_places() or places == "of places"
+        assert "fmath.require(" not in source_of_places() or places == "of places"
     for function in (fast, attend):
         with pytest.raises(IndexError):
             function(*inputs, torch.zeros(8, 7))

@@ -151,6 +151,17 @@ def test_what_is_asked_for_ahead_is_one_instruction_where_there_is_one() -> None
     compile_job(copying_job(lines, "gfx942"))
 
 
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_fewer_positions_than_neighbours_that_are_equal_compile(target: str) -> None:
+    """Triton 3.6 fails on its own hint there: on tiles of one row of which two were equal."""
+    lines = (
+        "row = tl.program_id(0) * 4 + tl.arange(0, 1)[:, None]",
+        "given = fmath.equal_neighbours((tl.load(in_ptr + row // 2) * 0.5).to(tl.int32), 0, 2)",
+        "x = given * 2 + row % 2 + tl.arange(0, XBLOCK)[None, :]",
+    )
+    compile_job(copying_job(lines, target))
+
+
 @pytest.mark.parametrize(("target", "requests"), [("sm_80", 0), ("sm_90", 1), ("sm_120", 1)])
 def test_many_bytes_are_asked_for_by_one_thread_where_that_can_be(target: str, requests: int) -> None:
     lines = (

@@ -1,7 +1,6 @@
 """Kernels that check indices and values on a GPU: the same text, compiled with its assertions.
 
-These then say which op they are from, and which line: `ferrite_runtime.kernel_source.jitted` has that as the name of
-the file that a kernel is read from.
+These then say which op they are from, and which line: the kernel's constant ``ORIGIN`` (`kernel_source.jitted`).
 
 A checked kernel is a kernel of its own, with an identity of its own: nothing else of the runtime knows of it.
 """

@@ -36,7 +36,15 @@ from ferrite_runtime.fmath.group_moments import (
     whole_groups,
 )
 from ferrite_runtime.fmath.incomplete_gamma import igamma, igammac
-from ferrite_runtime.fmath.integers import floordiv, floormod, gcd, magnitude_short, negative_short, truncdiv
+from ferrite_runtime.fmath.integers import (
+    equal_neighbours,
+    floordiv,
+    floormod,
+    gcd,
+    magnitude_short,
+    negative_short,
+    truncdiv,
+)
 from ferrite_runtime.fmath.look_back import (
     part_epoch,
     publish_part,
@@ -45,6 +53,7 @@ from ferrite_runtime.fmath.look_back import (
     take_ticket,
     ticket_in_order,
 )
+from ferrite_runtime.fmath.machine import require
 from ferrite_runtime.fmath.polynomials import (
     chebyshev_t,
     chebyshev_u,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
@@ -59,3 +61,19 @@ def floormod(a, b):
     """Returns the remainder of floor division: it has the sign of the divisor, as in Python."""
     remainder = a % b
     return tl.where((remainder != 0) & ((remainder < 0) != (b < 0)), remainder + b, remainder)
+
+
+@tl.core.builtin
+def _told_constant(x: Any, axis: Any, count: Any, _semantic: Any = None) -> Any:
+    numbers = [min(count.value, size) if dim == axis.value else 1 for dim, size in enumerate(x.shape)]
+    return tl.max_constancy(x, [tl.constexpr(number) for number in numbers], _semantic=_semantic)
+
+
+@triton.jit
+def equal_neighbours(x, axis: tl.constexpr, count: tl.constexpr):
+    """Returns a tile of which the compiler is told that so many neighbours along an axis are equal.
+
+    That is Triton's own hint where the tile has as many positions: with more of them than positions Triton 3.6 does not
+    compile.
+    """
+    return _told_constant(x, axis, count)

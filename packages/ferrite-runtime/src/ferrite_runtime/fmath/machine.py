@@ -1,9 +1,10 @@
-"""What device functions know of the machine that they are compiled for; see `fmath`."""
+"""What device functions know of the machine that they are compiled for, and how they stop it; see `fmath`."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import triton
 import triton.language as tl
 
 WARP = tl.constexpr(32)
@@ -35,3 +36,12 @@ def uses_pdl(_semantic: Any = None) -> tl.constexpr:
     """
     options = _semantic.builder.options
     return tl.constexpr(_is_since_hopper(options) and options.launch_pdl)
+
+
+@triton.jit
+def require(condition, message: tl.constexpr, origin: tl.constexpr, mask=None):
+    """Stops the kernel where a condition does not hold and a mask does, if assertions are compiled.
+
+    The error says ``origin``, then ``message``.
+    """
+    tl.device_assert(condition, origin + message, mask=mask)

@@ -11,6 +11,8 @@ from ferrite_runtime.formats.dtypes import DTYPES
 from ferrite_runtime.formats.kernel_spec import USER, KernelSpec
 from ferrite_runtime.kernel_source.confined_values import CONFINING, confine
 
+ORIGIN = "ORIGIN"
+"""The constant that kernels with assertions have besides blocks: what these say first."""
 ALLOWED_IMPORTS = {
     "triton": "import triton as {name}",
     "triton.language": "import triton.language as {name}",
@@ -48,17 +50,13 @@ def load_function(spec: KernelSpec, *, is_confined: bool = False) -> Any:
             does not.
 
     The text is registered under an invented file name, so that Triton can read it back and errors can quote it.
-    Nothing depends on where the text is run: neither the name nor the module carries a path. Assertions on a GPU say
-    the name of the file: that of a kernel that is compiled with them begins with the ops and lines that it is from.
+    Nothing depends on where the text is run: neither the name nor the module carries a path.
 
     Raises:
         KernelCompileError: if the text is not Python or defines no such function.
     """
     # The text as it is run, and the text as it came, may both be in use in one process.
     filename = f"<ferrite {spec.name} {spec.id[:12]}{' confined' if is_confined else ''}>"
-    if spec.facts.checked:
-        where = ", ".join((*spec.origin, filename)).replace("\\", "/").replace('"', "'")  # a string of PTX
-        filename = where.encode("ascii", "replace").decode()
     source = confine(spec.source) if is_confined else spec.source
     lines = source.splitlines(keepends=True)
     linecache.cache[filename] = (len(source), None, lines, filename)
@@ -96,12 +94,21 @@ def constant_names(spec: KernelSpec, function: Any) -> tuple[str, ...]:
 
 def choose_constants(spec: KernelSpec, function: Any, blocks: dict[str, int]) -> dict[str, Any]:
     """Returns a value for each block constant of the function, from the spec's fixed blocks and then ``blocks``."""
-    known = {**blocks, **spec.blocks}
+    known = {ORIGIN: _origin_of(spec), **blocks, **spec.blocks}
     names = constant_names(spec, function)
     missing = [name for name in names if name not in known]
     if missing:
         raise compile_failure(spec, f"no axis and no fixed block gives {', '.join(missing)} a value")
     return {name: _constant(known[name]) for name in names}
+
+
+def _origin_of(spec: KernelSpec) -> str:
+    """Returns what the assertions of a kernel that is compiled with them say first: ops and lines that it is from."""
+    if not spec.facts.checked:
+        return ""
+    where = ", ".join(spec.origin) or spec.name
+    quoted = where.replace("\\", "/").replace('"', "'")  # it becomes a string of PTX
+    return f"{quoted.encode('ascii', 'backslashreplace').decode()}: "
 
 
 def _constant(value: Any) -> Any:

@@ -158,6 +158,9 @@ def _expand(part: Expand, operands: Sequence[Printed], _: Hold) -> Made:
 
 
 def _hint(part: Hint, operands: Sequence[Printed], _: Hold) -> Made:
+    along = [axis for axis, number in enumerate(part.numbers) if number > 1]
+    if part.says == "max_constancy" and len(along) == 1:
+        return f"fmath.equal_neighbours({operands[0].text}, {along[0]}, {part.numbers[along[0]]})"
     return f"tl.{part.says}({operands[0].text}, [{', '.join(map(str, part.numbers))}])"
 
 

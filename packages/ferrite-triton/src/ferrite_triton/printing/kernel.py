@@ -21,7 +21,7 @@ from ferrite_triton.tile.language import (
     Store,
     Variable,
 )
-from ferrite_triton.tile.statements import For, Function, Let, TileProgram
+from ferrite_triton.tile.statements import For, Function, Let, TileProgram, expressions_of
 from ferrite_triton.tile.types import types_of
 
 from .expressions import print_expression
@@ -31,6 +31,8 @@ IMPORTS = ("import triton", "import triton.language as tl", "from ferrite_runtim
 DIGITS = 8
 """Of the digest in a name."""
 STREAMING = ', cache_modifier=".cs"'
+ORIGIN = "ORIGIN"
+"""The constant that says where a kernel with assertions is from."""
 
 
 def print_kernel(program: TileProgram, notes: Sequence[str], prefix: str) -> tuple[str, str]:
@@ -44,7 +46,9 @@ def print_kernel(program: TileProgram, notes: Sequence[str], prefix: str) -> tup
     Raises:
         UnsupportedDefinition: an operation has no text for its types.
     """
-    constants = [f"{constant}: tl.constexpr" for constant in program.constants]
+    asserts = any(isinstance(each, Assert) for each in expressions_of(program.body))
+    names = (*program.constants, *((ORIGIN,) if asserts else ()))
+    constants = [f"{constant}: tl.constexpr" for constant in names]
     signature = ", ".join([*(parameter.name for parameter in program.parameters), *constants])
     comments = [f"{STEP}# {note}" for note in notes]
     text = "\n".join([f"({signature}):", *comments, *print_statements(program, TritonLanguage()), ""])
@@ -107,7 +111,7 @@ class TritonLanguage:
             case Prefetch(pointer):
                 return f"fmath.prefetch({text(pointer)})"
             case Assert(condition, message, mask):
-                return f'tl.device_assert({_tile(condition, text)}, "{message}"{_masked(mask, text)})'
+                return f'fmath.require({_tile(condition, text)}, "{message}", {ORIGIN}{_masked(mask, text)})'
             case Assume(condition):
                 return f"tl.assume({text(condition)})"
             case Call():
