@@ -372,6 +372,24 @@ def test_an_index_outside() -> None:
         assert isinstance(caught.value, CheckFailed)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_row_outside_is_not_replaced(*, dynamic: bool) -> None:
+    def replaced(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        k = (n + 0).item()
+        return torch.select_scatter(x, x[0] * 2, 0, k), x.copy_(torch.select_scatter(x, x[1], 0, k))
+
+    called = torch.compile(replaced, backend="ferrite", dynamic=dynamic, fullgraph=True, options={"fallback": False})
+    for place in (3, 0, -5):
+        x = torch.randn(5, 3)
+        torch.testing.assert_close(called(x.clone(), T(place)), replaced(x.clone(), T(place)))
+    for place in (5, -6):
+        x = torch.randn(5, 3)
+        kept = x.clone()
+        with pytest.raises(IndexError, match="does not hold"):
+            called(x, T(place))
+        assert torch.equal(x, kept)
+
+
 def test_nothing_is_written_before_a_check() -> None:
     def write(x: Tensor, n: Tensor) -> Tensor:
         x.add_(1)

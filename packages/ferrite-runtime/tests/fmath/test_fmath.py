@@ -180,10 +180,11 @@ def test_quotients_are_rounded_to_nearest(text: str) -> None:
 COUNTS = (3, 5, 7, 10, 33, 100, 333, 768, 4095, 50257, 16777215)
 
 
-def over_count(count: int) -> str:
-    """Returns the text of a quotient by a number of elements."""
-    (inverse,) = struct.unpack("<f", struct.pack("<f", 1.0 / count))
-    return f"fmath.divide_by(a, tl.full([], {count}.0, tl.float32), tl.full([], {inverse!r}, tl.float32))"
+def over_count(count: float) -> str:
+    """Returns the text of a quotient by a number."""
+    (narrow,) = struct.unpack("<f", struct.pack("<f", count))
+    (inverse,) = struct.unpack("<f", struct.pack("<f", 1.0 / narrow))
+    return f"fmath.divide_by(a, tl.full([], {narrow!r}, tl.float32), tl.full([], {inverse!r}, tl.float32))"
 
 
 def totals(number: int) -> torch.Tensor:
@@ -232,6 +233,28 @@ def test_what_a_gpu_computes_for_a_quotient_by_a_count_is_exact(count: int) -> N
     rest = fused(-quotient, divisor, x)
     found = np.where(np.abs(rest) > 0, fused(rest, inverse, quotient), quotient)
     assert np.array_equal(found.view(np.uint32), (x / divisor).view(np.uint32))
+
+
+NUMBERS = (0.1, -0.3, 0.99, 1e-30, 0.873651385307312, 3.7, -1e30)
+
+
+def without_the_last(exact: torch.Tensor) -> torch.Tensor:
+    """Returns where quotients are none of the last finite numbers."""
+    return ~((exact.abs() > 3.4028231e38) & exact.isfinite())
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_what_a_gpu_computes_for_a_quotient_by_a_number_overflows_as_eager(number: float) -> None:
+    x = np.linspace(-3.4e38, 3.4e38, 100_001, dtype=np.float32)
+    divisor = np.float32(number)
+    inverse = np.float32(1) / divisor
+    with np.errstate(over="ignore", invalid="ignore"):
+        quotient = x * inverse
+        rest = (-quotient.astype(np.float64) * divisor + x).astype(np.float32)
+        found = np.where((np.abs(rest) > 0) & (np.abs(rest) < np.inf), quotient + rest * inverse, quotient)
+        exact = torch.from_numpy(x / divisor)
+    is_sure = without_the_last(exact)
+    torch.testing.assert_close(torch.from_numpy(found)[is_sure], exact[is_sure], rtol=2**-22, atol=0)
 
 
 def edges_of(dtype: str) -> tuple[torch.Tensor, torch.Tensor]:

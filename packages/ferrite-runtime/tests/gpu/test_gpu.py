@@ -12,6 +12,7 @@ from ferrite_runtime.devices.streams import torch_platform
 from fmath.test_fmath import (
     BINARY,
     COUNTS,
+    NUMBERS,
     SHARE,
     TORCH,
     UNARY,
@@ -22,6 +23,7 @@ from fmath.test_fmath import (
     sample,
     shares_of,
     totals,
+    without_the_last,
 )
 from runtime_kernels import (
     grid_axis,
@@ -135,6 +137,16 @@ def test_quotient_by_a_count_is_exact(count: int) -> None:
     out = torch.empty_like(x, device="cuda")
     Kernel(pointwise(over_count(count), 1, x.numel()))(x.cuda(), out)
     assert_same_bits(out.cpu(), x / count)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_quotient_by_a_number_is_rounded_to_nearest(number: float) -> None:
+    x, _ = numbers(1 << 22)
+    out = torch.empty_like(x, device="cuda")
+    Kernel(pointwise(over_count(number), 1, x.numel()))(x.cuda(), out)
+    divisor = torch.full_like(x, number)
+    is_sure = without_the_last(x / divisor)
+    assert_divided(out.cpu()[is_sure], x[is_sure], divisor[is_sure])
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])

@@ -38,7 +38,7 @@ def row_quotient(x, divisor, scale, inverse):
 
     ``inverse`` is the rounded reciprocal of ``divisor``: one division for all that is divided by the same number. The
     correction is that of `share`, left out where the first quotient is zero, infinite or NaN. A result may be off by
-    its last bit where it, or x, is below 2**-100 in magnitude.
+    its last bit where it, or x, is below 2**-100 in magnitude, and infinite where it is one of the last finite numbers.
     """
     part = x * scale
     quotient = part * inverse
@@ -91,8 +91,10 @@ def divide_by(x, count, inverse):
     """Returns x / count rounded to nearest for float32, a number and ``inverse``, its rounded reciprocal.
 
     The correction is that of `share`, left out where nothing is left of x: of zeros, whose sign it would lose, and of
-    what is infinite or NaN. A result below 2**-126 may be off by its last bit if it lies halfway between two numbers.
+    what is infinite, or becomes so, or NaN. A result below 2**-126 may be off by its last bit if it lies halfway
+    between two numbers, and one of the last two finite numbers may be infinite.
     """
     quotient = x * inverse
     rest = tl.fma(-quotient, count, x)
-    return tl.where(tl.abs(rest) > 0.0, tl.fma(rest, inverse, quotient), quotient)
+    left = tl.abs(rest)
+    return tl.where((left > 0.0) & (left < float("inf")), tl.fma(rest, inverse, quotient), quotient)

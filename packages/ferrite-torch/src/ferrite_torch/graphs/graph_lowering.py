@@ -57,6 +57,7 @@ from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.lowering_choices import DEFAULT_CHOICES, LoweringChoices
 from ferrite_torch.lowering.pointwise.random_numbers import draws
 from ferrite_torch.lowering.shapes.casts import converted_number
+from ferrite_torch.lowering.shapes.views import axis_of
 from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.rewrites.returned_half_types import RETURNED
 from ferrite_torch.rewrites.wrapped_calls import unwrap_calls
@@ -402,6 +403,9 @@ class _Walk:
         try:
             if str(node.target) in BINDING_VIEWS:
                 self.run_time.bind_view(self.builder, node, args[0], args[1:])
+            elif str(node.target) == "aten.select_scatter.default":
+                target, _, dim, index = args
+                self.run_time.ask_position(node, size_of(index), target.shape[axis_of(dim, target.ndim)])
             result = lowering(self.builder, *args, **kwargs)
             check_result(result, node.meta.get("val"))
             if node.meta.get(RETURNED):

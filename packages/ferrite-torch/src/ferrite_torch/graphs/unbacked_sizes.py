@@ -171,9 +171,7 @@ class RunTimeSizes:
         size = x.shape[axis]
         if str(node.target) == "aten.select.int":
             location = size_of(start)
-            if isinstance(location, Symbolic) and depends_on_data((location,), environment_of(node)):
-                for condition in (("le", -size, location), ("lt", location, size)):
-                    self._ask(_Requirement(condition, *_location(node), is_position=True))
+            self.ask_position(node, location, size)
             self._note_view(node, axis, from_front(location, size))
         elif unbacked_bindings(node):
             first = slice_start(start, size)
@@ -294,6 +292,12 @@ class RunTimeSizes:
     def ask(self, node: torch.fx.Node, condition: Condition) -> None:
         """Notes what the lowering of a node needs."""
         self._ask(_Requirement(condition, *_location(node)))
+
+    def ask_position(self, node: torch.fx.Node, location: Size, size: Size) -> None:
+        """Notes that a number, if it depends on data, has to be a position along an axis of so many."""
+        if isinstance(location, Symbolic) and depends_on_data((location,), environment_of(node)):
+            for condition in (("le", -size, location), ("lt", location, size)):
+                self._ask(_Requirement(condition, *_location(node), is_position=True))
 
     def _ask(self, requirement: _Requirement) -> None:
         self._requirements.setdefault(bound_key(requirement.condition), requirement)
