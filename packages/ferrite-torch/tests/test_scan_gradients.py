@@ -22,6 +22,19 @@ def test_gradient_of_a_cumulative_product(zeros: tuple[int, ...], dtype: torch.d
     torch.testing.assert_close(cumprod_gradient(grad, x.detach(), 1, output.detach()), expected)
 
 
+@pytest.mark.parametrize("zeros", [(3,), (0,), (2, 4)])
+def test_gradients_of_results_that_are_zero_may_be_anything(zeros: tuple[int, ...]) -> None:
+    x = torch.randn(2, 7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    x[:, list(zeros), 1] = 0
+    x.requires_grad_()
+    output = x.cumprod(1)
+    grad = torch.randn(2, 7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    grad[:, zeros[-1] :, 1] = torch.nan
+    (expected,) = torch.autograd.grad(output, x, grad)
+    found = cumprod_gradient(grad, x.detach(), 1, output.detach())
+    torch.testing.assert_close(found, expected, equal_nan=True)
+
+
 def test_a_long_line_takes_few_kernels() -> None:
     def function(x: Tensor) -> Tensor:
         return x.cumprod(-1)
