@@ -254,3 +254,18 @@ def test_strides_of_shifts_where_operands_have_dims_of_extent_1_far_apart() -> N
     one, other = torch.ones(9, dtype=torch.int32).as_strided((5, 1, 1), (1, 5, 5)), torch.ones(2, 1, dtype=torch.int32)
     check_strides(shifts, (one, other.as_strided((2, 1), (1, 2))), "fake")
     check_strides(shifts, (other.as_strided((2, 1), (1, 2)), one), "fake")
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_operands_that_are_expanded_are_dense_once_they_are_converted(*, dynamic: bool) -> None:
+    whole = torch.arange(5, dtype=torch.int32).as_strided((2, 3, 1), (4, 0, 11))
+    column = torch.randn(3).as_strided((3, 1), (1, 3))
+
+    def difference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return y - x
+
+    torch._dynamo.reset()
+    compiled = torch.compile(difference, backend="ferrite", dynamic=dynamic, options={"fallback": False})
+    found, expected = compiled(whole, column), difference(whole, column)
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride()

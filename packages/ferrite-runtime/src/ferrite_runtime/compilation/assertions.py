@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ferrite_runtime.formats.canonical_json import kernel_id
+from ferrite_runtime.formats.canonical_json import digest, kernel_id
 
 
 def checked_program(mapping: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,5 +38,6 @@ def _renamed_launch(step: Mapping[str, Any], renamed: Mapping[str, str]) -> dict
 
 
 def _checked_kernel(kernel: Mapping[str, Any]) -> dict[str, Any]:
-    made = {**kernel, "facts": {**kernel["facts"], "checked": True}}
+    place = f"origin_{digest(list(kernel['origin']))[:16]}"
+    made = {**kernel, "facts": {**kernel["facts"], "checked": True, "place": place}}
     return {**made, "id": kernel_id(made)}

@@ -30,10 +30,8 @@ def digest(value: object) -> str:
 def kernel_id(mapping: Mapping[str, Any]) -> str:
     """Returns the identity of a kernel spec: the digest of the mapping without ``id``, ``origin`` and ``configs``.
 
-    Where a kernel came from, and what may be tried with it, is not what it is, unless it says where that was as its
-    assertions are compiled, or the configs say what its grids are of: then a launch is right with these alone.
+    Where a kernel came from, and what may be tried with it, is not what it is, unless the configs say what its grids
+    are of: then a launch is right with these alone.
     """
-    facts = mapping.get("facts")
-    is_checked = isinstance(facts, Mapping) and facts.get("checked") is True
-    left_out = {"id", *(() if is_checked else ("origin",)), *(() if "grids" in mapping else ("configs",))}
+    left_out = ("id", "origin") if "grids" in mapping else ("id", "origin", "configs")
     return digest({key: value for key, value in mapping.items() if key not in left_out})

@@ -35,7 +35,8 @@ class Facts:
         numel: product of the sizes of the grid axes.
         atomics, random: whether it has atomic updates, or draws random numbers.
         asserts: whether it has assertions, which are compiled where that is asked for.
-        checked: whether they are. Such a kernel's identity includes where it comes from, which it says.
+        checked: whether they are.
+        place: a digest of where the kernel is from, which they say then, so that others from elsewhere are others.
         contiguous_axis: the stride-1 axis of most of the traffic, ``x``, ``y`` or ``r``; None if there is none.
         transposed: whether a good part of the traffic has another stride-1 grid axis.
         neighbours: length of the shortest contiguous stretch along a stride-1 axis, where an access jumps after a few
@@ -58,6 +59,7 @@ class Facts:
     random: bool = False
     asserts: bool = False
     checked: bool = False
+    place: str | None = None
     contiguous_axis: str | None = None
     transposed: bool = True
     neighbours: int = 0

@@ -38,8 +38,35 @@ def iterated(result: torch.Tensor, args: Sequence[Any]) -> Order:
     Axes are sorted by insertion, innermost first; the first operand that is broadcast along neither of two axes
     decides between them by its strides, or, where these are equal, by their extents if those say to swap.
     """
-    steps = [_expanded(operand.shape, operand.stride(), result.shape) for operand in _operands(args)]
-    return _sorted(result.shape, steps)
+    return _sorted(result.shape, _steps_of(_operands(args), result.shape))
+
+
+def _steps_of(operands: Sequence[torch.Tensor], shape: Sequence[Any]) -> list[list[Any]]:
+    """Returns the strides by which a ``TensorIterator`` goes over operands that are broadcast to a shape.
+
+    On the CPU it converts those of other types than the common one first: a copy of an operand that is expanded is
+    dense, its axes sorted as it sorts them.
+    """
+    is_choice = len(operands) == 3 and operands[0].dtype is torch.bool  # whose condition is not converted
+    common = functools.reduce(torch.promote_types, [operand.dtype for operand in operands[is_choice:]])
+    found = []
+    for number, operand in enumerate(operands):
+        strides: Sequence[Any] = operand.stride()
+        is_converted = number >= is_choice and operand.device.type == "cpu" and operand.dtype is not common
+        if is_converted and any(is_known(step == 0) for step in strides):
+            strides = _dense(operand.shape, _sorted(operand.shape, [strides]))
+        found.append(_expanded(operand.shape, strides, shape))
+    return found
+
+
+def _dense(shape: Sequence[Any], order: Sequence[int]) -> list[Any]:
+    """Returns the strides of a dense tensor whose axes lie in this order, the outermost first."""
+    strides: list[Any] = [1] * len(shape)
+    step: Any = 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step = step * shape[axis]
+    return strides
 
 
 def _sorted(shape: Sequence[Any], steps: Sequence[Sequence[Any]]) -> list[int]:
@@ -104,7 +131,7 @@ def iterated_strides(shape: Sequence[int], operands: Sequence[torch.Tensor], *, 
         first = operands[0].stride()
         if all(operand.stride() == first for operand in operands) and is_packed_somehow(shape, first):
             return tuple(first)
-    order = _sorted(shape, [_expanded(operand.shape, operand.stride(), shape) for operand in operands])
+    order = _sorted(shape, _steps_of(operands, shape))
     if order == list(range(len(shape))):
         return packed
     strides, step = [0] * len(shape), 1
