@@ -12,19 +12,16 @@ from ferrite_runtime.devices.streams import torch_platform
 from fmath.test_fmath import (
     BINARY,
     COUNTS,
-    NUMBERS,
     SHARE,
     TORCH,
     UNARY,
-    assert_divided,
     assert_same_bits,
-    numbers,
     over_count,
     sample,
     shares_of,
     totals,
-    without_the_last,
 )
+from fmath.test_fmath_quotients import NUMBERS, assert_divided, numbers, without_the_last
 from runtime_kernels import (
     grid_axis,
     layout,
