@@ -48,15 +48,23 @@ def _steps_of(operands: Sequence[torch.Tensor], shape: Sequence[Any]) -> list[li
     dense, its axes sorted as it sorts them.
     """
     is_choice = len(operands) == 3 and operands[0].dtype is torch.bool  # whose condition is not converted
-    common = functools.reduce(torch.promote_types, [operand.dtype for operand in operands[is_choice:]])
+    common = _common_type(operands[is_choice:])
     found = []
     for number, operand in enumerate(operands):
         strides: Sequence[Any] = operand.stride()
         is_converted = number >= is_choice and operand.device.type == "cpu" and operand.dtype is not common
-        if is_converted and any(is_known(step == 0) for step in strides):
+        if common is not None and is_converted and any(is_known(step == 0) for step in strides):
             strides = _dense(operand.shape, _sorted(operand.shape, [strides]))
         found.append(_expanded(operand.shape, strides, shape))
     return found
+
+
+def _common_type(operands: Sequence[torch.Tensor]) -> torch.dtype | None:
+    """Returns the type that operands are converted to; None for such as torch does not convert, unsigned ones."""
+    try:
+        return functools.reduce(torch.promote_types, [operand.dtype for operand in operands])
+    except RuntimeError:
+        return None
 
 
 def _dense(shape: Sequence[Any], order: Sequence[int]) -> list[Any]:
@@ -134,10 +142,7 @@ def iterated_strides(shape: Sequence[int], operands: Sequence[torch.Tensor], *, 
     order = _sorted(shape, _steps_of(operands, shape))
     if order == list(range(len(shape))):
         return packed
-    strides, step = [0] * len(shape), 1
-    for axis in reversed(order):
-        strides[axis], step = step, step * shape[axis]
-    return tuple(strides)
+    return tuple(_dense(shape, order))
 
 
 def is_packed_somehow(shape: Sequence[int], strides: Sequence[int]) -> bool:
