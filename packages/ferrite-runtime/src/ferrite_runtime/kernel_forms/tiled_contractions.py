@@ -207,8 +207,8 @@ def _seconds(shape: Shape, config: Config, tile: Tile) -> tuple[float, float]:
     """Returns about what a config should take: what computing its tiles takes, at least what loading the factors does.
 
     Factors are loaded at the rate of the multiprocessors that have a tile, and no faster than their elements come one
-    by one, where they do. Of equal configs of rows in groups those
-    whose tiles are computed faster go first: of few rows that a group has, large ones hold nothing for the most part.
+    by one, where they do. Of equal configs of rows in groups those whose tiles are computed faster go first: of few
+    rows that a group has, large ones hold nothing for the most part.
     """
     tiles = _tiles(shape, config)
     computed = _computed(shape, config, tile, tiles)

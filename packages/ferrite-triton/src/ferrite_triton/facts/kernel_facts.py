@@ -50,8 +50,8 @@ from ferrite_triton.facts.records import (
     SplitFacts,
     TiledContractionFacts,
 )
-from ferrite_triton.tile.language import Assert, Call
-from ferrite_triton.tile.statements import For, TileProgram, expressions_of
+from ferrite_triton.tile.language import Call
+from ferrite_triton.tile.statements import For, TileProgram, expressions_of, has_assertions
 
 
 def collect_facts(
@@ -99,7 +99,7 @@ def common_facts(
         numel=points // max(1, hint(flat.space.reduction_size)),
         atomics=any(isinstance(d, Update) and needs_atomics(flat, d) for d in flat.definitions),
         random=any(node.op in RANDOM for node in operations),
-        asserts=any(isinstance(each, Assert) for each in expressions_of(program.body)) or None,
+        asserts=has_assertions(program.body) or None,
         neighbours=shortest_run(flat, accesses),
         noncoalesced=is_noncoalesced(flat, accesses) or None,
         vectors=(count_columns(accesses, contiguous) if flat.space.reduction is None else count_vectors(accesses))

@@ -21,7 +21,7 @@ from ferrite_triton.tile.language import (
     Store,
     Variable,
 )
-from ferrite_triton.tile.statements import For, Function, Let, TileProgram, expressions_of
+from ferrite_triton.tile.statements import For, Function, Let, TileProgram, has_assertions
 from ferrite_triton.tile.types import types_of
 
 from .expressions import print_expression
@@ -46,8 +46,7 @@ def print_kernel(program: TileProgram, notes: Sequence[str], prefix: str) -> tup
     Raises:
         UnsupportedDefinition: an operation has no text for its types.
     """
-    asserts = any(isinstance(each, Assert) for each in expressions_of(program.body))
-    names = (*program.constants, *((ORIGIN,) if asserts else ()))
+    names = (*program.constants, *((ORIGIN,) if has_assertions(program.body) else ()))
     constants = [f"{constant}: tl.constexpr" for constant in names]
     signature = ", ".join([*(parameter.name for parameter in program.parameters), *constants])
     comments = [f"{STEP}# {note}" for note in notes]

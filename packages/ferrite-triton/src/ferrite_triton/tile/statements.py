@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from .language import Expression, Variable
+from .language import Assert, Expression, Variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +139,11 @@ def expressions_of(body: tuple[Statement, ...]) -> Iterator[Expression]:
                 pending.extend(reversed((*statement.then, *statement.otherwise)))
             case expression:
                 yield expression
+
+
+def has_assertions(body: tuple[Statement, ...]) -> bool:
+    """Whether statements, or the statements inside them, assert something while the kernel runs."""
+    return any(isinstance(each, Assert) for each in expressions_of(body))
 
 
 def names_defined(body: tuple[Statement, ...]) -> set[str]:
