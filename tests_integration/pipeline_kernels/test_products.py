@@ -50,6 +50,14 @@ def test_a_program_of_one_tile_does_not_ask_how_many_programs_there_are(read_ptx
     assert "%nctaid" not in ptx
 
 
+@pytest.mark.parametrize("rows", [1024, 16])
+def test_factors_are_rounded_to_tf32_and_not_cut_off(rows: int, read_ptx: Callable[..., str]) -> None:
+    text = PRODUCT.replace("bf16", "f32").replace("contract", "contract fast").replace("1024, 1000", f"{rows}, 1000")
+    ptx = read_ptx(program(text.replace("x: f32[1024", f"x: f32[{rows}").replace("m < 1024", f"m < {rows}")))
+    assert re.search(r"wgmma\.mma_async|mma\.sync", ptx)
+    assert "cvt.rna.tf32.f32" in ptx
+
+
 GRADIENT = """
 graph @f(g: bf16[1, 56, 56, 64], x: bf16[1, 58, 58, 64]) -> (p) on cuda {
   p: f32[64, 3, 3, 64] = contract [f < 64, i < 3, j < 3, c < 64 | n < 1, h < 56, w < 56] g[n, h, w, f] * masked(lt(index.i64(h + i), i64(57)), x[n, h + i, w + j, c], bf16(0.0))

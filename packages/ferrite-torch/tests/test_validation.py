@@ -154,6 +154,12 @@ class TestTypes:
         if not torch.cuda.is_available():  # one that is there is asked
             assert dtype_problem(aten.nansum.default, (elsewhere,), {}) is None
 
+    def test_integers_that_kernels_of_cpus_lack_are_for_gpus(self) -> None:
+        assert "not implemented for" in str(dtype_problem(aten.histc.default, (torch.arange(4), 4, 0, 3), {}))
+        with FakeTensorMode():
+            elsewhere = torch.empty(4, dtype=torch.int32, device="cuda")
+        assert dtype_problem(aten.histc.default, (elsewhere, 4, 0, 3), {}) is None
+
     def test_only_numbers_of_elements_are_made_small(self) -> None:
         assert dtype_problem(aten.unfold.default, (torch.arange(4), 0, 2, 1), {}) is None
         chebyshev = aten.special_chebyshev_polynomial_t.default

@@ -170,6 +170,18 @@ def test_float32_has_kernels_where_it_may_be_rounded(function: Callable[..., Ten
     assert not calls()
 
 
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("width", [48, 512])
+def test_what_rounding_to_tf32_loses_has_either_sign(width: int, device: str) -> None:
+    torch.manual_seed(0)
+    x, w = torch.rand(256, 512, device=device), torch.rand(width, 512, device=device)
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    mine = compiled(batched, fullgraph=True, dynamic=False, options=OPTIONS)(x, w)
+    exact = batched(x.double(), w.double())
+    mean = ((mine - exact) / exact).mean().abs().item()
+    assert mean < 2e-5, "factors that are cut off make products 7e-4 smaller"
+
+
 @own_only("looks at its calls")
 @pytest.mark.parametrize("precision", ["ieee", "none"])
 def test_float32_is_left_to_the_library_otherwise(precision: str) -> None:

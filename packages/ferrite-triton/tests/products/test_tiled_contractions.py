@@ -188,6 +188,7 @@ def test_tensor_cores_round_no_more_than_they_may(dtype: str, head: str, precisi
     spec = emit_kernel(kernel)
     (line,) = (line for line in spec.source.splitlines() if "tl.dot" in line)
     assert line.endswith(f", sum_1{precision})")
+    assert line.count("fmath.to_tf32(") == (2 if "tf32" in precision else 0)
     facts = spec.facts.to_mapping()
     assert facts["factor_bytes"] == {"bf16": 2, "f32": 4}.get(dtype, 1)
     assert facts.get("partial_sums", False) == (dtype == "f8e5m2")

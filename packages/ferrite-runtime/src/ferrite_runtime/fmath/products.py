@@ -23,6 +23,18 @@ def dot_in_parts(left, right, total):
 
 
 @triton.jit
+def to_tf32(x):
+    """Returns numbers rounded to the nearest TF32 (eleven bits), halves away from zero; elsewhere as they are.
+
+    Tensor cores of NVIDIA cut off the other bits of a float32. That makes each product 7e-4 smaller on average, and
+    what is lost has one sign: fifty layers of a network were 2 % off. Rounded factors err by 2e-4 either way.
+    """
+    if is_for_nvidia():
+        x = tl.inline_asm_elementwise("cvt.rna.tf32.f32 $0, $1;", "=r,r", [x], tl.float32, is_pure=True, pack=1)
+    return x
+
+
+@triton.jit
 def add_dot(left, right, total):
     """Returns ``total`` and the product of two matrices of a half type, ``[m, k]`` and ``[k, n]``, added up in float32.
 

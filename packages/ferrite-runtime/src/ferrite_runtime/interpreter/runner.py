@@ -83,6 +83,7 @@ STAND_INS: dict[str, Callable[..., Any]] = {
     "product": lambda x, y: x * y,
     "whole_to_half": lambda x: x.to(tl.float16),
     "wide_unsigned": lambda x, dtype: x.to(dtype),
+    "to_tf32": lambda x: x,
     "dot_in_parts": lambda left, right, total: tl.dot(left, right, total, input_precision="ieee"),
 }
 

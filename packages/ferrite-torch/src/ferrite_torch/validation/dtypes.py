@@ -3,10 +3,10 @@
 Which types a kernel takes is said in its code only: for operands, for results that are written (``out``), for random
 numbers, and for numbers that a type does not have (300 in eight bits). An op is asked once in a process for each
 combination of types. It is asked on the CPU, whatever the device of the graph: an assertion of a kernel that zeros do
-not meet would end the process's use of a GPU. A GPU has more kernels for complex numbers, so there it is asked again,
-on the GPU, if the CPU refuses. Floats of one type are taken to be fine, and so are, for a GPU, 16-bit floats beside
-other real numbers, of which its kernels take more. What the op says counts only if it is about types: sizes of 2, in
-place of the true ones, may fit no window.
+not meet would end the process's use of a GPU. A GPU has kernels that a CPU has not (of complex numbers, of ``histc`` of
+integers), so there it is asked again, on the GPU, if the CPU has none. Floats of one type are taken to be fine, and so
+are, for a GPU, 16-bit floats beside other real numbers, of which its kernels take more. What the op says counts only if
+it is about types: sizes of 2, in place of the true ones, may fit no window.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _ABOUT_TYPES = re.compile(
     r"is out of bounds for \w+( char| int)?$|expects \w+ tensor|^promotion for ",
     re.IGNORECASE,
 )
+_NO_KERNEL = "not implemented for"
 _FLOATS = {torch.float32, torch.float64}
 _HALVES = {torch.float16, torch.bfloat16}
 _UNASKED = frozenset(
@@ -138,11 +139,12 @@ def _is_ours(op: Overload) -> bool:
 
 
 def _answer(op: Overload, operands: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Returns what the op says of types on the CPU, and of complex ones on the device of its operands, too."""
+    """Returns what the op says of types on the CPU, and on the device of its operands if the CPU has no such kernel."""
     said = _answer_on(torch.device("cpu"), op, args, kwargs)
     if said is None or not operands or operands[0].device.type == "cpu":
         return said
-    return _answer_on(operands[0].device, op, args, kwargs) if _is_complex(op, operands, args, kwargs) else said
+    may_differ = _NO_KERNEL in said or _is_complex(op, operands, args, kwargs)
+    return _answer_on(operands[0].device, op, args, kwargs) if may_differ else said
 
 
 def _is_complex(op: Overload, operands: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -221,11 +221,16 @@ def _gather(part: Gather, operands: Sequence[Printed], _: Hold) -> Made:
 
 def _dot(part: Dot, operands: Sequence[Printed], __: Hold) -> Made:
     left, precision = operands[0].type, ""
-    if left.dtype is F32:
-        precision = f', input_precision="{"tf32" if part.fast else "ieee"}"'
+    texts = [operand.text for operand in operands]
+    if left.dtype is F32 and part.fast:
+        # Triton hands factors to tensor cores as they are, and these cut off what TF32 has no digits for.
+        texts[:2] = (f"fmath.to_tf32({factor})" for factor in texts[:2])
+        precision = ', input_precision="tf32"'
+    elif left.dtype is F32:
+        precision = ', input_precision="ieee"'
     elif part.few_digits:
         precision = f", max_num_imprecise_acc=min({part.few_digits}, {left.shape[1]})"
-    return f"tl.dot({', '.join(operand.text for operand in operands)}{precision})"
+    return f"tl.dot({', '.join(texts)}{precision})"
 
 
 def _call(part: Call, operands: Sequence[Printed], _: Hold) -> Made:

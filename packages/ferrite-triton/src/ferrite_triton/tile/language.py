@@ -228,8 +228,8 @@ class Hint(Expression):
 class Dot(Expression):
     """The product of two matrices, added to a third.
 
-    A ``fast`` one may round factors of f32 to TF32. Of at most ``few_digits`` products of 8-bit floats tensor cores
-    make one sum, with the digits that they keep, before it is added to one of f32; 0 sets no such bound.
+    A ``fast`` one may round factors of f32 to the nearest TF32. Of at most ``few_digits`` products of 8-bit floats
+    tensor cores make one sum, with the digits that they keep, before it is added to one of f32; 0 sets no such bound.
     """
 
     WORD: ClassVar[str] = "dot"
