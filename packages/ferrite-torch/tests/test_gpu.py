@@ -223,3 +223,18 @@ def test_complex_operands_are_refused_as_the_gpu_refuses_them(dynamic: bool) -> 
         for run in (function, compiled(function, dynamic=dynamic)):
             with pytest.raises(refusal, match=r"can't be cast|not implemented for"):
                 run(*inputs)
+
+
+def test_numbers_that_a_program_writes_are_waited_for_by_no_kernel() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = x.new_zeros(8, 8)
+        rows[:3, :4], rows[3:, 4:] = 1, -2.5
+        return x.where(x > 0, torch.tensor(float("-inf"))) + rows, torch.tensor(2.5) + 1
+
+    x = randn(8, 8)
+    ours, number = compiled(function)(x)
+    want, eager_number = function(x)
+    assert torch.equal(ours, want)
+    assert torch.equal(number, eager_number)  # both are on the CPU
+    called = set(ferrite_torch.statistics()["externs"])
+    assert not [name for name in called if "copy" in name]

@@ -6,7 +6,8 @@ import torch
 
 from ferrite_torch.errors import Unsupported
 
-CASTS = frozenset(("aten._to_copy.default", "prims.convert_element_type.default"))
+_NUMBERS = frozenset(("aten._to_copy.default", "prims.convert_element_type.default", "aten.scalar_tensor.default"))
+"""Ops that make a 0-d tensor of another one, or of a number, which is their first argument."""
 
 
 def graph_device(module: torch.fx.GraphModule) -> str:
@@ -33,12 +34,12 @@ def is_made_on(device: str, node: torch.fx.Node) -> bool:
 
 
 def is_number_for(device: str, node: torch.fx.Node) -> bool:
-    """Returns whether a node casts a 0-d tensor of the CPU for operations on a type of device alone.
+    """Returns whether a node makes or casts a 0-d tensor of the CPU for operations on a type of device alone.
 
-    Such are the floats that dynamo keeps symbolic, say the constant of a norm. The kernels that read them cast them
-    as well, where each extern call would cost the host as much as dozens of launches.
+    Such are the floats that dynamo keeps symbolic, say the constant of a norm, and numbers that a program writes. The
+    kernels that read them cast them as well, where each extern call would cost the host as much as dozens of launches.
     """
-    if str(node.target) not in CASTS or any(fake.ndim or fake.device.type == device for fake in tensors_of(node)):
+    if str(node.target) not in _NUMBERS or any(fake.ndim or fake.device.type == device for fake in tensors_of(node)):
         return False
     return all(
         (tensors_of(user) and is_made_on(device, user)) or (user.op != "output" and is_number_for(device, user))

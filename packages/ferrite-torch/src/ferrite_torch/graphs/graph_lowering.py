@@ -59,6 +59,7 @@ from ferrite_torch.lowering.pointwise.random_numbers import draws
 from ferrite_torch.lowering.shapes.casts import converted_number
 from ferrite_torch.lowering.shapes.views import axis_of
 from ferrite_torch.lowering.tensors import Tensor
+from ferrite_torch.rewrites.fresh_numbers import write_numbers
 from ferrite_torch.rewrites.returned_half_types import RETURNED
 from ferrite_torch.rewrites.wrapped_calls import unwrap_calls
 from ferrite_torch.sizes.specialisation import NeedsNumber, settled
@@ -127,6 +128,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         NeedsNumber: a lowering needs the value of a symbolic size; `specialisation.settled` fixes it.
     """
     unwrap_calls(module)
+    write_numbers(module)
     builder = Builder(device or graph_device(module), choices)
     builder.returned = returned_nodes(module, saved)
     _describe_placeholders(module, inputs or ())
@@ -264,6 +266,7 @@ class _Walk:
 
     def _read_region(self, module: torch.fx.GraphModule, name: str, use: Use) -> Region:
         unwrap_calls(module)
+        write_numbers(module)
         builder = Builder(self.builder.device, self.builder.choices)
         builder.returned = returned_nodes(module, frozenset())
         walk = _Walk(module, builder, strict=self.strict, regions=self.regions)
