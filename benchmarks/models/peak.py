@@ -2,6 +2,7 @@
 
     python benchmarks/models/peak.py gpt2 inference eager
     python benchmarks/models/peak.py gpt2 inference ferrite --largest 30
+    python benchmarks/models/peak.py qwen3 inference ferrite --batch 8          # one of the wide set
 
 One backend per process: what another one left in the allocator's cache would be measured with it. Two numbers stand for
 each allocation: the bytes that were asked for and, for those older than the step, the block that the allocator gave.
@@ -20,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from benchmarks.models.cell import Cell, build_module, inference_step, training_step
+from benchmarks.models.cell import Cell, build_module, inference_step, training_step, workload_of
+from benchmarks.models.wide import WIDE
 from benchmarks.models.workloads import WORKLOADS
 from benchmarks.tools.backends import compile_with
 from benchmarks.tools.tree import add_packages_to_path
@@ -76,7 +78,7 @@ def origin_of(frames: Iterable[Mapping[str, Any]]) -> str:
 
 def measure(cell: Cell, warm_up: int) -> tuple[int, int, dict[int, Allocation]]:
     """Returns the allocator's own peak in one step, the peak of what was asked for, and what was alive then."""
-    workload = WORKLOADS[cell.model]
+    workload = workload_of(cell)
     module, inputs = build_module(cell, workload)
     compiled = compile_with(cell.backend, module)
     if cell.mode == "training":
@@ -109,17 +111,23 @@ def print_alive(own_peak: int, peak: int, alive: Mapping[int, Allocation], large
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=tuple(WORKLOADS))
+    parser.add_argument("model", help="one of benchmarks/models/run.py; with --batch, of its wide set")
     parser.add_argument("mode", choices=("inference", "training"))
     parser.add_argument("backend")
     parser.add_argument("--size", choices=("full", "tiny"), default="full")
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--batch", type=int, default=0, help="samples of a call of a model of the wide set")
+    parser.add_argument("--layout", choices=("nchw", "nhwc"), default="nchw", help="of its images")
     parser.add_argument("--warm-up", type=int, default=4, help="steps before the one that is looked at")
     parser.add_argument("--largest", type=int, default=20, help="how many blocks to print")
     given = parser.parse_args(arguments)
+    models = WIDE if given.batch else WORKLOADS
+    if given.model not in models:
+        parser.error(f"no model {given.model!r}; there are {', '.join(models)}")
     if not torch.cuda.is_available():
         parser.error("the peak is read from the allocator of a CUDA device, and torch finds none")
-    cell = Cell(given.model, given.mode, given.backend, "cold", given.size, "cuda", given.dtype, 1, 1)
+    variant = (given.batch, given.layout if given.batch and WIDE[given.model].images else "")
+    cell = Cell(given.model, given.mode, given.backend, "cold", given.size, "cuda", given.dtype, 1, 1, *variant)
     print_alive(*measure(cell, given.warm_up), given.largest)
 
 
