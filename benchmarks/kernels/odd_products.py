@@ -1,12 +1,15 @@
 """Measures what odd extents cost the library's products, and what extending an operand costs instead.
 
     python benchmarks/kernels/odd_products.py
+    python benchmarks/kernels/odd_products.py --only returned
 
 Prints microseconds of products of a few rows by the columns of a vocabulary, as it is and extended to a multiple of 64,
 and of the copy that extends the weights; then of products of an odd number of tokens, which are rows in "forward" and
 added up in "gradient", as they are and of the next multiple of 64; then of layers of odd extents that are drawn from a
 seed, in bfloat16, TF32 and float32, as they are and with both extents that lie along memory extended to whole 16 bytes,
-and of the copies for that. `ferrite_torch.lowering.products.matrix_products` weighs one against the other.
+and of the copies for that. `ferrite_torch.lowering.products.matrix_products` weighs one against the other. Last come
+results that the user gets, whose rows lie one behind the other: in eager mode, by Inductor (whose rows are longer), and
+by Ferrite, in strips of the library's (`ferrite-library`) and in a kernel of its own.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
+from benchmarks.tools.backends import compile_with
 from benchmarks.tools.timing import time_launches
 
 SHAPES = ((768, 50257), (2048, 50257), (768, 30522))
@@ -29,6 +33,17 @@ ROWS = (16, 32, 64, 128, 192, 256, 512)
 TOKENS = (231, 3577, 12805)
 LAYERS = ((768, 768), (768, 3072), (3072, 768))
 WIDE = 64
+RETURNED = (
+    (4096, 50257, 768, torch.bfloat16),
+    (1024, 50257, 768, torch.bfloat16),
+    (2048, 32003, 4096, torch.bfloat16),
+    (8192, 30522, 1024, torch.float16),
+    (4096, 30522, 768, torch.float32),
+    (1024, 51865, 512, torch.float32),
+)
+"""Rows, columns and depth of results that users get; float32 is TF32."""
+BACKENDS = ("eager", "inductor", "ferrite-library", "ferrite")
+SETS = ("vocabularies", "drawn", "returned")
 LAUNCHES, BATCHES = 20, 5
 TYPES = {"bfloat16": torch.bfloat16, "tf32": torch.float32, "float32": torch.float32}
 DRAWN, VECTOR_BYTES = 12, 16
@@ -39,14 +54,36 @@ TOLERANCE = 1e-2
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of the layers that are drawn")
-    parser.add_argument("--only-drawn", action="store_true", help="leave vocabularies and tokens out")
+    parser.add_argument("--only", choices=SETS, nargs="+", default=SETS)
     chosen = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_default_device(device)
-    if not chosen.only_drawn:
+    if "vocabularies" in chosen.only:
         print_vocabularies(device)
-    print_drawn(device, chosen.seed)
+    if "drawn" in chosen.only:
+        print_drawn(device, chosen.seed)
+    if "returned" in chosen.only:
+        print_returned(device)
     return 0
+
+
+def print_returned(device: str) -> None:
+    """Prints the times of results that users get, each checked against a part of it in float64."""
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    print(f"\n{'rows':>6} {'columns':>8} {'depth':>6} {'type':>9}", *(f"{name:>16}" for name in BACKENDS))
+    for rows, columns, depth, dtype in RETURNED:
+        x, weights = torch.randn(rows, depth, dtype=dtype), torch.randn(columns, depth, dtype=dtype)
+        exact = x[:WIDE].double() @ weights.double().t()
+        times = []
+        for name in BACKENDS:
+            torch._dynamo.reset()
+            product = compile_with(name, torch.nn.functional.linear, dynamic=False)
+            error = float((product(x, weights)[:WIDE].double() - exact).norm() / exact.norm())
+            if error > TOLERANCE:
+                raise ArithmeticError(f"{rows} by {columns} by {depth} by {name}: off by {error:.1e}")
+            times.append(microseconds(lambda: product(x, weights), device))  # noqa: B023
+        told = (f"{time:16.1f}" for time in times)
+        print(f"{rows:6d} {columns:8d} {depth:6d} {str(dtype)[6:]:>9}", *told, flush=True)
 
 
 def print_drawn(device: str, seed: int) -> None:

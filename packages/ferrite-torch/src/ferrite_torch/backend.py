@@ -46,9 +46,9 @@ from ferrite_torch.rewrites.copied_storages import counts_from_storage
 from ferrite_torch.rewrites.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.rewrites.losses.chunks import chunk_losses
 from ferrite_torch.rewrites.masked_writes import choose_by_masks
-from ferrite_torch.rewrites.number_indices import index_by_tensors
+from ferrite_torch.rewrites.numbers.number_indices import index_by_tensors
+from ferrite_torch.rewrites.numbers.symbolic_floats import float_rules, multiply_out
 from ferrite_torch.rewrites.repeated_blocks import Outlined, outline_blocks
-from ferrite_torch.rewrites.symbolic_floats import float_rules, multiply_out
 from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot, undisturbed
 from ferrite_torch.torch_private.aot_metadata import drop_dynamic_marks
 from ferrite_torch.torch_private.dynamo import (

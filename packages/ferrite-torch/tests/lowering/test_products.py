@@ -19,6 +19,7 @@ from ferrite_torch.lowering.products.matrix_products import extended_extent
 from ferrite_torch.thresholds import PRODUCTS
 
 OPTIONS = {"fallback": False, "verify": True, "use_cache": False}
+BY_LIBRARY = OPTIONS | {"products": "library"}
 SMALL = replace(
     PRODUCTS,
     extended_flops=1,
@@ -87,11 +88,32 @@ def test_extents_become_multiples_of_16_bytes(size: int, extended: int, floats: 
     assert extended_extent(size, 4) == floats
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_returned_results_with_odd_columns_have_a_kernel_that_writes_their_rows(*, bias: bool) -> None:
+    layer, x = torch.nn.Linear(64, 133, bias=bias).bfloat16(), torch.randn(40, 64).bfloat16()
+    with torch.no_grad():
+        result = torch.compile(lambda x: layer(torch.sin(x)), backend="ferrite", options=OPTIONS)(x)
+        expected = layer(torch.sin(x))
+    assert result.stride() == expected.stride()
+    torch.testing.assert_close(result, expected)
+    (program,) = ferrite_torch.compiled_programs()
+    assert [step for step in program["steps"] if step["do"] == "extern"] == []
+    wide = [step for step in program["steps"] if step["do"] == "alloc" and step["shape"][-1] >= 133]
+    assert len(wide) == 1, "nothing is copied"
+
+
+def test_results_that_kernels_read_are_the_library_s_on_extended_factors() -> None:
+    layer, x = torch.nn.Linear(64, 133, bias=False).bfloat16(), torch.randn(40, 64).bfloat16()
+    with torch.no_grad():
+        torch.compile(lambda x: layer(x).float().logsumexp(1), backend="ferrite", options=OPTIONS)(x)
+    assert calls("aten.mm.default") == [[[136, 1]]]
+
+
 @pytest.mark.parametrize("words", [57, 133])
 def test_returned_results_are_made_in_strips_with_the_layout_of_eager(words: int) -> None:
     model, tokens = Head(words, 16).bfloat16(), torch.randint(0, words, (4, 8))
     with torch.no_grad():
-        results = torch.compile(model, backend="ferrite", options=OPTIONS)(tokens)
+        results = torch.compile(model, backend="ferrite", options=BY_LIBRARY)(tokens)
         expected = model(tokens)
     for result, wanted in zip(results, expected, strict=True):
         assert result.stride() == wanted.stride()
@@ -108,7 +130,7 @@ def test_returned_results_are_made_in_strips_with_the_layout_of_eager(words: int
 def test_strips_lie_in_the_result_and_the_last_one_in_the_operand(*, bias: bool) -> None:
     layer, x = torch.nn.Linear(64, 133, bias=bias).bfloat16(), torch.randn(40, 64).bfloat16()
     with torch.no_grad():
-        result = torch.compile(lambda x: layer(torch.sin(x)), backend="ferrite", options=OPTIONS)(x)
+        result = torch.compile(lambda x: layer(torch.sin(x)), backend="ferrite", options=BY_LIBRARY)(x)
         torch.testing.assert_close(result, layer(torch.sin(x)))
     (program,) = ferrite_torch.compiled_programs()
     (whole,) = (step["name"] for step in program["steps"] if step["do"] == "alloc" and step["shape"] == [40, 133])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ferrite_torch import export
-from ferrite_torch.rewrites.fresh_numbers import write_numbers
+from ferrite_torch.rewrites.numbers.fresh_numbers import write_numbers
 from ferrite_torch.torch_private.fake_tensors import fake_mode
 
 

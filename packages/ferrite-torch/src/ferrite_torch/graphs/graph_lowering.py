@@ -59,7 +59,7 @@ from ferrite_torch.lowering.pointwise.random_numbers import draws
 from ferrite_torch.lowering.shapes.casts import converted_number
 from ferrite_torch.lowering.shapes.views import axis_of
 from ferrite_torch.lowering.tensors import Tensor
-from ferrite_torch.rewrites.fresh_numbers import write_numbers
+from ferrite_torch.rewrites.numbers.fresh_numbers import write_numbers
 from ferrite_torch.rewrites.returned_half_types import RETURNED
 from ferrite_torch.rewrites.wrapped_calls import unwrap_calls
 from ferrite_torch.sizes.specialisation import NeedsNumber, settled

@@ -23,7 +23,7 @@ from ferrite_torch.rewrites.eager_layouts import (
     laid_out_ops,
     of_packed_operands,
 )
-from ferrite_torch.rewrites.integer_bounds import rules_for_integer_bounds
+from ferrite_torch.rewrites.numbers.integer_bounds import rules_for_integer_bounds
 from ferrite_torch.rewrites.overlapping_targets import rules_for_overlapping_targets
 from ferrite_torch.thresholds import TRACING
 from ferrite_torch.torch_private.nodes import traced_graph

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.rewrites.integer_bounds import is_converted
+from ferrite_torch.rewrites.numbers.integer_bounds import is_converted
 from ferrite_torch.validation.registry import checks
 
 Checks = Iterator[tuple[Any, str]]

@@ -11,9 +11,12 @@ That holds for extents along which a matrix lies in memory. A number of rows may
 extending them makes a vision transformer slower, whose images have 197 rows each (`benchmarks/models/dynamic.py`:
 static sizes beside dynamic ones, which nothing extends).
 
-A result that the user gets must have its own exact layout. It is computed strip by strip, each strip as many rows as
-half of those that are left: the scheduler lays the product of a strip into the rows of the result that come after it
-(`ferrite_scheduler.memory.sub_buffers`), from where it is stored, so that no more than the last few rows exist twice.
+A result that the user gets must have its own exact layout. A kernel of tiles writes it as it lies
+(`benchmarks/kernels/odd_products.py`: the library would have to write larger rows, which are copied), if its columns
+alone are odd: factors that are read come in vectors then. Where users leave products to the library, it is computed
+strip by strip, each strip as many rows as half of those that are left: the scheduler lays the product of a strip into
+the rows of the result that come after it (`ferrite_scheduler.memory.sub_buffers`), from where it is stored, so that no
+more than the last few rows exist twice.
 
 A row is added to a product of float32 by pointwise ops that read it: the library adds it in kernels of their own where
 it has none that does both, and has rounded the product to float32 either way.
@@ -86,12 +89,17 @@ def addmm(b: Builder, bias: Tensor, left: Tensor, right: Tensor, *, beta: float 
 def _own_sums(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
     """Returns a product from a kernel of ours, in f32; None where the library is left to it.
 
-    Where the faster way is taken, it is the library's for odd extents: they are slow for kernels of ours as well.
+    Where the faster way is taken, it is the library's for odd extents: they are slow for kernels of ours as well, but
+    for columns of a result that the user gets.
     """
     few = sums_of_few_rows(b, left, right)
-    if few is not None or (b.choices.products == "measured" and _extension(b, left, right) is not None):
+    if few is not None:
         return few
-    return tiled_sums(b, left, right)
+    extended = _extension(b, left, right)
+    is_odd = extended is not None and _has_exact_rows(b, left, extended)
+    if b.choices.products == "measured" and extended is not None and not is_odd:
+        return None
+    return tiled_sums(b, left, right, is_wanted=is_odd)
 
 
 def product(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
@@ -100,13 +108,12 @@ def product(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Ten
     Raises:
         Unlowered: the library is fast with this product as it is, or extending it would not be repaid.
     """
-    (m, k), n = left.shape, right.shape[1]
+    m, n = left.shape[0], right.shape[1]
     extended = _extension(b, left, right)
     if extended is None:
         raise Unlowered("a library product")
     if (
-        extended[:2] == (m, k)
-        and b.is_returned
+        _has_exact_rows(b, left, extended)
         and isinstance(m, int)
         and isinstance(n, int)
         and m >= PRODUCTS.stripped_rows
@@ -114,6 +121,11 @@ def product(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Ten
     ):
         return _in_strips(b, bias, left, right)
     return _on_extended(b, bias, left, right, extended)
+
+
+def _has_exact_rows(b: Builder, left: Tensor, extended: tuple[Size, Size, Size]) -> bool:
+    """Returns whether the columns alone of a product are odd, and its rows are to lie one behind the other."""
+    return b.is_returned and extended[:2] == left.shape
 
 
 def _on_extended(

@@ -25,11 +25,15 @@ from ferrite_torch.lowering.tensors import Tensor
 from ferrite_torch.thresholds import PRODUCTS
 
 
-def tiled_sums(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
-    """Returns the product of two matrices, or of batches of them, in f32; None where the library is left to it."""
+def tiled_sums(b: Builder, left: Tensor, right: Tensor, *, is_wanted: bool = False) -> Tensor | None:
+    """Returns the product of two matrices, or of batches of them, in f32; None where the library is left to it.
+
+    Where ``is_wanted``, that is only where no kernel of tiles computes it, or users leave products to the library.
+    """
     *batch, rows, points = left.shape
     columns = right.shape[-1]
-    if left.device or right.device or not is_ours(b, (*batch, rows, columns, points)):
+    wanted = (is_wanted and b.choices.products != "library") or is_ours(b, (*batch, rows, columns, points))
+    if left.device or right.device or not wanted:
         return None
     if not has_tiles(left, right):
         return None
