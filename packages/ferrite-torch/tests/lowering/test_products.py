@@ -313,6 +313,24 @@ def test_a_row_is_added_to_products_of_float32_by_what_reads_them(after: Callabl
     assert set(ferrite_torch.statistics()["externs"]) == calls
 
 
+@pytest.mark.parametrize(
+    ("after", "call"),
+    [
+        (lambda y: y + 1, "aten.mm.default"),
+        (lambda y: y.transpose(0, 1).sin(), "aten.mm.default"),
+        (lambda y: (y.sin(), y[0]), "aten.addmm.default"),
+        (lambda y: y.view(2, 10, 3, 17).cos() + y.logsumexp(2, keepdim=True)[..., None], "aten.addmm.default"),
+    ],
+    ids=["a pointwise op", "another view", "the caller, too", "a reduction, too"],
+)
+def test_a_row_is_added_by_what_reads_views_of_products_of_float32(after: Callable[..., Any], call: str) -> None:
+    layer, x = torch.nn.Linear(33, 51), torch.randn(2, 10, 33)
+    with torch.no_grad():
+        got = torch.compile(lambda x: after(layer(x)), backend="ferrite", options=OPTIONS)(x)
+        torch.testing.assert_close(got, after(layer(x)))
+    assert set(ferrite_torch.statistics()["externs"]) == {call}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("after", [lambda y: y, torch.sin], ids=["the caller", "a pointwise op"])
 @pytest.mark.parametrize("shape", [(1,), (), (1, 1), (20, 1), (1, 51)], ids=str)

@@ -20,7 +20,7 @@ from ferrite_torch.rewrites.eager_layouts import is_packed_somehow, iterated_str
 from ferrite_torch.thresholds import SEARCHES
 from ferrite_torch.torch_private.fake_tensors import without_modes
 from ferrite_torch.torch_private.nodes import map_leaves, whole_op
-from ferrite_torch.torch_private.operators import Overload, schema_of
+from ferrite_torch.torch_private.operators import Overload, makes_view, schema_of
 
 _LIKE_NAMES = "clone _to_copy nan_to_num empty_like zeros_like ones_like full_like rand_like randn_like"
 _LIKE_OPERANDS = frozenset(f"aten.{name}.default" for name in _LIKE_NAMES.split())
@@ -70,7 +70,7 @@ def _has_free_strides(fake: torch.Tensor) -> bool:
 
 def _is_made_again(node: torch.fx.Node) -> bool:
     is_op = node.op == "call_function" and isinstance(node.target, Overload) and node.target.namespace == "aten"
-    return is_op and _is_free(node.meta.get("val")) and (_goes_by_element(node) or _is_view(node))
+    return is_op and _is_free(node.meta.get("val")) and (_goes_by_element(node) or makes_view(node.target))
 
 
 def _goes_by_element(node: torch.fx.Node) -> bool:
@@ -79,14 +79,6 @@ def _goes_by_element(node: torch.fx.Node) -> bool:
     name = str(node.target)
     is_by_element = name in _LIKE_OPERANDS or torch.Tag.pointwise in node.target.tags
     return not whole_op(node) and is_by_element and not schema_of(node.target).is_mutable
-
-
-def _is_view(node: torch.fx.Node) -> bool:
-    """Returns whether a node makes a view of its first operand."""
-    assert isinstance(node.target, Overload), "judged before"
-    schema = schema_of(node.target)
-    aliased = [argument.alias_info for argument in schema.arguments]
-    return not schema.is_mutable and bool(aliased) and aliased[0] is not None and len(schema.returns) == 1
 
 
 def _is_free(value: Any) -> bool:
@@ -119,7 +111,7 @@ def _called(node: torch.fx.Node, made: dict[torch.fx.Node, Any]) -> Any:
         return _stand_in(node)
     assert callable(node.target), "judged before"
     with without_modes(), torch.no_grad():
-        if _is_view(node):
+        if makes_view(node.target):
             return node.target(*args, **kwargs)
         fake = node.meta["val"]
         if str(node.target) in _LIKE_OPERANDS:

@@ -63,6 +63,15 @@ def is_by_element(op: object) -> bool:
     return torch.Tag.pointwise in op.tags or (op.namespace == "aten" and computes_by_element(functional_name(op)))
 
 
+def makes_view(op: object) -> bool:
+    """Returns whether an operator makes one view of its first operand, and writes to nothing."""
+    if not isinstance(op, Overload):
+        return False
+    schema = schema_of(op)
+    aliased = [argument.alias_info for argument in schema.arguments]
+    return not schema.is_mutable and bool(aliased) and aliased[0] is not None and len(schema.returns) == 1
+
+
 def functional_name(op: Overload) -> str:
     """Returns the name of an operator of aten, or of the one that computes what it writes in place."""
     return str(schema_of(op).name.removeprefix("aten::").removesuffix("_"))
