@@ -166,6 +166,20 @@ def test_blocks_of_other_factors_have_as_many_bytes() -> None:
     assert [points(width) for width in (1, 2, 4)] == [128, 64, 32]
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "points", "sides"), [(1352, 384, 1728, (32, 128)), (8192, 8192, 8192, (256, 128))]
+)
+def test_factors_that_are_rounded_stay_in_registers_where_tiles_are_small(
+    rows: int, columns: int, points: int, sides: tuple[int, int]
+) -> None:
+    mapping = tiles(rows, columns, points, width=4).to_mapping()
+    facts = {**mapping["facts"], "factor_bytes": 4, "left_elements": 1}
+    kernel = spec("a", "", mapping["params"], mapping["axes"], form="tiled_contraction", facts=facts)
+    config = first(kernel)
+    assert (config.block("YBLOCK"), config.block("XBLOCK")) == sides
+    assert config.num_stages > 2, "elements of four bytes come while others are multiplied"
+
+
 def test_programs_that_hold_sums_twice_have_smaller_tiles() -> None:
     mapping = tiles(8192, 8192, 8192, width=1).to_mapping()
     facts = {**mapping["facts"], "factor_bytes": 1, "partial_sums": True}

@@ -3,8 +3,9 @@
 A program adds up one tile of the result in registers, while the blocks of the factors that it multiplies next come into
 shared memory, as many as it has stages. Wide tiles read less for each multiplication; narrow ones are more, where a
 result has few, and a multiprocessor with no tile waits for the others. Of few rows the other factor comes from memory
-for longer than it is multiplied. What reads the result is computed while nothing is multiplied, the faster the more
-warps there are. `_seconds` weighs all that.
+for longer than it is multiplied. Factors of float32 are rounded to TF32 in registers: where tensor cores read the right
+one from shared memory, it goes back there, which takes as long as multiplying some rows by it. What reads the result is
+computed while nothing is multiplied, the faster the more warps there are. `_seconds` weighs all that.
 
 Blocks come by pointers, or through tensor descriptors (TMA), which are made by each program before its first tile: one
 thread asks for a block, no thread has addresses, and more registers are left for sums.
@@ -32,6 +33,10 @@ from ferrite_runtime.policies.kernel_form import KernelForm
 from ferrite_runtime.policies.shape import Shape
 from ferrite_runtime.policies.thresholds import PRODUCTS
 
+SINGLE = 4
+"""Bytes of factors that are rounded to TF32 before they are multiplied."""
+SHARED_ROWS = 64
+"""Rows from which on tensor cores since Hopper read the right factor from shared memory (``wgmma``)."""
 STORED_BYTES = 2
 """Of an element of a result that is laid out anew for its stores."""
 
@@ -218,9 +223,12 @@ def _seconds(shape: Shape, config: Config, tile: Tile) -> tuple[float, float]:
 
 
 def _single_elements(shape: Shape, y: int, x: int) -> int:
-    """Returns how many elements that are loaded one by one a tile of these sides has at each point of the reduction."""
+    """Returns how many elements that threads load one by one a tile of these sides has at each point of the reduction.
+
+    Those of four bytes go to shared memory without a thread (``cp.async``), as longer vectors do.
+    """
     facts = facts_as(shape.spec.facts, TiledContractionFacts)
-    return y * facts.left_elements + x * facts.right_elements
+    return 0 if facts.factor_bytes >= SINGLE else y * facts.left_elements + x * facts.right_elements
 
 
 def _loaded_singly(shape: Shape, config: Config, tiles: int) -> float:
@@ -246,6 +254,8 @@ def _computed(shape: Shape, config: Config, tile: Tile, tiles: int) -> float:
     share = tile.share * PRODUCTS.described_rate if is_faster else tile.share
     rate = shape.device.tensor_operations * share * HALF / facts.factor_bytes
     products = 2.0 * _points(shape.reduction, facts) * facts.product / rate
+    if facts.factor_bytes == SINGLE and tile.y >= SHARED_ROWS and shape.device.target.has_descriptors:
+        products *= 1 + PRODUCTS.rounded_rows / tile.y
     epilogue = facts.flops / max(1, facts.numel) * PRODUCTS.epilogue_seconds
     epilogue *= 1 + PRODUCTS.idle_warps / config.num_warps
     computed = rounds * tile.y * tile.x * (products + epilogue)

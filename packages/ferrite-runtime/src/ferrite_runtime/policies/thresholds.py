@@ -418,6 +418,10 @@ class ProductThresholds:
             633 and 669; with one tile a program 562 and 643. Of 8-bit floats 1280 and 1247: none.
         describe_seconds: what a program takes to make its descriptors. Set.
         cache_rate: times the bandwidth of memory with which blocks that several programs load come from the cache. Set.
+        rounded_rows: rows of a tile that are multiplied by a block of the right factor while that block is rounded to
+            TF32 and put back into shared memory. Measured on an H200 (us in tiles of 64 x 64, and of 32 x 64, which
+            keep it in registers): 24200 x 363 x 64 121 and 40, 1352 x 1728 x 384 39 and 24; 4096 x 768 x 30522 in tiles
+            of 128 rows 974, the library 580.
     """
 
     sums: int = 160
@@ -434,6 +438,7 @@ class ProductThresholds:
     described_rate: float = 1.05
     describe_seconds: float = 1.5e-6
     cache_rate: float = 2.0
+    rounded_rows: int = 192
 
 
 @dataclass(frozen=True, slots=True)
