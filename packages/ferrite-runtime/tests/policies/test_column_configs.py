@@ -56,6 +56,12 @@ def test_of_moments_of_tall_columns_all_programs_run_at_once(
     assert first(mapping) == Config.of({"XBLOCK": tile[0], "RBLOCK": tile[1]}, warps)
 
 
+@pytest.mark.parametrize(("columns", "warps"), [(98304, 1), (98304 + 2, 2), (98304 + 1, 4)])
+def test_warps_share_columns_as_far_as_threads_read_vectors(columns: int, warps: int) -> None:
+    mapping = outer_of("f32", columns, 8, "persistent", live_values=1, element_bytes=4)
+    assert first(mapping) == Config.of({"XBLOCK": 128}, warps)
+
+
 @pytest.mark.parametrize(("dtype", "rows", "warps"), [("bf16", 16, 2), ("f32", 32, 4)])
 def test_of_many_columns_a_thread_holds_32_bytes(dtype: str, rows: int, warps: int) -> None:
     mapping = outer_of(dtype, 1 << 17, 333, "looped", element_bytes=4, live_values=2)

@@ -17,7 +17,7 @@ from ferrite_runtime.formats.facts import (
     facts_as,
 )
 from ferrite_runtime.policies.blocks import next_power_of_two
-from ferrite_runtime.policies.columns import busy_columns, looped_columns, persistent_columns
+from ferrite_runtime.policies.columns import busy_columns, looped_columns, persistent_columns, vector_of_columns
 from ferrite_runtime.policies.kernel_form import KernelForm
 from ferrite_runtime.policies.occupancy import flops_per_point, spread
 from ferrite_runtime.policies.shape import Shape, param_bytes
@@ -73,13 +73,16 @@ def _odd_rows(shape: Shape, row: int, config: Config) -> Config | None:
 def _most_warps(shape: Shape, config: Config) -> int:
     """Returns the warps beyond which several would hold parts of one result that is little work.
 
-    One row has as many threads as are worth to combine already; rows are shared out among warps, and columns are as far
-    as they lie side by side.
+    One row has as many threads as are worth to combine already; rows are shared out among warps, and columns as far as
+    each thread still reads 16 bytes of them at once. Measured on an H200 (sums of the parts of products, in float32):
+    5 parts of 98,304 columns 5.8 us with one warp for 128 columns, 7.3 with four; of 456 x 552 8.5 with one for 64,
+    10.1 with two.
     """
     blocks, warp = dict(config.blocks), shape.device.target.warp_size
     if shape.contiguous in ("x", "y"):
         beside = blocks.get(f"{shape.contiguous.upper()}BLOCK", 1)
-        return max(config.num_warps, beside // warp)
+        vector = vector_of_columns(shape, max(1, 16 // shape.narrowest_read))
+        return max(config.num_warps, beside // (warp * vector))
     return shape.device.max_warps if blocks.get("XBLOCK", 1) > 1 else config.num_warps
 
 

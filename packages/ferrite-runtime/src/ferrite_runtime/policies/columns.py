@@ -111,7 +111,7 @@ def looped_columns(shape: Shape) -> tuple[Config, ...]:
             warps //= 2
         together = ((rows, warps), (rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, 4))
         return tuple(_together(shape, count, warps) for count, warps in together)
-    vector = _vector_of_columns(shape, 16 // max(1, shape.narrowest_read))
+    vector = vector_of_columns(shape, 16 // max(1, shape.narrowest_read))
     if shape.reduction_is_known and vector * shape.narrowest_read <= COLUMNS.unaligned_bytes:
         return _unaligned_columns(shape, _looped_once(shape), vector)
     return _looped_once(shape)
@@ -172,7 +172,7 @@ def _read_few_times(shape: Shape, config: Config, vector: int) -> Config:
     return replace(config, num_warps=warps)
 
 
-def _vector_of_columns(shape: Shape, most: int) -> int:
+def vector_of_columns(shape: Shape, most: int) -> int:
     """Returns how many neighbouring columns a thread reads at once: what the rows of a matrix begin at multiples of.
 
     At most as many as lie in 16 bytes, ``most``, which depends on the elements that are asked about.
@@ -331,7 +331,7 @@ def scanned_columns(shape: Shape) -> tuple[Config, ...]:
     if flops_per_point(shape) >= OCCUPANCY.busy_flops:
         return _busily_scanned_columns(shape, row)
     if row <= COLUMNS.short_scan and shape.reduction_is_known:
-        apart = _vector_of_columns(shape, shape.vector) == 1
+        apart = vector_of_columns(shape, shape.vector) == 1
         whole_columns = _whole_columns_apart(shape, row) if apart else _whole_columns(shape, row)
         return tuple(loop_config(shape, count, row, w) for count, w in whole_columns)
     line = 128 // max(1, shape.element_bytes)
@@ -343,7 +343,7 @@ def scanned_columns(shape: Shape) -> tuple[Config, ...]:
         warps = max(1, columns * row // (shape.device.target.warp_size * TILES.part_per_thread))
         return (loop_config(shape, columns, row, warps), loop_config(shape, columns, row, warps * 2))
     if (
-        _vector_of_columns(shape, shape.vector) * 4 <= shape.vector
+        vector_of_columns(shape, shape.vector) * 4 <= shape.vector
         and shape.points >= COLUMNS.scanned_columns * shape.device.multiprocessors
     ):
         whole = COLUMNS.scan_tile // row
