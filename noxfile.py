@@ -310,9 +310,27 @@ def thorough(session: nox.Session) -> None:
     test_and_compile(session, one_of=1)
 
 
+def emitted_folder(session: nox.Session) -> Path:
+    """Returns the folder of the kernels that tests emitted."""
+    return session.cache_dir.resolve() / "emitted"
+
+
+@nox.session(requires=["build", "integration"])
+def oldest_triton(session: nox.Session) -> None:
+    """Compiles for sm_90 a sample of what `integration` emitted, with the oldest Triton that is supported.
+
+    It refuses some of what newer ones take: a hint of more neighbours than a tile has, for one.
+    """
+    constraints = Path(session.create_tmp()) / "constraints.txt"
+    constraints.write_text(constraints_with(TORCHES[0]))
+    install(session, str(wheel_of(session, PACKAGES["runtime"])), "triton", constraints=constraints)
+    compiled = (str(emitted_folder(session)), "--target", "sm_90", "--one-of", "32")
+    session.run("python", "tests_integration/compile_emitted.py", *compiled)
+
+
 def test_and_compile(session: nox.Session, *flags: str, one_of: int) -> None:
     """Runs the integration tests, and compiles so many of the kernels that they emit."""
-    emitted = session.cache_dir.resolve() / "emitted"
+    emitted = emitted_folder(session)
     shutil.rmtree(emitted, ignore_errors=True)
     tests = ("--emitted", str(emitted), "tests_integration", *flags, *session.posargs)
     run_in_dev(session, "-m", "pytest", *PYTEST, *tests)
@@ -350,7 +368,10 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session(
     venv_backend="none",
-    requires=["lint", "imports", "types", *(f"alone({key})" for key in PACKAGES), "bare", "demo", "integration"],
+    requires=[
+        *("lint", "imports", "types", *(f"alone({key})" for key in PACKAGES), "bare", "demo", "integration"),
+        "oldest_triton",
+    ],
 )
 def tests(session: nox.Session) -> None:
     """Stands for all that a contributor must pass; the sessions it requires do the work."""
