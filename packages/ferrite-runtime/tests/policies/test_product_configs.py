@@ -173,11 +173,23 @@ def test_factors_that_are_rounded_stay_in_registers_where_tiles_are_small(
     rows: int, columns: int, points: int, sides: tuple[int, int]
 ) -> None:
     mapping = tiles(rows, columns, points, width=4).to_mapping()
-    facts = {**mapping["facts"], "factor_bytes": 4, "left_elements": 1}
+    facts = {**mapping["facts"], "factor_bytes": 4, "left_bytes": 4, "right_bytes": 4, "left_elements": 1}
     kernel = spec("a", "", mapping["params"], mapping["axes"], form="tiled_contraction", facts=facts)
     config = first(kernel)
     assert (config.block("YBLOCK"), config.block("XBLOCK")) == sides
     assert config.num_stages > 2, "elements of four bytes come while others are multiplied"
+
+
+@pytest.mark.parametrize("elements", [0, 2])
+@pytest.mark.parametrize("device", ["h200", "a100", "mi300x"])
+def test_factors_of_many_tensors_have_a_tile_on_every_device(device: str, elements: int) -> None:
+    mapping = tiles(165, 133, 167, width=4).to_mapping()
+    loaded = {"left_bytes": 12, "right_bytes": 12, "left_elements": elements, "right_elements": elements}
+    facts = {**mapping["facts"], "factor_bytes": 4, **loaded}
+    kernel = KernelSpec.from_mapping(
+        spec("a", "", mapping["params"], mapping["axes"], form="tiled_contraction", facts=facts)
+    )
+    assert configs(kernel, known_devices()[device], "none")
 
 
 def test_programs_that_hold_sums_twice_have_smaller_tiles() -> None:

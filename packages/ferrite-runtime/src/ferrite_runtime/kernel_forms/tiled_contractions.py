@@ -93,12 +93,15 @@ ELEMENT_TILES = (
     Tile(16, 16, 256, 4, 2, 0.10),
 )
 """The same where threads load elements of factors one by one: of these they have registers for about 64 at a time."""
+LEAST_TILE = Tile(16, 16, 64, 4, 2, 0.05)
+"""For factors that are computed of several tensors, of which shared memory has no room for larger blocks."""
 
 
 def tiled_contraction_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a product of matrices, best guess first."""
     tiles = (*TILES, *ELEMENT_TILES) if _single_elements(shape, 1, 1) else TILES
     fitting = [pair for tile in tiles for pair in _fitted(shape, tile)]
+    fitting = fitting or [pair for tile in (*ELEMENT_TILES, LEAST_TILE) for pair in _fitted(shape, tile)]
     fitting += [(persistent, tile) for config, tile in fitting if (persistent := _persistent(shape, config))]
     fitting += [(described, tile) for config, tile in fitting if (described := _described(shape, config))]
     ordered = sorted(fitting, key=lambda pair: (_spills(shape, pair[0]), _seconds(shape, *pair)))
@@ -223,12 +226,16 @@ def _seconds(shape: Shape, config: Config, tile: Tile) -> tuple[float, float]:
 
 
 def _single_elements(shape: Shape, y: int, x: int) -> int:
-    """Returns how many elements that threads load one by one a tile of these sides has at each point of the reduction.
-
-    Those of four bytes go to shared memory without a thread (``cp.async``), as longer vectors do.
-    """
+    """Returns how many elements that are loaded one by one a tile of these sides has at each point of the reduction."""
     facts = facts_as(shape.spec.facts, TiledContractionFacts)
-    return 0 if facts.factor_bytes >= SINGLE else y * facts.left_elements + x * facts.right_elements
+    left = 0 if _come_by_themselves(shape, facts.left_elements, facts.left_bytes) else facts.left_elements
+    right = 0 if _come_by_themselves(shape, facts.right_elements, facts.right_bytes) else facts.right_elements
+    return y * left + x * right
+
+
+def _come_by_themselves(shape: Shape, elements: int, loaded: int) -> bool:
+    """Returns whether elements come to shared memory without a thread, as vectors do: of four bytes (``cp.async``)."""
+    return shape.device.target.backend == "cuda" and loaded >= SINGLE * elements
 
 
 def _loaded_singly(shape: Shape, config: Config, tiles: int) -> float:
