@@ -177,6 +177,30 @@ def test_each_call_goes_where_its_sizes_belong(monkeypatch) -> None:
     assert torch.equal(host(list(inputs))[0], expected(x, w))
 
 
+def with_large_result(rows: int) -> dict:
+    """Returns three layers of 20 rows, whose values die late, and a result of so many rows that is added up of all."""
+    mapping = layers(20)
+    flat = {"dtype": "f32", "shape": [rows * K], "strides": [1]}
+    last = mapping["outputs"][0]["value"]
+    mapping["steps"] += [
+        {"do": "alloc", "name": "large", **flat},
+        {"do": "launch", "kernel": mapping["steps"][3]["kernel"], "args": [last, "large", 20 * K, 1.0]},
+    ]
+    mapping["outputs"] = [{"value": last}, {"value": "large"}]
+    return mapping
+
+
+@pytest.mark.parametrize(("rows", "raised", "starts"), [(1000, 256, 2), (1000, 1 << 20, 1), (1000, 480, 1)])
+def test_what_dies_late_adds_nothing_to_the_largest_result(monkeypatch, rows: int, raised: int, starts: int) -> None:
+    limit(monkeypatch, arena=0, raised=raised)
+    host = steady(with_large_result(rows), given(20))
+    x, w, _ = inputs = given(20)
+    found, large = host(list(inputs))
+    assert torch.equal(found, expected(x, w))
+    assert torch.equal(large[: 20 * K].view(20, K), found)
+    assert len([name for name in calls_in(host) if name.startswith(("_plans", "_run"))]) == starts
+
+
 @pytest.mark.parametrize("n", [5, "n"])
 def test_an_error_of_a_library_call_between_sequences_has_a_note_of_its_line(n: int | str, monkeypatch) -> None:
     mapping, failing = (

@@ -40,6 +40,10 @@ class DeferredRelease:
         self.bytes = together
         return True
 
+    def known_bytes(self) -> int:
+        """Returns the bytes that are put off now, as far as they are known."""
+        return self._known(self.bytes)
+
     def _known(self, terms: Terms) -> int:
         if self.sizes is None:
             return terms.get((), 0)

@@ -47,6 +47,7 @@ from ferrite_runtime.host.footprint import bytes_of
 from ferrite_runtime.host.host_values import HostValues, Value, divided, moved
 from ferrite_runtime.host.launch_text import Argument, HostText, LaunchWriter, Option, Sequencing, Site
 from ferrite_runtime.host.native_products import Location, Product
+from ferrite_runtime.host.planned_bytes import planned_bytes
 from ferrite_runtime.host.product_steps import HostStep, Multiply
 from ferrite_runtime.host.tensor_objects import TensorObject, tensor_objects
 from ferrite_runtime.host.thresholds import MEMORY
@@ -70,6 +71,9 @@ class _Writer(HostValues):
     # Launches that are written but not started yet, and variables to delete once they are.
     is_waiting: bool = False
     deferred: DeferredRelease = field(default_factory=DeferredRelease)
+    # The bytes of buffers after each step, as the program has them, and the number of the step that is written.
+    planned: tuple[int, ...] | None = None
+    position: int = 0
     externs: dict[str, str] = field(default_factory=dict)
     sites: list[Site] = field(default_factory=list)
     kernels: dict[str, KernelSpec] = field(default_factory=dict)
@@ -209,6 +213,8 @@ class _Writer(HostValues):
             return
         known = self.objects.get(name)
         layout = self.owner_layouts[name] = layout if known is None else known.layout
+        if self._raises_peak():
+            self.flush()
         where = f"{self.sizes(layout.shape)}, {self.sizes(layout.strides)}, {self.dtype(layout.dtype)}"
         if isinstance(step, Keep):
             self.lines.append(f"{name} = _keep(_stream, {name!r}, {where})")
@@ -218,6 +224,17 @@ class _Writer(HostValues):
         if known is not None:
             self.values[name].variable = None
             self.allocated_as.add(known.name)
+
+    def _raises_peak(self) -> bool:
+        """Returns whether the program would hold more than it ever has with this buffer and what is put off.
+
+        Only of a buffer that is larger than all that: beside its use a start of launches takes no time. Logits are one.
+        """
+        put_off = self.deferred.known_bytes()
+        if self.planned is None or put_off <= MEMORY.raised:
+            return False
+        held, before = self.planned[self.position], self.planned[self.position - 1] if self.position else 0
+        return held - before >= put_off and held + put_off > max(self.planned) + MEMORY.raised
 
     def _take_object(self, name: str) -> None:
         """Notes that a value is the tensor that its buffer was allocated as, if it is."""
@@ -438,7 +455,9 @@ def write_host(
     start = len(writer.lines)
     writer.lines.append("args.clear()")
     _bind_arenas(writer)
-    for step in steps[first:]:
+    if sequencing is not None:
+        writer.planned = planned_bytes(steps, sequencing.lengths, sequencing.sizes)
+    for writer.position, step in enumerate(steps[first:], first):
         writer.step(step)
     outputs = [writer.output(output) for output in program.outputs]
     writer.flush()

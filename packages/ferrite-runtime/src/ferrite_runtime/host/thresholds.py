@@ -18,10 +18,13 @@ class MemoryThresholds:
         deferred_of_lengths: the same for sizes that a call gives. Their text is one for many sizes: it cannot start
             what waits just where the sum gets too large, as it does for known sizes, but only where it did so for the
             sizes of one call, and leave calls of much larger ones to another text.
+        raised: most bytes by which values that live longer raise the peak of a program, where a buffer that is larger
+            than all of them makes the peak.
     """
 
     arena: int = 8 << 20
     deferred: int = 8 << 20
+    raised: int = 1 << 20
     deferred_of_lengths: int = 32 << 20
 
 
