@@ -180,6 +180,23 @@ def test_factors_that_are_rounded_stay_in_registers_where_tiles_are_small(
     assert config.num_stages > 2, "elements of four bytes come while others are multiplied"
 
 
+@pytest.mark.parametrize(("points", "stages"), [(64, 2), (128, 3), (192, 4), (4096, 6)])
+def test_there_are_no_more_stages_than_blocks_and_one(points: int, stages: int) -> None:
+    found = [config for config in configs(tiles(6400, 64, points), H200, "max") if config.block("RBLOCK") == 64]
+    assert max(config.num_stages for config in found if config.block("YBLOCK") == 64) == stages
+
+
+def test_programs_of_several_tiles_have_all_stages() -> None:
+    mapping = tiles(8192, 8192, 64).to_mapping()
+    axes = [{"name": "t", "kind": "rounds", "size": 1, "hint": 1, "block": "TBLOCK", "max_block": 64}, *mapping["axes"]]
+    kernel = KernelSpec.from_mapping(
+        spec("a", "", mapping["params"], axes, form="tiled_contraction", facts=mapping["facts"])
+    )
+    found = configs(kernel, H200, "max")
+    assert {config.num_stages for config in found if config.block("TBLOCK") == 1} == {2}
+    assert min(config.num_stages for config in found if config.block("TBLOCK") > 1) > 2
+
+
 @pytest.mark.parametrize("elements", [0, 2])
 @pytest.mark.parametrize("device", ["h200", "a100", "mi300x"])
 def test_factors_of_many_tensors_have_a_tile_on_every_device(device: str, elements: int) -> None:

@@ -14,7 +14,7 @@ thread asks for a block, no thread has addresses, and more registers are left fo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ferrite_runtime.devices.descriptors import DeviceFacts
@@ -33,6 +33,7 @@ from ferrite_runtime.policies.kernel_form import KernelForm
 from ferrite_runtime.policies.shape import Shape
 from ferrite_runtime.policies.thresholds import PRODUCTS
 
+MANY_STAGES = 1 << 10
 SINGLE = 4
 """Bytes of factors that are rounded to TF32 before they are multiplied."""
 SHARED_ROWS = 64
@@ -102,18 +103,31 @@ def tiled_contraction_configs(shape: Shape) -> tuple[Config, ...]:
     tiles = (*TILES, *ELEMENT_TILES) if _single_elements(shape, 1, 1) else TILES
     fitting = [pair for tile in tiles for pair in _fitted(shape, tile)]
     fitting = fitting or [pair for tile in (*ELEMENT_TILES, LEAST_TILE) for pair in _fitted(shape, tile)]
-    fitting += [(persistent, tile) for config, tile in fitting if (persistent := _persistent(shape, config))]
+    fitting += [(persistent, tile) for config, tile in fitting if (persistent := _persistent(shape, config, tile))]
     fitting += [(described, tile) for config, tile in fitting if (described := _described(shape, config))]
     ordered = sorted(fitting, key=lambda pair: (_spills(shape, pair[0]), _seconds(shape, *pair)))
     return tuple(dict.fromkeys(config for config, _ in ordered))
 
 
 def _fitted(shape: Shape, tile: Tile) -> Iterator[tuple[Config, Tile]]:
-    """Yields a tile as a config of a kernel: with fewer stages, where shared memory has no room for all of them."""
+    """Yields a tile as a config of a kernel: with fewer stages, where shared memory has no room for all of them.
+
+    Nor does it have more than a sum has blocks, and one: all of them are on their way from the start then, and more
+    programs fit a multiprocessor.
+    """
     blocks = {axis.block: _block(shape, axis, tile) for axis in shape.spec.axes if axis.block not in shape.spec.blocks}
-    config = _in_fewer_stages(shape, Config.of(blocks, tile.warps, tile.stages))
+    config = _in_fewer_stages(shape, Config.of(blocks, tile.warps, min(tile.stages, _most_stages(shape, blocks))))
     if config is not None:
         yield config, tile
+
+
+def _most_stages(shape: Shape, blocks: Mapping[str, int]) -> int:
+    """Returns the stages of which all blocks of a sum are on their way at once, if its length is known."""
+    lengths = [axis.size for axis in shape.axes("reduction") if axis.block in blocks]
+    if len(lengths) != 1 or not isinstance(lengths[0], int):
+        return MANY_STAGES
+    points = _points(lengths[0], facts_as(shape.spec.facts, TiledContractionFacts))
+    return max(2, 1 + -(-points // blocks["RBLOCK"]))
 
 
 def _in_fewer_stages(shape: Shape, config: Config) -> Config | None:
@@ -125,12 +139,16 @@ def _in_fewer_stages(shape: Shape, config: Config) -> Config | None:
     return None
 
 
-def _persistent(shape: Shape, config: Config) -> Config | None:
-    """Returns a config of large tiles with no more programs than run at once, each of which takes several tiles."""
+def _persistent(shape: Shape, config: Config, tile: Tile) -> Config | None:
+    """Returns a config of large tiles with no more programs than run at once, each of which takes several tiles.
+
+    Blocks of the next tile are on their way meanwhile, so it has all stages of the tile.
+    """
     if not any(axis.kind == "rounds" for axis in shape.spec.axes):
         return None
     if config.block("YBLOCK") * config.block("XBLOCK") < PRODUCTS.persistent_tile:
         return None
+    config = _in_fewer_stages(shape, replace(config, num_stages=tile.stages)) or config
     programs = shape.device.multiprocessors * max(
         1, shape.device.shared_per_program // shared_bytes(shape.spec, config)
     )
