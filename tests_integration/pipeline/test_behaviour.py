@@ -321,6 +321,24 @@ def test_an_index_out_of_bounds_is_an_error_that_names_its_line(name: str) -> No
         call(x, torch.tensor([0, 2]))
 
 
+@own_only("other backends read on")
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, i: x[i] * 0,
+        lambda x, i: x[i] & 0,
+        lambda x, i: x[i] | -1,
+        lambda x, i: x[i] % 1,
+        lambda x, i: x[i] ** 0,
+    ],
+)
+def test_an_index_out_of_bounds_is_an_error_whatever_is_made_of_the_element(function: Function) -> None:
+    call, x = compiled(function, fullgraph=True), torch.arange(5)
+    assert torch.equal(call(x, torch.tensor([4])), function(x, torch.tensor([4])))
+    with pytest.raises(IndexError, match="index out of bounds of 5 elements"):
+        call(x, torch.tensor([5]))
+
+
 ON_A_GPU: dict[str, tuple[str, str, str]] = {
     "an index": ("lambda x, i: x[i] * 2", "torch.tensor([0, 4])", "index out of bounds of 4 elements"),
     "a negative index": (

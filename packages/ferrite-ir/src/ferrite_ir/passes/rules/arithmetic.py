@@ -9,7 +9,7 @@ from ferrite_ir.language.ops import OPS
 from ferrite_ir.language.scalar import Scalar, apply, const, is_constant
 from ferrite_ir.reference.rounding import wrap
 
-from .rule import Book
+from .rule import Book, ends_nothing
 
 BOOK = Book()
 
@@ -47,17 +47,18 @@ def _subtract_from_zero(node: Scalar) -> Scalar | None:
     return apply("neg", right)
 
 
-@BOOK.rule("sub", "sub(k[i], k[i]) => i32(0)")
+@BOOK.rule("sub", "sub(gcd(index.i32(i), i32(4)), gcd(index.i32(i), i32(4))) => i32(0)")
 def _subtract_from_itself(node: Scalar) -> Scalar | None:
-    """Holds for integers only: ``inf - inf`` is NaN."""
+    """Holds for integers only: ``inf - inf`` is NaN. Nothing is left out that may end the program (`ends_nothing`)."""
     left, right = node.args
-    return const(0, node.dtype) if left is right and node.dtype.is_integer else None
+    return const(0, node.dtype) if left is right and node.dtype.is_integer and ends_nothing(left) else None
 
 
-@BOOK.rule("mul", "mul(k[i], i32(0)) => i32(0)", second="const")
+@BOOK.rule("mul", "mul(gcd(index.i32(i), i32(4)), i32(0)) => i32(0)", second="const")
 def _multiply_by_zero(node: Scalar) -> Scalar | None:
-    """Holds for integers only: ``inf * 0`` is NaN and ``-1 * 0.0`` is ``-0.0``."""
-    return node.args[1] if node.dtype.is_integer and node.args[1].value == 0 else None
+    """Holds for integers only: ``inf * 0`` is NaN and ``-1 * 0.0`` is ``-0.0``; see `ends_nothing`."""
+    left, right = node.args
+    return right if node.dtype.is_integer and right.value == 0 and ends_nothing(left) else None
 
 
 @BOOK.rule("mul div", "mul(x[i], f32(1.0)) => x[i]", second="const")
@@ -70,9 +71,11 @@ def _divide_integer_by_one(node: Scalar) -> Scalar | None:
     return node.args[0] if node.dtype.is_integer and node.args[1].value == 1 else None
 
 
-@BOOK.rule("mod fmod", "mod(k[i], i32(1)) => i32(0)", second="const")
+@BOOK.rule("mod fmod", "mod(gcd(index.i32(i), i32(4)), i32(1)) => i32(0)", second="const")
 def _remainder_by_one(node: Scalar) -> Scalar | None:
-    return const(0, node.dtype) if node.dtype.is_integer and node.args[1].value == 1 else None
+    """See `ends_nothing`."""
+    left, right = node.args
+    return const(0, node.dtype) if node.dtype.is_integer and right.value == 1 and ends_nothing(left) else None
 
 
 @BOOK.rule("mul div", "mul(x[i], f32(-1.0)) => neg(x[i])", second="const")
@@ -178,8 +181,10 @@ def _power(node: Scalar) -> Scalar | None:
     """Spells small powers out, as eager PyTorch does (its square root of ``-0.0`` and ``-inf`` included)."""
     base, exponent = node.args
     value = exponent.value
-    if value in (0, 1):
-        return base if value == 1 else const(1, node.dtype)
+    if value == 0:
+        return const(1, node.dtype) if ends_nothing(base) else None
+    if value == 1:
+        return base
     if value in (2, 3):
         square = apply("mul", base, base)
         return square if value == 2 else apply("mul", square, base)

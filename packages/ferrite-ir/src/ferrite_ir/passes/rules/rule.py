@@ -12,6 +12,15 @@ Rewrite: TypeAlias = Callable[[Scalar], Scalar | None]
 """Returns what a node is replaced by, or None where the rule does not apply. Its operands are simplified already."""
 
 
+def ends_nothing(operand: Scalar) -> bool:
+    """Returns whether an operand may be left out: it reads nothing.
+
+    A value that it reads may be one that ends the program, as eager mode would: ``x[k] * 0`` is zero, but where ``k``
+    lies outside of ``x``, nothing is. Of bools nobody asks: what makes conditions of windows and masks is left out.
+    """
+    return not operand.loads
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One rewriting rule.

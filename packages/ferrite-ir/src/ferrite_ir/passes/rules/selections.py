@@ -8,7 +8,7 @@ from ferrite_ir.language.dtypes import BOOL
 from ferrite_ir.language.ops import REQUIREMENTS
 from ferrite_ir.language.scalar import Scalar, apply, const, postorder
 
-from .rule import Book
+from .rule import Book, ends_nothing
 
 BOOK = Book()
 
@@ -119,11 +119,9 @@ def _bits_with_constant(node: Scalar) -> Scalar | None:
     zero, ones = right.value == 0, right.value == (1 if node.dtype is BOOL else -1)
     if node.op == "bitxor":
         return left if zero else apply("logical_not", left) if ones and node.dtype is BOOL else None
-    if zero:
-        return right if node.op == "bitand" else left
-    if ones:
-        return left if node.op == "bitand" else right
-    return None
+    if (zero and node.op == "bitor") or (ones and node.op == "bitand"):
+        return left
+    return right if (zero or ones) and (node.dtype is BOOL or ends_nothing(left)) else None
 
 
 @BOOK.rule("bitand bitor minimum maximum", "maximum(x[i], x[i]) => x[i]")
@@ -133,7 +131,8 @@ def _same_twice(node: Scalar) -> Scalar | None:
 
 @BOOK.rule("bitxor", "bitxor(b[i], b[i]) => false")
 def _xor_with_itself(node: Scalar) -> Scalar | None:
-    return const(0, node.dtype) if node.args[0] is node.args[1] else None
+    left, right = node.args
+    return const(0, node.dtype) if left is right and (node.dtype is BOOL or ends_nothing(left)) else None
 
 
 @BOOK.rule("lt gt", "lt(x[i], x[i]) => false")
