@@ -181,10 +181,10 @@ def _power(node: Scalar) -> Scalar | None:
     """Spells small powers out, as eager PyTorch does (its square root of ``-0.0`` and ``-inf`` included)."""
     base, exponent = node.args
     value = exponent.value
-    if value == 0:
-        return const(1, node.dtype) if ends_nothing(base) else None
-    if value == 1:
-        return base
+    if value == 0 and not ends_nothing(base):
+        return None
+    if value in (0, 1):
+        return base if value == 1 else const(1, node.dtype)
     if value in (2, 3):
         square = apply("mul", base, base)
         return square if value == 2 else apply("mul", square, base)
