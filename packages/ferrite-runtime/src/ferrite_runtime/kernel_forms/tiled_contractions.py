@@ -34,6 +34,7 @@ from ferrite_runtime.policies.shape import Shape
 from ferrite_runtime.policies.thresholds import PRODUCTS
 
 MANY_STAGES = 1 << 10
+"""Of a sum whose length only a call tells: no bound."""
 SINGLE = 4
 """Bytes of factors that are rounded to TF32 before they are multiplied."""
 SHARED_ROWS = 64
@@ -123,10 +124,10 @@ def _fitted(shape: Shape, tile: Tile) -> Iterator[tuple[Config, Tile]]:
 
 def _most_stages(shape: Shape, blocks: Mapping[str, int]) -> int:
     """Returns the stages of which all blocks of a sum are on their way at once, if its length is known."""
-    lengths = [axis.size for axis in shape.axes("reduction") if axis.block in blocks]
-    if len(lengths) != 1 or not isinstance(lengths[0], int):
+    sizes = [axis.size for axis in shape.axes("reduction") if axis.block == "RBLOCK"]
+    if "RBLOCK" not in blocks or not all(isinstance(size, int) for size in sizes):
         return MANY_STAGES
-    points = _points(lengths[0], facts_as(shape.spec.facts, TiledContractionFacts))
+    points = _points(math.prod(map(int, sizes)), facts_as(shape.spec.facts, TiledContractionFacts))
     return max(2, 1 + -(-points // blocks["RBLOCK"]))
 
 
@@ -279,8 +280,9 @@ def _computed(shape: Shape, config: Config, tile: Tile, tiles: int) -> float:
     share = tile.share * PRODUCTS.described_rate if is_faster else tile.share
     rate = shape.device.tensor_operations * share * HALF / facts.factor_bytes
     products = 2.0 * _points(shape.reduction, facts) * facts.product / rate
-    if facts.factor_bytes == SINGLE and tile.y >= SHARED_ROWS and shape.device.target.has_descriptors:
-        products *= 1 + PRODUCTS.rounded_rows / tile.y
+    rows = config.block("YBLOCK")
+    if facts.factor_bytes == SINGLE and rows >= SHARED_ROWS and shape.device.target.has_descriptors:
+        products *= 1 + PRODUCTS.rounded_rows / rows
     epilogue = facts.flops / max(1, facts.numel) * PRODUCTS.epilogue_seconds
     epilogue *= 1 + PRODUCTS.idle_warps / config.num_warps
     computed = rounds * tile.y * tile.x * (products + epilogue)
