@@ -125,9 +125,10 @@ def _fitted(shape: Shape, tile: Tile) -> Iterator[tuple[Config, Tile]]:
 def _most_stages(shape: Shape, blocks: Mapping[str, int]) -> int:
     """Returns the stages of which all blocks of a sum are on their way at once, if its length is known."""
     sizes = [axis.size for axis in shape.axes("reduction") if axis.block == "RBLOCK"]
-    if "RBLOCK" not in blocks or not all(isinstance(size, int) for size in sizes):
+    numbers = [size for size in sizes if isinstance(size, int)]
+    if "RBLOCK" not in blocks or len(numbers) < len(sizes):
         return MANY_STAGES
-    points = _points(math.prod(map(int, sizes)), facts_as(shape.spec.facts, TiledContractionFacts))
+    points = _points(math.prod(numbers), facts_as(shape.spec.facts, TiledContractionFacts))
     return max(2, 1 + -(-points // blocks["RBLOCK"]))
 
 
@@ -278,17 +279,23 @@ def _computed(shape: Shape, config: Config, tile: Tile, tiles: int) -> float:
     is_described = config.block(DESCRIPTORS) > 1
     is_faster = is_described and facts.factor_bytes >= HALF
     share = tile.share * PRODUCTS.described_rate if is_faster else tile.share
+    if facts.factor_bytes == SINGLE and shape.device.target.has_descriptors:
+        share = _rounded_share(share, config.block("YBLOCK"))
     rate = shape.device.tensor_operations * share * HALF / facts.factor_bytes
     products = 2.0 * _points(shape.reduction, facts) * facts.product / rate
-    rows = config.block("YBLOCK")
-    if facts.factor_bytes == SINGLE and rows >= SHARED_ROWS and shape.device.target.has_descriptors:
-        products *= 1 + PRODUCTS.rounded_rows / rows
     epilogue = facts.flops / max(1, facts.numel) * PRODUCTS.epilogue_seconds
     epilogue *= 1 + PRODUCTS.idle_warps / config.num_warps
     computed = rounds * tile.y * tile.x * (products + epilogue)
     if is_described:
         computed += rounds / config.block(ROUNDS) * PRODUCTS.describe_seconds
     return computed
+
+
+def _rounded_share(share: float, rows: int) -> float:
+    """Returns the share of the fastest rate that a tile has whose factors are rounded, given its share without."""
+    if rows >= SHARED_ROWS:
+        return share / (1 + PRODUCTS.rounded_rows / rows)
+    return max(share, PRODUCTS.rounded_share) if rows == SHARED_ROWS // 2 else share
 
 
 def _tiles(shape: Shape, config: Config) -> int:

@@ -422,6 +422,9 @@ class ProductThresholds:
             TF32 and put back into shared memory. Measured on an H200 (us in tiles of 64 x 64, and of 32 x 64, which
             keep it in registers): 24200 x 363 x 64 121 and 40, 1352 x 1728 x 384 39 and 24; 4096 x 768 x 30522 in tiles
             of 128 rows 974, the library 580.
+        rounded_share: share of the fastest rate that tiles of 32 rows have with rounded factors in registers, however
+            many columns. Measured: the second of these takes longer in tiles of 32 x 128, of which a multiprocessor has
+            one, than in twice as many of 32 x 64.
     """
 
     sums: int = 160
@@ -439,6 +442,7 @@ class ProductThresholds:
     describe_seconds: float = 1.5e-6
     cache_rate: float = 2.0
     rounded_rows: int = 192
+    rounded_share: float = 0.34
 
 
 @dataclass(frozen=True, slots=True)
