@@ -58,7 +58,7 @@ from ferrite_torch.lowering.tensors import (
     whole_tensor,
 )
 from ferrite_torch.sizes.symbolic_sizes import sizes_of, steps_of
-from ferrite_torch.torch_private.operators import is_by_element, makes_view
+from ferrite_torch.torch_private.operators import is_read_by_element
 
 Lowered: TypeAlias = "Tensor | Sequence[Tensor | None] | None"
 
@@ -113,20 +113,8 @@ class Builder:
 
     @property
     def is_read_pointwise(self) -> bool:
-        """Returns whether none but pointwise ops read the result of the node being lowered, and no caller gets it.
-
-        They may read views of it: a linear layer of sequences is a view of a product of matrices.
-        """
-        pending, readers = list(self.node.users), 0
-        while pending:
-            reader = pending.pop()
-            if makes_view(reader.target) or str(reader.target) == "aten._unsafe_view.default":
-                pending += reader.users
-            elif is_by_element(reader.target):
-                readers += 1
-            else:
-                return False
-        return readers > 0 and not self.is_returned
+        """Returns whether none but pointwise ops read the result of the node being lowered, and no caller gets it."""
+        return not self.is_returned and is_read_by_element(self.node)
 
     def mark(self) -> tuple[int, int]:
         """Returns a place to go back to with `rollback`."""

@@ -72,6 +72,23 @@ def makes_view(op: object) -> bool:
     return not schema.is_mutable and bool(aliased) and aliased[0] is not None and len(schema.returns) == 1
 
 
+def is_read_by_element(node: torch.fx.Node) -> bool:
+    """Returns whether some ops read a node's result, or views of it, and all of them compute element by element.
+
+    A linear layer of sequences is a view of a product of matrices.
+    """
+    pending, readers = list(node.users), 0
+    while pending:
+        reader = pending.pop()
+        if makes_view(reader.target) or str(reader.target) == "aten._unsafe_view.default":
+            pending += reader.users
+        elif is_by_element(reader.target):
+            readers += 1
+        else:
+            return False
+    return readers > 0
+
+
 def functional_name(op: Overload) -> str:
     """Returns the name of an operator of aten, or of the one that computes what it writes in place."""
     return str(schema_of(op).name.removeprefix("aten::").removesuffix("_"))
