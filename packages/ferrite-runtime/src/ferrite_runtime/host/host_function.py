@@ -71,8 +71,9 @@ class _Writer(HostValues):
     # Launches that are written but not started yet, and variables to delete once they are.
     is_waiting: bool = False
     deferred: DeferredRelease = field(default_factory=DeferredRelease)
-    # The bytes of buffers after each step, as the program has them, and the number of the step that is written.
+    # The bytes of buffers after each step, as the program has them, their peak, and the step that is written.
     planned: tuple[int, ...] | None = None
+    peak: int = 0
     position: int = 0
     externs: dict[str, str] = field(default_factory=dict)
     sites: list[Site] = field(default_factory=list)
@@ -234,7 +235,7 @@ class _Writer(HostValues):
         if self.planned is None or put_off <= MEMORY.raised:
             return False
         held, before = self.planned[self.position], self.planned[self.position - 1] if self.position else 0
-        return held - before >= put_off and held + put_off > max(self.planned) + MEMORY.raised
+        return held - before >= put_off and held + put_off > self.peak + MEMORY.raised
 
     def _take_object(self, name: str) -> None:
         """Notes that a value is the tensor that its buffer was allocated as, if it is."""
@@ -457,6 +458,7 @@ def write_host(
     _bind_arenas(writer)
     if sequencing is not None:
         writer.planned = planned_bytes(steps, sequencing.lengths, sequencing.sizes)
+        writer.peak = max(writer.planned or (0,))
     for writer.position, step in enumerate(steps[first:], first):
         writer.step(step)
     outputs = [writer.output(output) for output in program.outputs]

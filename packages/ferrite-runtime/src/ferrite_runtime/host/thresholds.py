@@ -24,8 +24,8 @@ class MemoryThresholds:
 
     arena: int = 8 << 20
     deferred: int = 8 << 20
-    raised: int = 1 << 20
     deferred_of_lengths: int = 32 << 20
+    raised: int = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
