@@ -182,3 +182,43 @@ def test_products_write_to_slices_that_they_are_given(wrong: str | None) -> None
         for _ in range(3):
             (found,) = host([x, w])
             torch.testing.assert_close(found, torch.cat([x @ w, 3 * (x @ w)], 1) + 1)
+
+
+def _graph(name: str, kernel: str, columns: int = K) -> dict:
+    """Returns a graph of x, which returns ``2 x`` in a buffer of its own, and ``x @ w``."""
+    steps = [
+        {"do": "alloc", "name": "t", "dtype": "f32", "shape": [M, K], "strides": [columns, 1]},
+        {"do": "launch", "kernel": kernel, "args": ["x", "t"]},
+        extern("aten.mm.default", [{"ref": "x"}, {"ref": "w"}], "s"),
+    ]
+    inputs = [tensor_input("x", [M, K]), tensor_input("w", [K, N])]
+    return {"name": name, "inputs": inputs, "steps": steps, "outputs": [{"value": "t"}, {"value": "s"}]}
+
+
+@needs_native
+@pytest.mark.parametrize(("chosen", "products"), [("call", 2), ("if", 2), ("other rows", 1)])
+def test_what_a_graph_returns_is_multiplied_by_native_code(chosen: str, products: int) -> None:
+    """Of two branches where both return it alike; a tensor of other strides goes to torch."""
+    kernel = pointwise("a * 2", size=M * K)
+    given = {"args": ["x", "w"], "sizes": [], "results": ["t", "s"]}
+    whether = {"do": "if", "condition": "c", "then": "one", "else": "other", **given}
+    steps = [
+        {"do": "call", "graph": "one", **given} if chosen == "call" else whether,
+        extern("aten.mm.default", [{"ref": "t"}, {"ref": "w"}], "u"),
+        extern("aten.mm.default", [{"ref": "s"}, {"ref": "v"}], "o"),
+    ]
+    condition = {"name": "c", "kind": "tensor", "dtype": "bool", "shape": [], "strides": [], "device": DEVICE.type}
+    inputs = [tensor_input("x", [M, K]), tensor_input("w", [K, N]), tensor_input("v", [N, K]), condition]
+    mapping = program(inputs, [kernel], steps, [{"value": "u"}, {"value": "o"}])
+    mapping["graphs"] = [
+        _graph("one", kernel["id"]),
+        _graph("other", kernel["id"], 2 * K if chosen == "other rows" else K),
+    ]
+    made = [type(step).__name__ for step in with_products(Program.from_mapping(mapping), LIBRARY.targets)]
+    assert made.count("Multiply") == products
+    x, w, v = torch.randn(M, K), torch.randn(K, N), torch.randn(N, K)
+    for is_true in (True, False):
+        found = steady(mapping, [x, w, v, torch.tensor(is_true)])([x, w, v, torch.tensor(is_true)])
+        assert torch.allclose(found[1], x @ w @ v, rtol=1e-5, atol=1e-5)
+        if chosen != "other rows":
+            assert torch.allclose(found[0], 2 * x @ w, rtol=1e-5, atol=1e-5)

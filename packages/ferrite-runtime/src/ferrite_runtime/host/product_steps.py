@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import collections
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ferrite_runtime.formats.call_steps import Call, If
 from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.steps import Alloc, Extern, Reuse, Step, Tagged, View
@@ -34,25 +36,34 @@ def with_products(program: Program, targets: AbstractSet[str]) -> tuple[HostStep
         program: the program.
         targets: the extern calls that native code knows.
     """
-    positions = _TensorLocations.of(program)
-    return tuple(step for original in program.steps for step in positions.rewritten(original, targets))
+    returned: dict[str, Sequence[Layout | None]] = {}
+    for position, graph in enumerate(program.graphs):  # each stands behind those that it calls
+        returned[graph.name] = _returned(program.callee(position), targets, returned)
+    positions = _TensorLocations.of(program, targets, returned)
+    return tuple(step for original in program.steps for step in positions.rewritten(original))
 
 
 @dataclass(slots=True)
 class _TensorLocations:
     """What is known of a program's tensors while its steps are walked.
 
-    ``local`` names those on the program's device, and ``layouts`` says how these lie, as far as it is known.
+    ``local`` names those on the program's device, and ``layouts`` says how these lie, as far as it is known. Of the
+    graphs that its steps call ``returned`` says the same of what they return; None where it is not known. ``targets``
+    are the extern calls that native code knows.
     """
 
     device: str
+    targets: AbstractSet[str]
+    returned: Mapping[str, Sequence[Layout | None]]
     local: set[str] = field(default_factory=set)
     layouts: dict[str, Layout] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, program: Program) -> _TensorLocations:
+    def of(
+        cls, program: Program, targets: AbstractSet[str], returned: Mapping[str, Sequence[Layout | None]]
+    ) -> _TensorLocations:
         """Returns what is known before the first step."""
-        known = cls(program.device)
+        known = cls(program.device, targets, returned)
         for value in program.inputs:
             if value.layout is not None and value.device == program.device:
                 known._add(value.name, value.layout)
@@ -62,7 +73,7 @@ class _TensorLocations:
         self.local.add(name)
         self.layouts[name] = layout
 
-    def rewritten(self, step: Step, targets: AbstractSet[str]) -> Iterator[HostStep]:
+    def rewritten(self, step: Step) -> Iterator[HostStep]:
         """Yields what stands for a step, and notes what it makes."""
         match step:
             case Alloc(name, layout, device) if device in (None, self.device):
@@ -72,7 +83,7 @@ class _TensorLocations:
             case View(name, base, layout) if base in self.local:
                 self._add(name, layout)
             case Extern():
-                product = product_of(step, self.layouts.get) if step.target in targets else None
+                product = product_of(step, self.layouts.get) if step.target in self.targets else None
                 place = place_of(step)
                 if product is not None and place is not None:
                     yield Multiply(product, place)
@@ -84,7 +95,18 @@ class _TensorLocations:
                     yield Multiply(product, result)
                     return
                 self._note_results(step)
+            case Call(graph):
+                self._note_returned(step, self.returned[graph])
+            case If(_, then, otherwise):
+                branches = zip(self.returned[then], self.returned[otherwise], strict=True)
+                self._note_returned(step, [one if one == other else None for one, other in branches])
         yield step
+
+    def _note_returned(self, step: Call | If, layouts: Sequence[Layout | None]) -> None:
+        """Notes what a graph returns, where that is known."""
+        for result, layout in zip(step.results, layouts, strict=True):
+            if result is not None and layout is not None:
+                self._add(result, layout)
 
     def _note_results(self, step: Extern) -> None:
         """Notes where a library's results are; how they lie, only views of them say."""
@@ -92,3 +114,14 @@ class _TensorLocations:
         if isinstance(first, Tagged) and first.tag == "ref" and first.value in self.local:
             for result in step.results[: LOCAL_RESULTS.get(step.target, 0)]:
                 self.local |= {result} if result is not None else set()
+
+
+def _returned(
+    graph: Program, targets: AbstractSet[str], returned: Mapping[str, Sequence[Layout | None]]
+) -> list[Layout | None]:
+    """Returns how the outputs of a graph lie; None of those elsewhere, and whose sizes only a call tells."""
+    known = _TensorLocations.of(graph, targets, returned)
+    for step in graph.steps:
+        collections.deque(known.rewritten(step), maxlen=0)
+    layouts = [known.layouts.get(output.value) if output.value is not None else None for output in graph.outputs]
+    return [layout if layout is not None and layout.numbers is not None else None for layout in layouts]
