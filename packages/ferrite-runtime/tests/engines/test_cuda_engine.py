@@ -12,7 +12,8 @@ from ferrite_runtime.errors import CheckFailed, DriverError, KernelCompileError
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.launching.native_launcher import find_launcher
-from ferrite_runtime.policies.candidates import configs
+from ferrite_runtime.policies.candidates import configs, roomier_configs
+from ferrite_runtime.policies.thresholds import REGISTERS
 from ferrite_runtime.store.interface import MemoryStore
 from ferrite_runtime.tuning.agreement import RankAgreement
 from ferrite_runtime.tuning.known_configs import Choices
@@ -395,10 +396,15 @@ def test_spilling_candidate_is_not_timed() -> None:
 
 @pytest.mark.parametrize(("spilling", "taken"), [(0, 0), (1, 1), (2, 2), (9, 0)])
 def test_a_first_config_that_spills_makes_way_for_the_next_one_that_does_not(spilling: int, taken: int) -> None:
+    """Those that come after it compile before anything is launched, and no more than it takes."""
     kernel = row_sum(4096, 4096)
-    every = configs(KernelSpec.from_mapping(kernel), known_devices()["h200"], "max")
+    read, device = KernelSpec.from_mapping(kernel), known_devices()["h200"]
+    (chosen,) = configs(read, device, "none")
+    every = (chosen, *roomier_configs(read, device, chosen, 512))
+    compiled = []
 
     def spill(job, binary):
+        compiled.append(job.config)
         return replace(binary, local_bytes=512 if every.index(job.config) < spilling else 0)
 
     machine = fake_machine(driver=QuietDriver(), pool=FakePool(spill))
@@ -407,8 +413,10 @@ def test_a_first_config_that_spills_makes_way_for_the_next_one_that_does_not(spi
         {"do": "launch", "kernel": kernel["id"], "args": ["x", "o"]},
     ]
     engine, _, _ = load(program([tensor_input("x", [4096, 4096])], [kernel], steps, []), machine)
+    (device_kernel,) = engine.device_kernels(0).values()
+    assert compiled == list(every[: 1 + min(spilling, REGISTERS.spilled_tries)])
     engine.first(DEVICE)([torch.zeros(4096, 4096)])
-    (device_kernel,) = engine.kernels[0].values()
+    assert len(compiled) == 1 + min(spilling, REGISTERS.spilled_tries)
     assert device_kernel.config == every[taken]
     assert machine.meter.calls == 0
 

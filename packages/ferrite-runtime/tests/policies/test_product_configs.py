@@ -9,9 +9,9 @@ from ferrite_runtime.formats.binary import Binary
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.formats.target import Target
-from ferrite_runtime.kernel_forms.tiled_contractions import product_seconds, shared_bytes, tile_problem
-from ferrite_runtime.policies.candidates import configs, next_power_of_two
-from ferrite_runtime.policies.resources import scratch_problem
+from ferrite_runtime.kernel_forms.tiled_contractions import accumulated, product_seconds, shared_bytes, tile_problem
+from ferrite_runtime.policies.candidates import configs, next_power_of_two, roomier_configs
+from ferrite_runtime.policies.resources import registers_of, scratch_problem
 from policy_cases import H200, first, tiles
 from runtime_kernels import grid_axis, row_sum, spec, tensor
 
@@ -264,6 +264,39 @@ def test_dear_epilogues_have_more_warps() -> None:
         return first(spec("a", "", mapping["params"], mapping["axes"], form="tiled_contraction", facts=facts)).num_warps
 
     assert [warps(0), warps(30)] == [8, 16]
+
+
+def reading(tensors: int, rows: int = 8192, columns: int = 3072, points: int = 768, cost: int = 30) -> KernelSpec:
+    """Returns a product that is combined with so many other tensors, at so many operations for each element."""
+    mapping = tiles(rows, columns, points).to_mapping()
+    facts = {**mapping["facts"], "numel": rows * columns, "flops": cost * rows * columns, "loads": 2 + tensors}
+    return KernelSpec.from_mapping(
+        spec("a", "", mapping["params"], mapping["axes"], form="tiled_contraction", facts=facts)
+    )
+
+
+@pytest.mark.parametrize(("tensors", "held", "warps"), [(0, 64, 16), (2, 64, 16), (4, 128, 8), (5, 64, 8)])
+def test_what_reads_other_tensors_has_registers_for_them(tensors: int, held: int, warps: int) -> None:
+    """A thread of 16 warps has 128 registers; 64 sums and the elements of many tensors do not fit."""
+    kernel = reading(tensors)
+    chosen = configs(kernel, H200, "none")[0]
+    assert (accumulated(kernel, chosen, H200), chosen.num_warps) == (held, warps)
+
+
+@pytest.mark.parametrize("spilled", [72, 160, 760])
+def test_a_config_that_spills_makes_way_for_those_that_hold_so_much_less(spilled: int) -> None:
+    kernel = reading(4)
+    config = Config.of({"YBLOCK": 64, "XBLOCK": 256, "RBLOCK": 64}, 4, 4) if spilled > 100 else configs(kernel, H200)[0]
+    found = roomier_configs(kernel, H200, config, spilled)
+    assert config not in found
+    assert {*found, config} >= set(configs(kernel, H200, "max"))
+    needed = registers_of(config, H200) + spilled / 4
+    share = [accumulated(kernel, c, H200) / accumulated(kernel, config, H200) for c in found]
+    fits = [needed * part <= registers_of(c, H200) for part, c in zip(share, found, strict=True)]
+    assert fits[0]
+    assert fits == sorted(fits, reverse=True), "those that should fit come first"
+    first_guess = [c for c, fit in zip(found, fits, strict=True) if fit]
+    assert first_guess == [c for c in configs(kernel, H200, "max") if c in first_guess], "best guess first"
 
 
 @pytest.mark.parametrize("device", [known_devices()["h200"], typical_device(Target.parse("sm_80"))])

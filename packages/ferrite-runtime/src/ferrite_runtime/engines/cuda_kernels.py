@@ -31,7 +31,7 @@ from ferrite_runtime.formats.measurements import Situation
 from ferrite_runtime.launching.dependent_launch import least_pdl_programs
 from ferrite_runtime.launching.prepared_launch import MAX_PROGRAMS, LoadedKernel
 from ferrite_runtime.policies.blocks import misfit
-from ferrite_runtime.policies.candidates import configs, launch_bytes, wider_configs
+from ferrite_runtime.policies.candidates import configs, launch_bytes, roomier_configs, wider_configs
 from ferrite_runtime.policies.resources import check_usage, scratch_problem
 from ferrite_runtime.policies.thresholds import REGISTERS
 from ferrite_runtime.tuning.kernel_tuning import (
@@ -164,9 +164,35 @@ class DeviceKernel:
         )
 
     def submit(self, configs: Sequence[Config]) -> None:
-        """Starts compiling configs."""
+        """Starts compiling configs; of the only candidate that spills also what is taken instead."""
         for config in configs:
-            self._begun(config)
+            begun = self._begun(config)
+            if self._is_unmeasured and config == self.candidates[0]:
+                begun.add_done_callback(functools.partial(self._submit_roomier, config, None))
+
+    @property
+    def _is_unmeasured(self) -> bool:
+        """Whether the first launch has one config to choose, of which nothing is known."""
+        return not self.is_settled and len(self.candidates) == 1
+
+    def _submit_roomier(self, config: Config, others: Sequence[Config] | None, done: Future[Binary]) -> None:
+        """Starts compiling the next of the others if a config spills, which are found if it is the first one.
+
+        This happens as soon as that is known, so that kernels whose first launches are far apart try theirs together.
+        """
+        if done.cancelled() or done.exception() is not None or not _spills(done.result()):
+            return
+        left = self._roomier(config, done.result()) if others is None else others
+        if left:
+            following = functools.partial(self._submit_roomier, left[0], left[1:])
+            self._begun(left[0]).add_done_callback(following)
+
+    def _roomier(self, config: Config, binary: Binary) -> tuple[Config, ...]:
+        """Returns the configs to try instead of one that spills."""
+        if not self.machine.compiler.compiles():
+            return ()
+        found = roomier_configs(self.spec, self.machine.facts, config, binary.local_bytes or 0, self.sizes)
+        return found[: REGISTERS.spilled_tries]
 
     def jobs(self, configs: Sequence[Config]) -> list[Job]:
         """Returns what the compiler is given for configs."""
@@ -230,7 +256,7 @@ class DeviceKernel:
     def _choosable(self) -> list[Config]:
         """Returns the configs that the first launch chooses from, waiting for them."""
         found = self._survivors(self.candidates)
-        if not self.is_settled and len(self.candidates) == 1:
+        if self._is_unmeasured:
             return [self._or_one_that_fits_registers(found[0])]
         return found
 
@@ -248,23 +274,14 @@ class DeviceKernel:
         raise NoValidVariant(f"kernel {self.spec.name}: no config works:", problems)
 
     def _or_one_that_fits_registers(self, config: Config) -> Config:
-        """Returns a config, unless it spills and one of the policy's next few does not.
+        """Returns a config, unless it spills and one of a few others does not (`roomier_configs`).
 
         Nothing else would find that out where nothing is measured.
         """
-        if self._spilled(config) <= REGISTERS.spilled_bytes or not self.machine.compiler.compiles():
-            return config
-        others = [c for c in configs(self.spec, self.machine.facts, "max", self.sizes) if c != config][
-            : REGISTERS.spilled_tries
-        ]
-        self.submit(others)
+        binary = self.binary(config)
+        others = self._roomier(config, binary) if _spills(binary) else ()
         problems: list[str] = []
-        fitting = (c for c in others if self._is_usable(c, problems) and self._spilled(c) <= REGISTERS.spilled_bytes)
-        return next(fitting, config)
-
-    def _spilled(self, config: Config) -> int:
-        """Returns the bytes of registers and stack that a thread of a config has in memory, 0 where nothing says so."""
-        return self.binary(config).local_bytes or 0
+        return next((c for c in others if self._is_usable(c, problems) and not _spills(self.binary(c))), config)
 
     def _is_usable(self, config: Config, problems: list[str]) -> bool:
         try:
@@ -395,6 +412,11 @@ class DeviceKernel:
     def situation(self) -> Situation:
         """Returns what the kernel's choice depends on."""
         return situation_of(self.spec, self.machine.facts, self.sizes, self.divisors)
+
+
+def _spills(binary: Binary) -> bool:
+    """Tells whether a thread has registers or a stack in memory, as far as a binary says."""
+    return (binary.local_bytes or 0) > REGISTERS.spilled_bytes
 
 
 def known_config(situation: Situation, machine: Machine, candidates: Sequence[Config]) -> Config | None:

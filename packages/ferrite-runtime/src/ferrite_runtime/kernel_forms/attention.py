@@ -225,6 +225,7 @@ FORMS = (
         facts=AttentionFacts,
         configs=attention_configs,
         has_loops=True,
+        held=accumulated,
         problem=attention_problem,
         seconds=attention_seconds,
     ),

@@ -37,6 +37,8 @@ MANY_STAGES = 1 << 10
 """Of a sum whose length only a call tells: no bound."""
 SINGLE = 4
 """Bytes of factors that are rounded to TF32 before they are multiplied."""
+FACTORS = 2
+"""Of a product."""
 SHARED_ROWS = 64
 """Rows from which on tensor cores since Hopper read the right factor from shared memory (``wgmma``)."""
 STORED_BYTES = 2
@@ -222,13 +224,20 @@ def shared_bytes(spec: KernelSpec, config: Config) -> int:
 
 
 def _spills(shape: Shape, config: Config) -> bool:
-    """Returns whether a thread has no registers for its sums and the elements of factors that it loads one by one."""
+    """Returns whether a thread has no registers for its sums and what else it holds.
+
+    That is elements of factors that it loads one by one, and then what is computed with the result of other tensors.
+    """
+    facts = facts_as(shape.spec.facts, TiledContractionFacts)
     threads = config.num_warps * shape.device.target.warp_size
     y, x, r = (config.block(name) for name in ("YBLOCK", "XBLOCK", "RBLOCK"))
     elements = r * _single_elements(shape, y, x) // threads
     registers = min(PRODUCTS.most_registers, shape.device.registers_per_multiprocessor // threads)
-    held = accumulated(shape.spec, config, shape.device) + PRODUCTS.element_registers * elements
-    return elements > 0 and held > registers
+    sums = accumulated(shape.spec, config, shape.device)
+    read = facts.loads - FACTORS * facts.product
+    finishing = PRODUCTS.address_registers + sums * (1 + PRODUCTS.read_share * read)
+    loading = sums + PRODUCTS.element_registers * elements
+    return (elements > 0 and loading > registers) or (read > 0 and finishing > registers)
 
 
 def _seconds(shape: Shape, config: Config, tile: Tile) -> tuple[float, float]:
@@ -342,6 +351,7 @@ FORMS = (
         facts=TiledContractionFacts,
         configs=tiled_contraction_configs,
         has_loops=True,
+        held=accumulated,
         problem=tile_problem,
         seconds=product_seconds,
     ),

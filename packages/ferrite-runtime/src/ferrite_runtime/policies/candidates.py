@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from ferrite_runtime.devices.descriptors import DeviceFacts
@@ -10,6 +11,7 @@ from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.blocks import next_power_of_two, previous_power_of_two
 from ferrite_runtime.policies.interpreted import interpreter_config
 from ferrite_runtime.policies.kernel_form import kernel_form
+from ferrite_runtime.policies.resources import REGISTER_BYTES, registers_of
 from ferrite_runtime.policies.shape import Shape
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "launch_bytes",
     "next_power_of_two",
     "previous_power_of_two",
+    "roomier_configs",
     "wider_configs",
 ]
 
@@ -46,6 +49,35 @@ def wider_configs(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int
     shape = Shape.of(spec, device, sizes)
     known = set(configs(spec, device, "full", sizes))
     return tuple(config for config in dict.fromkeys(table(shape)) if config not in known)
+
+
+def roomier_configs(
+    spec: KernelSpec, device: DeviceFacts, config: Config, spilled: int, sizes: Mapping[str, int] | None = None
+) -> tuple[Config, ...]:
+    """Returns the configs to try of a kernel that keeps some values of a thread in memory with ``config``.
+
+    First those whose threads should have registers for everything, if what they need is in proportion to the values
+    that they hold; then the others. Both best guess first.
+
+    Args:
+        spec: the kernel.
+        device: facts about the device.
+        config: the one that was compiled.
+        spilled: bytes that a thread of it has in memory.
+        sizes: the size of every axis, by name; the expected sizes without it.
+    """
+    needed = (registers_of(config, device) + spilled / REGISTER_BYTES) / _held(spec, config, device)
+    others = [other for other in configs(spec, device, "max", sizes) if other != config]
+    return tuple(sorted(others, key=lambda c: needed * _held(spec, c, device) > registers_of(c, device)))
+
+
+def _held(spec: KernelSpec, config: Config, device: DeviceFacts) -> float:
+    """Returns the values that a thread of a config holds at once."""
+    held = kernel_form(spec).held
+    if held is not None:
+        return held(spec, config, device)
+    tile = math.prod(spec.blocks.get(axis.block) or config.block(axis.block) for axis in spec.axes)
+    return tile / (config.num_warps * device.target.warp_size)
 
 
 def _count(shape: Shape, tune: str) -> int | None:

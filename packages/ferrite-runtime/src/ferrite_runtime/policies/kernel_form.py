@@ -25,6 +25,7 @@ class KernelForm(SpecForm):
         is_settled: whether there is nothing beside its configs to walk to, as `coordinate_descent` does.
         is_measured: whether all candidates are measured by default, each a compilation before the first result.
         has_loops: whether programs go through the reduction axis in blocks, so that the interpreter's may be bounded.
+        held: values that a thread of a config holds in registers at once; None for the elements of a tile.
         problem: why a config is not worth compiling, None if it may be; None for what `resources` says of a tile.
         seconds: what the arithmetic of a launch takes; None for what `prediction` says of scalar operations.
         operations: scalar operations of a launch that the facts do not count; None for none.
@@ -35,6 +36,7 @@ class KernelForm(SpecForm):
     is_settled: bool = False
     is_measured: bool = False
     has_loops: bool = False
+    held: Callable[[KernelSpec, Config, DeviceFacts], int] | None = None
     problem: Callable[[KernelSpec, Config, DeviceFacts], str | None] | None = None
     seconds: Callable[[KernelSpec, DeviceFacts], float] | None = None
     operations: Callable[[KernelSpec], float] | None = None

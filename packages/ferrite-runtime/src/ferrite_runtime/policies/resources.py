@@ -17,6 +17,9 @@ from ferrite_runtime.policies.shape import MAX_TILE, param_bytes
 from ferrite_runtime.policies.thresholds import REGISTERS
 
 MAX_THREADS = 1024
+MAX_REGISTERS = 255
+"""Of a thread, on NVIDIA GPUs."""
+REGISTER_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,11 @@ def scratch_problem(spec: KernelSpec, binary: Binary, blocks: Mapping[str, int],
         return f"a program needs {binary.scratch} bytes of scratch memory, and has {given}"
     programs, most = scratch_used(spec, blocks), scratch_programs(spec)
     return f"there is scratch memory for {most} programs, not for {programs}" if programs > most else None
+
+
+def registers_of(config: Config, device: DeviceFacts) -> int:
+    """Returns the registers that a thread of a config may have, whose program has a multiprocessor for itself."""
+    return min(MAX_REGISTERS, device.registers_per_multiprocessor // (config.num_warps * device.target.warp_size))
 
 
 def usage_of(binary: Binary) -> Usage:
