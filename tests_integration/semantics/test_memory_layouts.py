@@ -93,6 +93,41 @@ def test_writes_in_place_keep_the_layout(name: str, *, dynamic: bool) -> None:
     assert_as_eager(function, transposed(), dynamic=dynamic)
 
 
+WRITTEN: dict[str, Function] = {
+    "index_put": lambda x: x.index_put((SOME,), x.new_ones(())),
+    "index_add": lambda x: x.index_add(0, SOME, x[:3] * 1),
+    "index_copy": lambda x: x.index_copy(0, SOME, x[:3] * 1),
+    "index_fill": lambda x: x.index_fill(0, SOME, 3),
+    "index_reduce": lambda x: x.index_reduce(0, SOME, x[1:4] * 1, "amin"),
+    "scatter": lambda x: x.scatter(0, SOME[:, None], 2),
+    "scatter_add": lambda x: x.scatter_add(0, SOME[:, None], x[:3] * 1),
+    "scatter_reduce": lambda x: x.scatter_reduce(0, SOME[:, None], x[:3] * 1, "amax"),
+    "masked_fill": lambda x: x.masked_fill(HIDDEN, 1),
+    "masked_scatter": lambda x: x.masked_scatter(HIDDEN, x * 2),
+    "put": lambda x: x.put(SOME, x[0, :3] * 1),
+    "select_scatter": lambda x: x.select_scatter(x[1] * 2, 0, 2),
+    "slice_scatter": lambda x: x.slice_scatter(x[1:3] * 2, 0, 2, 4),
+    "diagonal_scatter": lambda x: x.diagonal_scatter(x[1] * 2),
+}
+"""Copies of a tensor, parts of which are other elements."""
+APART: dict[str, tuple[int, int]] = {"columns": (1, 10), "rows": (10, 1), "all": (16, 2), "on each other": (0, 1)}
+"""Strides of tensors whose storage has other elements between theirs, or fewer."""
+
+
+@pytest.mark.parametrize("lies", APART)
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_copies_of_tensors_with_gaps_lie_as_eagers(name: str, lies: str) -> None:
+    """They have no gaps: what counts positions in their memory finds as many elements as they have."""
+
+    def function(x: Tensor) -> Any:
+        y = WRITTEN[name](x)
+        return y, y[::2].clone(), y.as_strided((24,), (1,), 0) + 1, y[::2].as_strided((24,), (1,), 0) * 2
+
+    storage = torch.arange(100, dtype=torch.int16) * 7 % 23
+    assert_as_eager(function, storage.as_strided(SHAPE, APART[lies]), dynamic=False)
+
+
 WINDOWS: dict[str, Function] = {
     "index_reduce": lambda x: x.index_reduce(0, SOME, x[1:4], "amin").unfold(0, 2, 1),
     "scatter_reduce": lambda x: x.scatter_reduce(0, torch.zeros_like(x, dtype=torch.int64), x, "amax").unfold(1, 2, 1),

@@ -411,11 +411,15 @@ class Builder:
         return tuple(Value(self._names.fresh(stem), kind) for stem, kind in zip(stems, types, strict=True))
 
     def fresh_copy(self, tensor: Tensor, strides: Sequence[int] | None = None) -> Tensor:
-        """Returns a copy of the tensor as a private value."""
+        """Returns a copy of the tensor as a private value.
+
+        Without ``strides`` it lies as the tensor does if that has no gaps, else as the node's fake result does if that
+        has the shape, else row-major.
+        """
         if strides is None:
             view = tensor.strided()
             kept = view is not None and is_dense(TensorType(view.dtype, view.shape, view.strides))
-            strides = view.strides if view is not None and kept else None
+            strides = view.strides if view is not None and kept else self._default_strides(tensor.shape)
             if strides is None:
                 strides = TensorType(tensor.dtype, tensor.shape).strides
         if tensor.numel == 0:
