@@ -10,7 +10,7 @@ A sum or difference moves such operands once more whenever it reads them: a prod
 be rounded before (IEEE 754 calls that contraction), so that ``x * y - x * y`` need not be zero. That holds of what
 passes such numbers on, too, as a minimum does; and of a product with a number such as 1.7, which is rounded itself,
 even where it comes out as float64 gives it. Normalisations and softmax are decomposed for that: what they subtract is
-the mean of an operand, or its maximum.
+the mean of an operand, or its maximum. A sum in a wider type of halves that may not be rounded is not exact either.
 
 Where eager rounds an operand to the type of its result first, as it does with a number of float64 that is subtracted
 from halves, it is further from float64's result than by a unit in the last place: then that result is drawn.
@@ -38,6 +38,7 @@ from fuzz_exactness import (
     widened_results,
 )
 
+HALVES = (torch.float16, torch.bfloat16)
 SAMPLES = 4
 """Runs with other roundings."""
 SUMS = ("add", "sub", "rsub", "addcmul", "addcdiv")
@@ -72,24 +73,29 @@ class OtherRoundings(Exactness):
             args = (args[0] if func._schema.is_mutable else self.reread(args[0]), *map(self.reread, args[1:]))
         wide = widened_results(func, args, kwargs)
         is_rough = has_rounded_number(args, kwargs)
+        reads_halves = any(x.dtype in HALVES for x in tensors_of((args, kwargs)))
         results = func(*args, **kwargs)
         for place, (result, right) in enumerate(zip(tensors_of(results), wide or [], strict=wide is not None)):
             other = unrounded[place] if unrounded is not None and place < len(unrounded) else right
-            if self.move(result, right, other) or is_inexact:
+            is_widened = reads_halves and result.dtype not in HALVES
+            if self.move(result, right, other, is_widened=is_widened) or is_inexact:
                 self.mark(result)
             if is_rough and result in self.rounded:
                 self.rounded[result] = torch.zeros_like(self.rounded[result])
         return results
 
-    def move(self, result: Tensor, right: Tensor, other: Tensor) -> bool:
+    def move(self, result: Tensor, right: Tensor, other: Tensor, *, is_widened: bool) -> bool:
         """Moves those elements of a result that are not what float64 gives; returns whether there are any.
 
-        ``other`` is what float64 gives where operands were not rounded: where it differs, nor is the result.
+        ``other`` is what float64 gives where operands were not rounded: where it differs, nor is the result. One of
+        a wider type than operands (``is_widened``) may be off then, too.
         """
         if not result.is_floating_point() or not result.numel() or result.shape != right.shape:
             return False
         is_exact = (result if result.dtype in NARROW else result.float()).double() == right
-        self.rounded[result] = is_exact & (right == other) if other.shape == right.shape else is_exact
+        is_certain = is_exact & (right == other) if other.shape == right.shape else is_exact
+        self.rounded[result] = is_certain
+        is_exact = is_certain if is_widened else is_exact
         result.copy_(torch.where(is_exact, result, self.drawn(result, right)))
         return not bool(is_exact.all())
 
@@ -114,6 +120,8 @@ class OtherRoundings(Exactness):
 def spread(sample: Callable[[OtherRoundings], Sequence[Tensor]], exact: Sequence[Tensor]) -> list[Tensor]:
     """Returns by how much, in float64, each element of the results is off at most in a few samples.
 
+    What few samples do not move at all is taken to be off as the median of its tensor.
+
     Args:
         sample: computes the results with such roundings.
         exact: the results in float64.
@@ -124,4 +132,4 @@ def spread(sample: Callable[[OtherRoundings], Sequence[Tensor]], exact: Sequence
         for most, result, right in zip(found, results, exact, strict=True):
             error = (result.detach().double() - right.detach().double()).abs()
             torch.maximum(most, error.nan_to_num(0.0, 0.0, 0.0), out=most)
-    return found
+    return [torch.maximum(most, most.median()) if most.numel() else most for most in found]
