@@ -104,6 +104,33 @@ class Failing(ProductLibrary):
         return 1
 
 
+class Counting(ProductLibrary):
+    """A library that counts the tensors that it makes and discards."""
+
+    def __init__(self) -> None:
+        super().__init__(ctypes.CDLL(f"{torch.__path__[0]}/lib/libtorch_cpu.so"), "cpu", 0)
+        self.made = self.discarded = 0
+        fields = list(struct.unpack("=6Q2i", self.functions))
+        address, number = ctypes.c_void_p, ctypes.c_int32
+        create = ctypes.CFUNCTYPE(
+            number, address, ctypes.c_int64, address, address, ctypes.c_int64, number, number, number, address
+        )
+        discard = ctypes.CFUNCTYPE(number, address)
+        own_create, own_discard = create(fields[0]), discard(fields[1])
+
+        def count_made(*given: int) -> int:
+            self.made += 1
+            return own_create(*given)
+
+        def count_discarded(tensor: int) -> int:
+            self.discarded += 1
+            return own_discard(tensor)
+
+        self._functions = create(count_made), discard(count_discarded)
+        fields[:2] = [ctypes.cast(function, address).value for function in self._functions]
+        self.functions = struct.pack("=6Q2i", *fields)
+
+
 def plain(shape, dtype: str = "f32") -> Layout:
     return Layout(dtype, tuple(shape), tuple(contiguous(shape)))
 

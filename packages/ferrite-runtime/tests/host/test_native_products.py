@@ -21,6 +21,7 @@ from native_product_cases import (
     LAUNCHER,
     LIBRARY,
     SHAPES,
+    Counting,
     Failing,
     K,
     M,
@@ -122,6 +123,25 @@ def test_memory_stays_its_owners() -> None:
         assert torch.equal(out, torch.mm(*tensors))
         del tensors, out
     del run
+
+
+@needs_native
+@pytest.mark.parametrize(("layers", "made_again"), [(1, 0), (2, 0), (48, 0), (70, 140)])
+def test_a_sequence_keeps_the_handles_of_equal_layers(layers: int, made_again: int) -> None:
+    """Its weights and results lie elsewhere for each layer, what all of them read does not; 64 of each are kept."""
+    library = Counting()
+    x, tensors = torch.randn(M, K), [(torch.randn(K, N), torch.empty(M, N)) for _ in range(layers)]
+    run = bound(made("mm", [x, tensors[0][0]]), library)
+    for turn in range(3):
+        before = library.made
+        for weight, out in tensors:
+            run(0, *addresses(out, x, weight))
+            assert torch.equal(out, x @ weight)
+            out.zero_()
+        assert library.made - before == (made_again if turn else 2 * layers + 1)
+    assert library.made - library.discarded <= 2 * 64 + 1
+    del run
+    assert library.made == library.discarded
 
 
 @needs_native

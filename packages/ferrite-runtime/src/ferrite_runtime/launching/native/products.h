@@ -1,19 +1,24 @@
 /* Matrix products by torch's own library, called through the C functions that it keeps stable (those of AOTInductor).
 
    The library takes tensors by handle. A handle is made from an address and sizes, owns no memory, and is kept: later
-   calls with the same ones, as those of weights are and those of intermediate buffers mostly, use it again. What a
-   call needs is a frame: the handles of all operands of a sequence. A frame belongs to one call at a time, so any
-   number of threads may call one sequence; frames are taken and given back with the interpreter's lock held. */
+   calls with the same ones, as those of weights are and those of intermediate buffers mostly, use it again. A sequence
+   that a program calls for each of several equal layers has as many handles of each operand, which come in the same
+   order in each call of the program: making one takes as long as a small launch. What a call needs is a frame: the
+   handles of all operands of a sequence. A frame belongs to one call at a time, so any number of threads may call one
+   sequence; frames are taken and given back with the interpreter's lock held. */
 
 #ifndef FERRITE_PRODUCTS_H
 #define FERRITE_PRODUCTS_H
 
 #include <Python.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MAX_DIMS 3
 #define MAX_OPERANDS 4
+/* Handles of one operand that are kept: of as many equal layers. Each takes about half a kilobyte. */
+#define MAX_HANDLES 64
 
 enum { MM, ADDMM, BMM, BADDBMM, PRODUCTS };
 
@@ -54,7 +59,7 @@ typedef struct {
 typedef struct {
     ProductRecord record;
     const Operand *operands;
-    uint32_t first; /* place of its handles in a frame */
+    uint32_t first; /* number of its first operand in a frame */
 } Product;
 
 typedef struct {
@@ -62,9 +67,15 @@ typedef struct {
     void *tensor;
 } Handle;
 
+/* The handles of one operand, in the order in which they were made, and the one that was used last. */
+typedef struct {
+    Handle *handles;
+    uint32_t count, room, last;
+} Handles;
+
 typedef struct Frame {
     struct Frame *next;
-    Handle handles[];
+    Handles operands[];
 } Frame;
 
 /* Reads a product at `*at` and moves past it; returns what is wrong with it, or NULL. */
@@ -95,25 +106,53 @@ static const char *read_product(const char **at, const char *end, uint32_t value
     return NULL;
 }
 
-/* Makes a handle lead to a matrix; 0: done. */
-static int aim(const Library *library, const Operand *operand, Handle *handle, const Matrix *matrix) {
-    if (handle->tensor != NULL && memcmp(&handle->matrix, matrix, sizeof(Matrix)) == 0) return 0;
+/* Returns where a further handle of an operand goes: in the place of the oldest where there are enough; NULL without
+   memory. */
+static Handle *next_handle(Handles *self) {
+    if (self->count < MAX_HANDLES) {
+        if (self->count == self->room) {
+            uint32_t room = self->room ? 2 * self->room : 1;
+            Handle *handles = realloc(self->handles, sizeof(Handle) * room);
+            if (handles == NULL) return NULL;
+            self->handles = handles;
+            self->room = room;
+        }
+        self->last = self->count++;
+        self->handles[self->last].tensor = NULL;
+    } else {
+        self->last = (self->last + 1) % self->count;
+    }
+    return &self->handles[self->last];
+}
+
+/* Returns the library's tensor of a matrix, kept or made; NULL: refused. */
+static void *tensor_of(const Library *library, const Operand *operand, Handles *self, const Matrix *matrix) {
+    for (uint32_t i = 0, at = self->last; i < self->count; i++, at = at + 1 < self->count ? at + 1 : 0) {
+        const Handle *handle = &self->handles[at];
+        if (handle->tensor == NULL || memcmp(&handle->matrix, matrix, sizeof(Matrix))) continue;
+        self->last = at;
+        return handle->tensor;
+    }
+    Handle *handle = next_handle(self);
+    if (handle == NULL) return NULL;
     if (handle->tensor != NULL) ((Discard)(uintptr_t)library->discard)(handle->tensor);
     handle->tensor = NULL;
     handle->matrix = *matrix;
-    return ((Create)(uintptr_t)library->create)((void *)(uintptr_t)matrix->address, operand->dims, matrix->sizes,
-                                                matrix->sizes + MAX_DIMS, 0, operand->dtype, library->device_type,
-                                                library->device_index, &handle->tensor);
+    int32_t status = ((Create)(uintptr_t)library->create)(
+        (void *)(uintptr_t)matrix->address, operand->dims, matrix->sizes, matrix->sizes + MAX_DIMS, 0, operand->dtype,
+        library->device_type, library->device_index, &handle->tensor);
+    if (status) handle->tensor = NULL;
+    return handle->tensor;
 }
 
 /* Computes a product of matrices, the result being the first; 0: started, 1: refused, as Python's own call will say. */
 static int multiply(const Library *library, const Product *product, Frame *frame, const Matrix *matrices) {
     const ProductRecord *record = &product->record;
-    Handle *handles = frame->handles + product->first;
     void *tensors[MAX_OPERANDS];
     for (uint32_t i = 0; i < record->operands; i++) {
-        if (aim(library, &product->operands[i], &handles[i], &matrices[i])) return 1;
-        tensors[i] = handles[i].tensor;
+        Handles *handles = &frame->operands[product->first + i];
+        tensors[i] = tensor_of(library, &product->operands[i], handles, &matrices[i]);
+        if (tensors[i] == NULL) return 1;
     }
     uintptr_t function = (uintptr_t)library->products[record->operation];
     int32_t status =
@@ -124,13 +163,13 @@ static int multiply(const Library *library, const Product *product, Frame *frame
 }
 
 /* Returns a frame that no other call uses; NULL where there is no memory. */
-static Frame *take_frame(Frame **frames, uint32_t handles) {
+static Frame *take_frame(Frame **frames, uint32_t operands) {
     Frame *frame = *frames;
     if (frame != NULL) {
         *frames = frame->next;
         return frame;
     }
-    size_t size = sizeof(Frame) + sizeof(Handle) * handles;
+    size_t size = sizeof(Frame) + sizeof(Handles) * operands;
     frame = PyMem_Malloc(size);
     if (frame != NULL) memset(frame, 0, size);
     return frame;
@@ -141,11 +180,15 @@ static void give_frame(Frame **frames, Frame *frame) {
     *frames = frame;
 }
 
-static void release_frames(const Library *library, Frame *frames, uint32_t handles) {
+static void release_frames(const Library *library, Frame *frames, uint32_t operands) {
     while (frames != NULL) {
         Frame *next = frames->next;
-        for (uint32_t i = 0; i < handles; i++)
-            if (frames->handles[i].tensor != NULL) ((Discard)(uintptr_t)library->discard)(frames->handles[i].tensor);
+        for (uint32_t i = 0; i < operands; i++) {
+            Handles *kept = &frames->operands[i];
+            for (uint32_t k = 0; k < kept->count; k++)
+                if (kept->handles[k].tensor != NULL) ((Discard)(uintptr_t)library->discard)(kept->handles[k].tensor);
+            free(kept->handles);
+        }
         PyMem_Free(frames);
         frames = next;
     }

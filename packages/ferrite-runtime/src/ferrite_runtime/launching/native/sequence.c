@@ -55,7 +55,7 @@ typedef struct {
     PyObject *otherwise;
     char *description;
     Frame *frames; /* that no call uses */
-    uint32_t values, count, bytes, handles;
+    uint32_t values, count, bytes, operands;
     Step steps[];
 } Sequence;
 
@@ -66,7 +66,7 @@ static void free_sequence(Sequence *self) {
     for (uint32_t k = 0; k < self->count; k++)
         if (self->steps[k].row != NULL) release_row(self->steps[k].row);
     PyEval_RestoreThread(state);
-    release_frames(&self->library, self->frames, self->handles);
+    release_frames(&self->library, self->frames, self->operands);
     Py_DECREF(self->otherwise);
     PyMem_Free(self->description);
     PyMem_Free(self);
@@ -170,7 +170,7 @@ static PyObject *run(PyObject *capsule, PyObject *const *args, Py_ssize_t count)
     int failure = 0;
     int ready = prepare(self, args + 1, memory, grids);
     Frame *frame = NULL;
-    if (ready == 1 && self->handles && (frame = take_frame(&self->frames, self->handles)) == NULL) {
+    if (ready == 1 && self->operands && (frame = take_frame(&self->frames, self->operands)) == NULL) {
         PyErr_NoMemory();
         ready = -1;
     }
@@ -209,10 +209,10 @@ static const char *read_description(Sequence *self, size_t size) {
         } else if (kind.kind == PRODUCT) {
             problem = read_product(&at, end, self->values, &self->library, &step->product);
             bytes = (uint32_t)sizeof(Matrix) * step->product.record.operands;
-            step->product.first = self->handles;
+            step->product.first = self->operands;
         }
         if (problem != NULL) return problem;
-        if (kind.kind == PRODUCT) self->handles += step->product.record.operands;
+        if (kind.kind == PRODUCT) self->operands += step->product.record.operands;
         self->bytes += (bytes + 15) & ~15u;
     }
     return at == end ? NULL : "the description is too long";
