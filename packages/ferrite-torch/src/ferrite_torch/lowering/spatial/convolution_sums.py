@@ -101,7 +101,7 @@ class Convolution:
                 *(each.has(phase, tap) for each, _, phase, tap in lines),
                 *(is_between(o, 0, size) for o, size in zip(outputs, self.windows.outputs, strict=True)),
             )
-            number, steps = group * self.filters + own, [each.step(phase, tap) for each, _, phase, tap in lines]
+            number, steps = group * self.filters + own, [each.place(phase, tap) for each, _, phase, tap in lines]
             element = result.value_at((count, number, *outputs))
             product = mul(element, weight.value_at((number, own * 0, *steps)))
             return (guarded(held, product, 0.0),)
@@ -143,7 +143,7 @@ class Convolution:
             own, taps = _apart(inside, order)
             pairs = list(zip(phases, point[2 : -1 - rank], taps, strict=True))
             held = both(*(each.has(phase, tap) for each, phase, tap in pairs))
-            steps = (each.step(phase, tap) for each, phase, tap in pairs)
+            steps = (each.place(phase, tap) for each, phase, tap in pairs)
             element = weight.at((point[1] * self.filters + own, point[-1 - rank], *steps))
             return guarded(held, element, sc.const(0, weight.dtype))
 
@@ -242,6 +242,10 @@ class Phases:
         """Returns the step of a window that lies on positions of a phase; it may be none (see `has`)."""
         inverse = pow(self.dilation // self._shared, -1, self._period)
         return (phase + self.padding) // self._shared * inverse % self._period + tap * self._period
+
+    def place(self, phase: Index, tap: Index) -> Index:
+        """Returns the same where there is such a step: the only one of a window of one, whatever the phase."""
+        return phase * 0 if self.size == 1 else self.step(phase, tap)
 
     def has(self, phase: Index, tap: Index) -> Scalar:
         """Returns whether positions of a phase have such a step."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ferrite_triton.tile.passes.delayed_stores import delay_stores
 from ferrite_triton.tile.passes.last_block import peel_last_block
 from ferrite_triton.tile.passes.packed_residency import keep_packed
+from ferrite_triton.tile.passes.unswitched_loops import unswitch_loops
 from ferrite_triton.tile.passes.unused import drop_unused
 from ferrite_triton.tile.passes.vector_loads import load_vectors_in_one_dim
 from ferrite_triton.tile.statements import TileProgram
@@ -47,6 +48,11 @@ TILE_PASSES: tuple[TilePass, ...] = (
         "last_block",
         "only the last program of a flat kernel needs a mask",
         lambda program, _: peel_last_block(program),
+    ),
+    TilePass(
+        "unswitched_loops",
+        "a compiler multiplies by zeros, and waits for loads that a mask of the whole program hides",
+        lambda program, _: unswitch_loops(program),
     ),
     TilePass("unused", "nothing reads it", lambda program, _: drop_unused(program)),
 )
