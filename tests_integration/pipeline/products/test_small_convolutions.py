@@ -281,6 +281,24 @@ def test_convolutions_that_the_library_computes(what: str, monkeypatch: pytest.M
 
 
 @own_only("looks at its steps")
+@pytest.mark.parametrize("dtype", [torch.float32, HALF], ids=str)
+def test_convolutions_that_round_are_the_librarys_in_cuda_graphs(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There its call costs the host nothing; a depthwise one is a sum, and rounds nothing."""
+    for name in ("convolution_precision", "product_precision"):
+        monkeypatch.setattr(convolutions, name, lambda: "tf32")
+    x, w = drawn(IMAGE, FILTERS, dtype=dtype)
+    for is_captured in (True, False):
+        options = {"use_cache": False, "cuda_graph": is_captured}
+        compiled(F.conv2d, fullgraph=True, dynamic=False, options=options)(x, w)
+        assert bool(steps("extern")) is (is_captured and dtype is torch.float32)
+        function, shapes = CALLS["depthwise"]
+        compiled(function, fullgraph=True, dynamic=False, options=options)(*drawn(*shapes, dtype=dtype))
+        assert not steps("extern")
+
+
+@own_only("looks at its steps")
 @pytest.mark.parametrize(("filters", "groups"), [((24, 8, 3, 3), 1), ((16, 1, 3, 3), 16)], ids=["few", "depthwise"])
 def test_transposed_convolutions_that_the_library_computes(filters: tuple[int, ...], groups: int) -> None:
     x, w = drawn((2, filters[0], 9, 10), filters)

@@ -210,6 +210,7 @@ def _choices_of(options: Options, policy: Policy) -> LoweringChoices:
         multiplied_rows=policy.multiplied_rows,
         products=options.products,
         tunes_kernels=options.tune_user_kernels,
+        is_captured=options.cuda_graph,
         draws_numbers=not options.fallback_random,
     )
 

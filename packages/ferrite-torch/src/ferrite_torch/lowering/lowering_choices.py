@@ -17,6 +17,7 @@ class LoweringChoices:
         products: who computes those with more rows: ``library``, ``own`` kernels, these for ``small`` ones alone, or
             ``measured`` for what is faster, of which the scheduler will know.
         tunes_kernels: of users' Triton kernels more configs are tried than they state.
+        is_captured: calls are played as CUDA graphs, so that the library's calls cost the host nothing.
         draws_numbers: kernels draw random numbers; False makes ops that do extern calls.
     """
 
@@ -26,6 +27,7 @@ class LoweringChoices:
     multiplied_rows: int = 0
     products: str = "library"
     tunes_kernels: bool = False
+    is_captured: bool = False
     draws_numbers: bool = True
 
 

@@ -128,7 +128,8 @@ def _convolution(
         is_exact: whether kernels multiply float32 without rounding it.
 
     Raises:
-        Unlowered: it is no small one of a type that there are kernels of.
+        Unlowered: it is no small one of a type that there are kernels of; or they would have to round float32, and the
+            library's call costs the host nothing (decision 0081).
     """
     (x, weight, *_), (image, result) = operands, shapes
     filters, depth, *size = weight.shape
@@ -139,6 +140,7 @@ def _convolution(
         or len(image) != len(weight.shape)  # an image without a batch
         or any(each.device or each.dtype is not x.dtype for each in operands)
         or not (is_fast or x.dtype in HALVES)
+        or (x.dtype is F32 and not is_exact and b.choices.is_captured)
         or not is_small(b, extents, 2, CONVOLUTIONS.small_flops)
         or 0 in (*extents, *image)
     ):
