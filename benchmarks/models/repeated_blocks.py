@@ -4,6 +4,7 @@
     python benchmarks/models/repeated_blocks.py --device cuda         # a GPU; times of steps, too
     python benchmarks/models/repeated_blocks.py --layers 12,48 --modes training --ways whole,blocks
     python benchmarks/models/repeated_blocks.py --device cuda --ways blocks,whole --whole-layers 12 --jobs 8
+    python benchmarks/models/repeated_blocks.py --device cuda --together --layers 12
 
 A GPT of plain torch is compiled as it is (``whole``), with ``options={"repeat_blocks": True}`` (``blocks``), and with
 layers that the user has marked by ``torch.compiler.nested_compile_region`` (``marked``). The first call is all from
@@ -14,6 +15,9 @@ the first step are compared with eager mode's before steps are timed. With ``--j
 side, each with its share of the cores. Where all do, steps are timed once all have compiled, in rounds that take turns:
 a host that is slower for a while is slower for all. Otherwise steps are timed one after the other while others compile,
 and say little of what the host needs for them.
+
+With ``--together`` all ways are compiled in one process and their steps take turns there, so that nothing but what is
+compiled differs: neither the process, nor its cores, nor the minute.
 
 What is asked: the first call of 48 layers takes at most 1.5 times that of 12 with repeated blocks, with the kernels of
 12, and their steps at most 1.02 times those of the model as it is.
@@ -41,7 +45,7 @@ from benchmarks.tools.turns import Turn, meet
 
 WAYS = ("whole", "blocks", "marked")
 MODES = ("training", "inference")
-STEPS, ROUNDS = 15, 8
+STEPS, ROUNDS, TURNS = 15, 8, 24
 PATIENCE = 240.0
 """Seconds for which a process waits for others to compile."""
 MOST_CALL, MOST_STEP = 1.5, 1.02
@@ -140,6 +144,35 @@ def measure(layers: int, mode: str, way: str, device: str, lock: Path | None, co
     return record
 
 
+def compare(layers: int, mode: str, ways: tuple[str, ...]) -> dict[str, float]:
+    """Returns the seconds of a step by way, all ways in this process and in turns."""
+    import torch
+
+    steps: dict[str, Callable[[], None]] = {}
+    for way in ways:
+        model, tokens = build(layers, "cuda")
+        options = {"fallback": False, "repeat_blocks": way == "blocks"}
+        found: list[Any] = []
+        steps[way] = step_of(torch.compile(model, backend="ferrite", options=options), model, tokens, mode, found)
+        check(steps[way], step_of(model, model, tokens, mode, found), model, found)
+    taken: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(TURNS):
+        for way, step in steps.items():
+            taken[way] += round_of(step, None)
+    return {way: statistics.median(seconds) for way, seconds in taken.items()}
+
+
+def show_together(plan: argparse.Namespace) -> int:
+    """Prints the steps of all ways but ``marked``, and what those with repeated blocks take of the others' time."""
+    for layers in map(int, plan.layers):
+        for mode in plan.modes:
+            found = compare(layers, mode, ("whole", "blocks"))
+            words = ", ".join(f"{way} {1000 * seconds:.2f} ms" for way, seconds in found.items())
+            share = found["blocks"] / found["whole"]
+            print(f"{layers} layers, {mode}: {words}: {share:.3f} of without (at most {MOST_STEP})", flush=True)
+    return 0
+
+
 def round_of(step: Callable[[], None], lock: Path | None) -> list[float]:
     """Returns the seconds of some steps on the GPU, while no other process has the lock."""
     import torch
@@ -214,6 +247,7 @@ def main() -> int:
     parser.add_argument("--ways", type=split, default=WAYS, help=f"of {', '.join(WAYS)}")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--whole-layers", type=split, help="layers of the model as it is; --layers if not given")
+    parser.add_argument("--together", action="store_true", help="steps only, all ways in this process")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--lock", type=Path, help="a file; processes that name it time one after the other")
     parser.add_argument("--repeat", type=int, default=1, help="processes for each figure; the fastest counts")
@@ -225,6 +259,8 @@ def main() -> int:
         plan.record.write_text(json.dumps(record))
         sys.stdout.flush()
         os._exit(0)  # what waits in threads for compilers has no more to do
+    if plan.together:
+        return show_together(plan)
     compile_bytecode()
     print("seconds of the first call (of its main thread's processor time), by layers:", ", ".join(plan.layers))
     cells = [
