@@ -1,7 +1,7 @@
 """The errors of the runtime: one root, nine kinds below it, a few finer names below those.
 
 Whoever calls the runtime can rely on the nine kinds (`KINDS`): everything that it raises about a package, a kernel or
-a device is an instance of exactly one of them. Each carries a ``hint``: what to do about it.
+a device is an instance of exactly one of them. Errors carry a ``hint``, what to do about it; one kind is a warning.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from ferrite_runtime.engines.cuda_engine import CudaEngine
 from ferrite_runtime.engines.sequence_function import Later
 from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.program import Program
-from ferrite_runtime.host.footprint import bytes_of, lengths_of
 from ferrite_runtime.host.host_function import LARGE_FALLBACK
+from ferrite_runtime.host.layout_bytes import bytes_of, lengths_of
 from ferrite_runtime.host.product_library import find_products
 from ferrite_runtime.host.thresholds import MemoryThresholds
 from ferrite_runtime.launching.native_launcher import find_launcher

@@ -24,9 +24,9 @@ from ferrite_runtime.formats.expression_sums import Names
 from ferrite_runtime.formats.program import Program
 from ferrite_runtime.formats.sized_program import at_sizes, size_roots
 from ferrite_runtime.host.arena import Arenas, plan_arenas
-from ferrite_runtime.host.footprint import lengths_of
 from ferrite_runtime.host.host_function import LARGE_FALLBACK, write_host
 from ferrite_runtime.host.launch_text import Sequencing
+from ferrite_runtime.host.layout_bytes import lengths_of
 from ferrite_runtime.host.product_library import ProductLibrary
 from ferrite_runtime.host.product_steps import HostStep, with_products
 from ferrite_runtime.host.thresholds import SHAPES

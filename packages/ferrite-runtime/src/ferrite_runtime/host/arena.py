@@ -20,7 +20,7 @@ from ferrite_runtime.formats.expressions import Expr
 from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.steps import Alloc, Extern, Free, Launch, Output, Reuse, View
 from ferrite_runtime.host.extern_calls import RESULTS_LIKE
-from ferrite_runtime.host.footprint import bytes_of
+from ferrite_runtime.host.layout_bytes import bytes_of
 from ferrite_runtime.host.product_steps import HostStep, Multiply
 from ferrite_runtime.host.thresholds import MEMORY
 

@@ -43,9 +43,9 @@ from ferrite_runtime.formats.steps import (
 from ferrite_runtime.host.call_text import write_graph_call
 from ferrite_runtime.host.deferred_release import DeferredRelease
 from ferrite_runtime.host.extern_calls import RESULTS_LIKE, result_kind
-from ferrite_runtime.host.footprint import bytes_of
 from ferrite_runtime.host.host_values import HostValues, Value, divided, moved
 from ferrite_runtime.host.launch_text import Argument, HostText, LaunchWriter, Option, Sequencing, Site
+from ferrite_runtime.host.layout_bytes import bytes_of
 from ferrite_runtime.host.native_products import Location, Product
 from ferrite_runtime.host.planned_bytes import planned_bytes
 from ferrite_runtime.host.product_steps import HostStep, Multiply

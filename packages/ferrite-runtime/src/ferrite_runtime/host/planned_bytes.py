@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from ferrite_runtime.formats.expression_sums import Names, expr_of, is_number
 from ferrite_runtime.formats.expressions import evaluate
 from ferrite_runtime.formats.steps import Alloc, Free, Keep, Reuse, View
-from ferrite_runtime.host.footprint import bytes_of
+from ferrite_runtime.host.layout_bytes import bytes_of
 from ferrite_runtime.host.product_steps import HostStep
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ferrite_runtime.formats.call_steps import Call, For, If, While
 from ferrite_runtime.formats.layouts import Layout
 from ferrite_runtime.formats.steps import Alloc, Copy, Extern, Item, Let, Output, Probe, Reuse, View, value_refs
-from ferrite_runtime.host.footprint import bytes_of
+from ferrite_runtime.host.layout_bytes import bytes_of
 from ferrite_runtime.host.product_steps import HostStep
 
 

@@ -1,7 +1,7 @@
 """Tile programs: what one program instance of a kernel does, on blocks of values.
 
 In comes what `bodies` make of a scheduled kernel; out goes a program for the passes over tiles and the printers.
-Nothing outside of this folder but bodies, passes and printers calls it.
+Bodies write with it; facts and the modules that put kernels together read it.
 """
 
 from .evaluate import run_program
