@@ -394,8 +394,11 @@ def test_spilling_candidate_is_not_timed() -> None:
     assert device_kernel.config == device_kernel.candidates[1]
 
 
+@pytest.mark.parametrize("fails", [False, True], ids=["spill", "fail"])
 @pytest.mark.parametrize(("spilling", "taken"), [(0, 0), (1, 1), (2, 2), (9, 0)])
-def test_a_first_config_that_spills_makes_way_for_the_next_one_that_does_not(spilling: int, taken: int) -> None:
+def test_a_first_config_that_spills_makes_way_for_the_next_one_that_does_not(
+    spilling: int, taken: int, *, fails: bool
+) -> None:
     """Those that come after it compile before anything is launched, and no more than it takes."""
     kernel = row_sum(4096, 4096)
     read, device = KernelSpec.from_mapping(kernel), known_devices()["h200"]
@@ -405,6 +408,8 @@ def test_a_first_config_that_spills_makes_way_for_the_next_one_that_does_not(spi
 
     def spill(job, binary):
         compiled.append(job.config)
+        if fails and 0 < every.index(job.config) < spilling:
+            raise KernelCompileError(job.spec.name, job.spec.origin, "too wide")
         return replace(binary, local_bytes=512 if every.index(job.config) < spilling else 0)
 
     machine = fake_machine(driver=QuietDriver(), pool=FakePool(spill))

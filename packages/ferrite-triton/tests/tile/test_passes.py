@@ -58,6 +58,21 @@ def test_what_is_made_again_is_what_it_was(name: str) -> None:
     assert left[0] == left[1]
 
 
+@pytest.mark.parametrize("name", ["unswitched_loops", "unswitched_loops_of_choices", "unswitched_loops_that_stay"])
+def test_loops_that_take_place_sometimes_leave_what_they_left(name: str) -> None:
+    """In programs where the condition holds, and in others."""
+    program = parse_tile((Path(__file__).parent / f"{name}.tile").read_text().partition(GIVES)[0])
+    left = []
+    for each in (program, PASSES["unswitched_loops"].apply(program, 0)):
+        memory: dict[str, Any] = {
+            parameter.name: [float((3 * number + place) % 5) for number in range(9000)]
+            for place, parameter in enumerate(program.parameters)
+        }
+        run_program(each, memory, {"YBLOCK": 2, "XBLOCK": 2, "RBLOCK": 4}, (4, 4))
+        left.append(memory)
+    assert left[0] == left[1]
+
+
 @pytest.mark.parametrize("most", [0, 1, 2, 8])
 @pytest.mark.parametrize("name", ["delayed_stores", "delayed_stores_and_memory"])
 def test_delayed_stores_leave_what_stores_leave(name: str, most: int) -> None:

@@ -176,11 +176,12 @@ class DeviceKernel:
         return not self.is_settled and len(self.candidates) == 1
 
     def _submit_roomier(self, config: Config, others: Sequence[Config] | None, done: Future[Binary]) -> None:
-        """Starts compiling the next of the others if a config spills, which are found if it is the first one.
+        """Starts compiling the next of the others if a config spills, or one of them fails; the first one finds them.
 
         This happens as soon as that is known, so that kernels whose first launches are far apart try theirs together.
         """
-        if done.cancelled() or done.exception() is not None or not _spills(done.result()):
+        is_failed = done.cancelled() or done.exception() is not None
+        if (is_failed and others is None) or (not is_failed and not _spills(done.result())):
             return
         left = self._roomier(config, done.result()) if others is None else others
         if left:

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from ferrite_ir.language.dtypes import BOOL
 from ferrite_triton.tile.build import all_of, both, where
-from ferrite_triton.tile.language import Cast, Dot, Elementwise, Expression, Literal, Load, Name
+from ferrite_triton.tile.language import Cast, Dot, Elementwise, Expression, Literal, Load, Name, TileType
 from ferrite_triton.tile.rewriting import rewritten
 from ferrite_triton.tile.statements import For, If, Let, Statement, TileProgram
 
@@ -65,7 +65,13 @@ def _unswitched(loop: For, conditions: AbstractSet[str]) -> For:
         return loop
     condition = all_of(Name(name) for name in sorted(needed))
     assert condition is not None
-    body = tuple(Let(each.variables, _assuming(each.value, needed)) for each in loop.body if isinstance(each, Let))
+    lets = [each for each in loop.body if isinstance(each, Let)]
+    types = {each.variables[0].name: each.variables[0].type for each in lets}
+    true = set(needed)
+    for each in lets:
+        if _rest(each.value, true) is None:
+            true.add(each.variables[0].name)
+    body = tuple(Let(each.variables, _assuming(each, true, types)) for each in lets)
     return replace(loop, stop=where(condition, loop.stop, loop.start), body=body)
 
 
@@ -93,13 +99,18 @@ def _conjuncts(condition: Expression, values: Mapping[str, Expression]) -> set[s
     return set()
 
 
-def _assuming(value: Expression, true: AbstractSet[str]) -> Expression:
-    """Returns an expression where conditions of these names are known to hold."""
+def _assuming(let: Let, true: AbstractSet[str], types: Mapping[str, TileType]) -> Expression:
+    """Returns the value of a statement where conditions of these names are known to hold.
+
+    A choice becomes what it chooses where that is a value of its type: a smaller one would have to be repeated.
+    """
+    (variable, *_), value = let.variables, let.value
+    match value:
+        case Elementwise("masked" | "where", (condition, Name(name), _)) if types.get(name) == variable.type:
+            return Name(name) if _rest(condition, true) is None else value
 
     def change(part: Expression) -> Expression | None:
         match part:
-            case Elementwise("masked" | "where", (condition, inner, _)) if _rest(condition, true) is None:
-                return _assuming(inner, true)
             case Load(mask=Expression() as mask) if (rest := _rest(mask, true)) != mask:
                 return replace(part, mask=rest, other=None if rest is None else part.other)
             case Elementwise("bitand") if (rest := _rest(part, true)) is not None:
