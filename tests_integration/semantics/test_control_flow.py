@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from against_eager import assert_same_type, compiled, compiled_or_eager, own_onl
 from control_flow_programs import PROGRAMS, Program, block, choice
 from ferrite_runtime import Bundle, Options, load
 from ferrite_torch.diagnostics.statistics import all_steps, compiled_programs
+from ferrite_torch.graphs import control_flow
 from sampling import sampled
 
 pytestmark = own_only("it counts steps of our programs")
@@ -158,6 +159,31 @@ def test_many_blocks_are_one_graph() -> None:
     assert [step["do"] for step in mapping["steps"]].count("call") == 12
     assert len(mapping["graphs"]) == 1
     assert len(mapping["kernels"]) <= 3
+
+
+@torch.compiler.nested_compile_region
+def of_two(x: Tensor, y: Tensor, unread: Tensor) -> Tensor:
+    return (x + y).sin()
+
+
+def test_what_a_region_does_not_read_may_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch leaves out what such a parameter is, behind a choice in a graph with symbolic sizes."""
+    own, forgotten = control_flow.complete_parameters, []
+
+    def forgetful(function: torch.fx.GraphModule, operands: Sequence[Any]) -> None:
+        unread = [node for node in function.graph.find_nodes(op="placeholder") if not node.users]
+        forgotten.extend(node.name for node in unread if node.meta.pop("val", None) is not None)
+        own(function, operands)
+
+    monkeypatch.setattr(control_flow, "complete_parameters", forgetful)
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return of_two(of_two(x, y, y * 2), y, y * 3)
+
+    inputs = drawn(4), drawn(4) + 1
+    assert torch.allclose(compiled(function, dynamic=True)(*inputs), function(*inputs))
+    assert forgotten
+    assert any(step["do"] == "call" for step in compiled_programs()[-1]["steps"])
 
 
 def test_a_loop_reads_its_condition_once_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,6 +217,7 @@ class ControlFlow:
         fakes = self._fakes(node)
         if unbacked_bindings(node):
             raise NoForm("results of a data-dependent size")
+        complete_parameters(self._graph_module(function), operands)
         region = self._region(function, Use(is_call=True, knows_integers=True))
         values = self._values(fakes, region)
         given = self._given(operands, region)
@@ -360,6 +361,14 @@ def _integer_given(value: Any) -> Size:
     if isinstance(value, torch.SymInt) and not is_unbacked_number(value):
         return size_of(value)
     raise NoForm("a function that is given something else than an integer")
+
+
+def complete_parameters(function: torch.fx.GraphModule, operands: Sequence[Any]) -> None:
+    """Says of the parameters of a function what they are given, where torch does not: of those that nothing reads."""
+    parameters = [node for node in function.graph.nodes if node.op == "placeholder"]
+    for parameter, operand in zip(parameters, operands, strict=False):
+        if "val" not in parameter.meta:
+            parameter.meta["val"] = operand.meta["val"] if isinstance(operand, torch.fx.Node) else operand
 
 
 def _nested(fakes: Sequence[Any], region: Region, values: Sequence[Value], given: _Given) -> tuple[Any, ...]:
