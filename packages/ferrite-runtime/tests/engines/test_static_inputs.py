@@ -118,6 +118,24 @@ def test_a_pool_in_which_a_capture_failed_is_not_taken_again() -> None:
     assert found.pool_for(second) == 1
 
 
+@pytest.mark.parametrize("is_captured", [True, False])
+def test_a_depth_that_never_came_again_makes_room_for_other_sets(
+    monkeypatch: pytest.MonkeyPatch, *, is_captured: bool
+) -> None:
+    """The first call of a layer may be at another depth than its later ones; one of these is captured."""
+    limit(monkeypatch, addresses=2)
+    found = generations.Generations(["x"], [0], Lending(static=(0,)), lends=False)
+    a, b = torch.randn(2, 8)
+    first, later = (found.at(depth, [a.data_ptr()], [a]) for depth in (1, 0))
+    assert first is not None
+    assert later is not None
+    later.captured = int(is_captured)
+    other = found.at(0, [b.data_ptr()], [b])
+    assert other is not None
+    assert bool(other.static) is is_captured
+    assert (first in found.values()) is not is_captured
+
+
 def test_sets_beyond_the_bound_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     limit(monkeypatch, addresses=2, calls_when_full=1000)
     recorder, weights = Recorder(), torch.randn(5, 8).unbind()

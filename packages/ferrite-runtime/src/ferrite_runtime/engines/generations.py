@@ -228,8 +228,8 @@ class Generations(dict[Key, Generation]):
     def _has_room(self, static: tuple[int, ...]) -> bool:
         """Tells whether there may be one more generation with addresses of its own; refuses these if not.
 
-        Two make room: one of the same addresses, of another depth, that never came again; and one that was not asked
-        for while these addresses came many times.
+        Two make room: one of the same addresses, or of some that are captured at another depth, that never came again;
+        and one that was not asked for while these addresses came many times.
         """
         since, _ = self._refused.get(static, (0, 0))
         own, is_bold = [key for key in self if key.static], bool(since) or self._fresh < GRAPHS.addresses
@@ -238,7 +238,8 @@ class Generations(dict[Key, Generation]):
             return True
         idle = [key for key in own if self[key].used < since and not self[key].is_held()]
         if self._fresh < 4 * GRAPHS.addresses:
-            idle += [key for key in own if key.static == static and not self[key].captured]
+            elsewhere = {static, *(key.static for key in own if self[key].captured)}
+            idle += [key for key in own if key.static in elsewhere and not self[key].captured]
         if idle:
             del self[min(idle, key=lambda key: self[key].used)]
             self._refused.pop(static, None)
