@@ -16,8 +16,8 @@ side, each with its share of the cores. Where all do, steps are timed once all h
 a host that is slower for a while is slower for all. Otherwise steps are timed one after the other while others compile,
 and say little of what the host needs for them.
 
-With ``--together`` all ways are compiled in one process and their steps take turns there, so that nothing but what is
-compiled differs: neither the process, nor its cores, nor the minute.
+With ``--together`` the model as it is and with repeated blocks are compiled in one process, and their steps take turns
+there, so that nothing but what is compiled differs: neither the process, nor its cores, nor the minute.
 
 What is asked: the first call of 48 layers takes at most 1.5 times that of 12 with repeated blocks, with the kernels of
 12, and their steps at most 1.02 times those of the model as it is.
@@ -144,18 +144,18 @@ def measure(layers: int, mode: str, way: str, device: str, lock: Path | None, co
     return record
 
 
-def compare(layers: int, mode: str, ways: tuple[str, ...]) -> dict[str, float]:
-    """Returns the seconds of a step by way, all ways in this process and in turns."""
+def compare(layers: int, mode: str) -> dict[str, float]:
+    """Returns the seconds of a step of the model as it is and with repeated blocks, in this process and in turns."""
     import torch
 
     steps: dict[str, Callable[[], None]] = {}
-    for way in ways:
+    for way in ("whole", "blocks"):
         model, tokens = build(layers, "cuda")
         options = {"fallback": False, "repeat_blocks": way == "blocks"}
         found: list[Any] = []
         steps[way] = step_of(torch.compile(model, backend="ferrite", options=options), model, tokens, mode, found)
         check(steps[way], step_of(model, model, tokens, mode, found), model, found)
-    taken: dict[str, list[float]] = {way: [] for way in ways}
+    taken: dict[str, list[float]] = {way: [] for way in steps}
     for _ in range(TURNS):
         for way, step in steps.items():
             taken[way] += round_of(step, None)
@@ -163,10 +163,10 @@ def compare(layers: int, mode: str, ways: tuple[str, ...]) -> dict[str, float]:
 
 
 def show_together(plan: argparse.Namespace) -> int:
-    """Prints the steps of all ways but ``marked``, and what those with repeated blocks take of the others' time."""
+    """Prints what `compare` finds, and what steps with repeated blocks take of the others' time."""
     for layers in map(int, plan.layers):
         for mode in plan.modes:
-            found = compare(layers, mode, ("whole", "blocks"))
+            found = compare(layers, mode)
             words = ", ".join(f"{way} {1000 * seconds:.2f} ms" for way, seconds in found.items())
             share = found["blocks"] / found["whole"]
             print(f"{layers} layers, {mode}: {words}: {share:.3f} of without (at most {MOST_STEP})", flush=True)
@@ -247,7 +247,7 @@ def main() -> int:
     parser.add_argument("--ways", type=split, default=WAYS, help=f"of {', '.join(WAYS)}")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--whole-layers", type=split, help="layers of the model as it is; --layers if not given")
-    parser.add_argument("--together", action="store_true", help="steps only, all ways in this process")
+    parser.add_argument("--together", action="store_true", help="steps only, in this process")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--lock", type=Path, help="a file; processes that name it time one after the other")
     parser.add_argument("--repeat", type=int, default=1, help="processes for each figure; the fastest counts")

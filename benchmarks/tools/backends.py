@@ -21,6 +21,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "ferrite-own-first": {"products": "own", "tune": "none"},
     "ferrite-unchecked": {"check_indices": False},
     "ferrite-reduce": {"cuda_graph": True},
+    "ferrite-library-reduce": {"products": "library", "cuda_graph": True},
     "ferrite-logits": {"chunk_losses": "never"},
 }
 
@@ -35,7 +36,8 @@ def compile_with(
     ``ferrite-own-first`` in the first one, and ``ferrite-own-whole`` without cutting their sums; no kernel of
     ``ferrite-apart`` starts before those before it have ended; those of ``ferrite-unchecked`` look at no index;
     ``ferrite-logits`` writes the logits of losses; ``inductor-reduce`` and ``ferrite-reduce`` are the mode
-    ``reduce-overhead``, which plays CUDA graphs. ``policy`` changes thresholds of ferrite's scheduler.
+    ``reduce-overhead``, which plays CUDA graphs, and ``ferrite-library-reduce`` is that with the library. ``policy``
+    changes thresholds of ferrite's scheduler.
     """
     if backend == UNCOMPILED:
         return function
