@@ -129,8 +129,8 @@ NO_THRESHOLDS = {
         "attention_weights.MOST", "segmented_reductions.MOST_DESTINATIONS", "searching.MOST_HALVINGS",
     ),
     "of hardware, of Triton, or of a driver": (
-        "contractions.LEAST_EXTENT", "blocks.LEAST_EXTENT", "resources.MAX_THREADS", "resources.MAX_REGISTERS",
-        "shape.MAX_TILE", "native_products._MAX_DIMS",
+        "contractions.LEAST_EXTENT", "blocks.LEAST_EXTENT", "resources.MAX_THREADS", "shape.MAX_TILE",
+        "native_products._MAX_DIMS",
     ),
     "what kernels are written for": (
         "segments.MOST_SHARE", "segments.MOST_ROWS", "grid_reductions.SMALLEST",

@@ -37,8 +37,8 @@ from fuzz_exactness import (
     tensors_of,
     widened_results,
 )
+from fuzz_pool import HALVES
 
-HALVES = (torch.float16, torch.bfloat16)
 SAMPLES = 4
 """Runs with other roundings."""
 SUMS = ("add", "sub", "rsub", "addcmul", "addcdiv")

@@ -88,35 +88,41 @@ def turned(tensor):
     return tensor.transpose(-1, -2).contiguous().transpose(-1, -2)
 
 
-class Failing(ProductLibrary):
-    """A library whose products fail in C."""
+class Replaced(ProductLibrary):
+    """The library of the CPU with some of its C functions replaced; a subclass says which."""
 
     def __init__(self) -> None:
         super().__init__(ctypes.CDLL(f"{torch.__path__[0]}/lib/libtorch_cpu.so"), "cpu", 0)
-        self.calls = 0
-        self._function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(self._fail)
         fields = list(struct.unpack("=6Q2i", self.functions))
-        fields[2] = ctypes.cast(self._function, ctypes.c_void_p).value
+        self._kept = self.replacements(*fields[:2])
+        for place, function in self._kept.items():
+            fields[place] = ctypes.cast(function, ctypes.c_void_p).value
         self.functions = struct.pack("=6Q2i", *fields)
+
+
+class Failing(Replaced):
+    """A library whose products fail in C."""
+
+    calls = 0
+
+    def replacements(self, *_created_by: int) -> dict:
+        return {2: ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(self._fail)}
 
     def _fail(self, *_tensors: int) -> int:
         self.calls += 1
         return 1
 
 
-class Counting(ProductLibrary):
+class Counting(Replaced):
     """A library that counts the tensors that it makes and discards."""
 
-    def __init__(self) -> None:
-        super().__init__(ctypes.CDLL(f"{torch.__path__[0]}/lib/libtorch_cpu.so"), "cpu", 0)
-        self.made = self.discarded = 0
-        fields = list(struct.unpack("=6Q2i", self.functions))
-        address, number = ctypes.c_void_p, ctypes.c_int32
-        create = ctypes.CFUNCTYPE(
-            number, address, ctypes.c_int64, address, address, ctypes.c_int64, number, number, number, address
-        )
+    made = discarded = 0
+
+    def replacements(self, create_at: int, discard_at: int) -> dict:
+        address, number, length = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+        create = ctypes.CFUNCTYPE(number, address, length, address, address, length, number, number, number, address)
         discard = ctypes.CFUNCTYPE(number, address)
-        own_create, own_discard = create(fields[0]), discard(fields[1])
+        own_create, own_discard = create(create_at), discard(discard_at)
 
         def count_made(*given: int) -> int:
             self.made += 1
@@ -126,9 +132,7 @@ class Counting(ProductLibrary):
             self.discarded += 1
             return own_discard(tensor)
 
-        self._functions = create(count_made), discard(count_discarded)
-        fields[:2] = [ctypes.cast(function, address).value for function in self._functions]
-        self.functions = struct.pack("=6Q2i", *fields)
+        return {0: create(count_made), 1: discard(count_discarded)}
 
 
 def plain(shape, dtype: str = "f32") -> Layout:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -36,10 +36,7 @@ def with_products(program: Program, targets: AbstractSet[str]) -> tuple[HostStep
         program: the program.
         targets: the extern calls that native code knows.
     """
-    returned: dict[str, Sequence[Layout | None]] = {}
-    for position, graph in enumerate(program.graphs):  # each stands behind those that it calls
-        returned[graph.name] = _returned(program.callee(position), targets, returned)
-    positions = _TensorLocations.of(program, targets, returned)
+    positions = _TensorLocations.of(program, targets, {})
     return tuple(step for original in program.steps for step in positions.rewritten(original))
 
 
@@ -47,23 +44,23 @@ def with_products(program: Program, targets: AbstractSet[str]) -> tuple[HostStep
 class _TensorLocations:
     """What is known of a program's tensors while its steps are walked.
 
-    ``local`` names those on the program's device, and ``layouts`` says how these lie, as far as it is known. Of the
-    graphs that its steps call ``returned`` says the same of what they return; None where it is not known. ``targets``
-    are the extern calls that native code knows.
+    ``local`` names those on the program's device, and ``layouts`` says how these lie, as far as it is known. Of graphs
+    that steps have called ``returned`` says the same of what they return; None where it is not known. ``targets`` are
+    the extern calls that native code knows.
     """
 
-    device: str
+    program: Program
     targets: AbstractSet[str]
-    returned: Mapping[str, Sequence[Layout | None]]
+    returned: dict[str, Sequence[Layout | None]]
     local: set[str] = field(default_factory=set)
     layouts: dict[str, Layout] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, program: Program, targets: AbstractSet[str], returned: Mapping[str, Sequence[Layout | None]]
+        cls, program: Program, targets: AbstractSet[str], returned: dict[str, Sequence[Layout | None]]
     ) -> _TensorLocations:
         """Returns what is known before the first step."""
-        known = cls(program.device, targets, returned)
+        known = cls(program, targets, returned)
         for value in program.inputs:
             if value.layout is not None and value.device == program.device:
                 known._add(value.name, value.layout)
@@ -76,7 +73,7 @@ class _TensorLocations:
     def rewritten(self, step: Step) -> Iterator[HostStep]:
         """Yields what stands for a step, and notes what it makes."""
         match step:
-            case Alloc(name, layout, device) if device in (None, self.device):
+            case Alloc(name, layout, device) if device in (None, self.program.device):
                 self._add(name, layout)
             case Reuse(name, source, layout) if source in self.local:
                 self._add(name, layout)
@@ -96,9 +93,9 @@ class _TensorLocations:
                     return
                 self._note_results(step)
             case Call(graph):
-                self._note_returned(step, self.returned[graph])
+                self._note_returned(step, self._returned(graph))
             case If(_, then, otherwise):
-                branches = zip(self.returned[then], self.returned[otherwise], strict=True)
+                branches = zip(self._returned(then), self._returned(otherwise), strict=True)
                 self._note_returned(step, [one if one == other else None for one, other in branches])
         yield step
 
@@ -108,20 +105,21 @@ class _TensorLocations:
             if result is not None and layout is not None:
                 self._add(result, layout)
 
+    def _returned(self, name: str) -> Sequence[Layout | None]:
+        """Returns how the outputs of a graph lie; None of those elsewhere, and whose sizes only a call tells."""
+        if name not in self.returned:
+            names = [graph.name for graph in self.program.graphs]
+            graph = self.program.callee(names.index(name))
+            known = _TensorLocations.of(graph, self.targets, self.returned)
+            for step in graph.steps:
+                collections.deque(known.rewritten(step), maxlen=0)
+            layouts = [None if output.value is None else known.layouts.get(output.value) for output in graph.outputs]
+            self.returned[name] = [each if each is not None and each.numbers is not None else None for each in layouts]
+        return self.returned[name]
+
     def _note_results(self, step: Extern) -> None:
         """Notes where a library's results are; how they lie, only views of them say."""
         first = step.args[0] if step.args else None
         if isinstance(first, Tagged) and first.tag == "ref" and first.value in self.local:
             for result in step.results[: LOCAL_RESULTS.get(step.target, 0)]:
                 self.local |= {result} if result is not None else set()
-
-
-def _returned(
-    graph: Program, targets: AbstractSet[str], returned: Mapping[str, Sequence[Layout | None]]
-) -> list[Layout | None]:
-    """Returns how the outputs of a graph lie; None of those elsewhere, and whose sizes only a call tells."""
-    known = _TensorLocations.of(graph, targets, returned)
-    for step in graph.steps:
-        collections.deque(known.rewritten(step), maxlen=0)
-    layouts = [known.layouts.get(output.value) if output.value is not None else None for output in graph.outputs]
-    return [layout if layout is not None and layout.numbers is not None else None for layout in layouts]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import Facts
 from ferrite_runtime.formats.kernel_spec import MIXED_COMBO, name_in_whole
+from ferrite_runtime.policies.blocks import tile_elements
 from ferrite_runtime.policies.kernel_form import KernelForm, kernel_form
 from ferrite_runtime.policies.shape import Shape
 from ferrite_runtime.policies.thresholds import MIXED_COMBOS, REGISTERS
@@ -30,7 +30,7 @@ class _Part:
     def tile(self, config: Config) -> int:
         """Returns the points that a program takes at once."""
         spec = self.shape.spec
-        return math.prod(spec.blocks.get(axis.block) or config.block(axis.block) for axis in spec.axes)
+        return tile_elements(spec, dict(config.blocks))
 
     def least_warps(self, config: Config) -> int:
         """Returns the warps that its tile needs, so that the values alive at once fit in registers."""

@@ -30,6 +30,7 @@ from ferrite_runtime.policies.blocks import (
     shared_problem,
 )
 from ferrite_runtime.policies.kernel_form import KernelForm
+from ferrite_runtime.policies.resources import registers_of
 from ferrite_runtime.policies.shape import Shape
 from ferrite_runtime.policies.thresholds import PRODUCTS
 
@@ -232,7 +233,7 @@ def _spills(shape: Shape, config: Config) -> bool:
     threads = config.num_warps * shape.device.target.warp_size
     y, x, r = (config.block(name) for name in ("YBLOCK", "XBLOCK", "RBLOCK"))
     elements = r * _single_elements(shape, y, x) // threads
-    registers = min(PRODUCTS.most_registers, shape.device.registers_per_multiprocessor // threads)
+    registers = registers_of(config, shape.device)
     sums = accumulated(shape.spec, config, shape.device)
     read = facts.loads - FACTORS * facts.product
     finishing = PRODUCTS.address_registers + sums * (1 + PRODUCTS.read_share * read)

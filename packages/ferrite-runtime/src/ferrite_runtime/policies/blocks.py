@@ -37,6 +37,11 @@ def factor_block(axis: Axis, size: int, wanted: int) -> int:
     return block if axis.max_block is None else min(block, axis.max_block)
 
 
+def tile_elements(spec: KernelSpec, blocks: Mapping[str, int]) -> int:
+    """Returns the elements of a tile over all axes of a kernel, given the blocks that it leaves to a config."""
+    return math.prod(blocks.get(axis.block, spec.blocks.get(axis.block, 1)) for axis in spec.axes)
+
+
 def axis_problem(spec: KernelSpec, config: Config) -> str | None:
     """Returns which axis allows no block as large as a config's, None if all do."""
     for axis in spec.axes:

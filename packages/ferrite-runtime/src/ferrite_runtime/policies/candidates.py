@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.kernel_spec import KernelSpec
-from ferrite_runtime.policies.blocks import next_power_of_two, previous_power_of_two
+from ferrite_runtime.policies.blocks import next_power_of_two, previous_power_of_two, tile_elements
 from ferrite_runtime.policies.interpreted import interpreter_config
 from ferrite_runtime.policies.kernel_form import kernel_form
 from ferrite_runtime.policies.resources import REGISTER_BYTES, registers_of
@@ -76,8 +75,7 @@ def _held(spec: KernelSpec, config: Config, device: DeviceFacts) -> float:
     held = kernel_form(spec).held
     if held is not None:
         return held(spec, config, device)
-    tile = math.prod(spec.blocks.get(axis.block) or config.block(axis.block) for axis in spec.axes)
-    return tile / (config.num_warps * device.target.warp_size)
+    return tile_elements(spec, dict(config.blocks)) / (config.num_warps * device.target.warp_size)
 
 
 def _count(shape: Shape, tune: str) -> int | None:

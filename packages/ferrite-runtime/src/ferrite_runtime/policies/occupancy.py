@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ferrite_runtime.formats.config import Config
+from ferrite_runtime.policies.blocks import tile_elements
 from ferrite_runtime.policies.shape import Shape
 from ferrite_runtime.policies.thresholds import OCCUPANCY
 
@@ -40,7 +41,7 @@ def spread(shape: Shape, config: Config, most_warps: int = 1 << 10) -> Config:
     """
     flops, device = flops_per_point(shape), shape.device
     blocks = dict(config.blocks)
-    tile = math.prod(blocks.get(axis.block, shape.spec.blocks.get(axis.block, 1)) for axis in shape.spec.axes)
+    tile = tile_elements(shape.spec, blocks)
     programs = programs_of(shape, blocks)
     most = min(device.max_warps, most_warps, tile // device.target.warp_size)  # of an element for each thread
     filled = OCCUPANCY.filled_share * device.threads_per_multiprocessor * device.multiprocessors / shape.parts

@@ -17,8 +17,6 @@ from ferrite_runtime.policies.shape import MAX_TILE, param_bytes
 from ferrite_runtime.policies.thresholds import REGISTERS
 
 MAX_THREADS = 1024
-MAX_REGISTERS = 255
-"""Of a thread, on NVIDIA GPUs."""
 REGISTER_BYTES = 4
 
 
@@ -98,7 +96,7 @@ def scratch_problem(spec: KernelSpec, binary: Binary, blocks: Mapping[str, int],
 
 def registers_of(config: Config, device: DeviceFacts) -> int:
     """Returns the registers that a thread of a config may have, whose program has a multiprocessor for itself."""
-    return min(MAX_REGISTERS, device.registers_per_multiprocessor // (config.num_warps * device.target.warp_size))
+    return min(REGISTERS.most, device.registers_per_multiprocessor // (config.num_warps * device.target.warp_size))
 
 
 def usage_of(binary: Binary) -> Usage:

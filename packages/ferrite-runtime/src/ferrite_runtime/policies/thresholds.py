@@ -297,6 +297,7 @@ class RegisterThresholds:
         elements_per_thread: most elements of 4 bytes that a tile has for each thread. One has 255 registers, and the
             compiler takes long to find out that they are too few: 18 s for 32 x 2048 floats on four warps, against a
             fraction of one.
+        most: most registers of a thread, the one that is always zero included. Set: the hardware's.
         spilled_bytes: bytes on the stack of each thread from which on a config is not timed where another has less:
             it loses.
         spilled_tries: other configs of a kernel that are compiled because the first one spills, one after the other.
@@ -304,6 +305,7 @@ class RegisterThresholds:
 
     live_per_thread: int = 64
     elements_per_thread: int = 256
+    most: int = 256
     spilled_bytes: int = 64
     spilled_tries: int = 3
 
@@ -396,12 +398,12 @@ class ProductThresholds:
     Attributes:
         sums: most registers of a thread that hold sums of a tiled product. Set: more leave too few for addresses and
             for what reads the result.
-        element_registers, most_registers: registers for each element of factors that a thread loads by itself in a
-            round, with its address, and most of a thread. Set: with more the compiler keeps some in memory, for sm_90.
+        element_registers: registers for each element of factors that a thread loads by itself in a round, with its
+            address. Set: with more elements than fit the compiler keeps some in memory, for sm_90.
         address_registers, read_share: registers of a thread for addresses, and for each tensor that is read to compute
             with the result, as a share of those for sums. Fitted to registers that kernels of ResNet-50 take in
-            bfloat16 (Triton 3.6, sm_90, 210 configs): with 64 sums 106 where nothing is read, 128 to 156 of four
-            tensors, 175 to 192 of five.
+            bfloat16 (Triton 3.6, sm_90, 210 configs, as ``benchmarks/kernels/compiled_code.py`` shows them): with 64
+            sums 106 where nothing is read, 128 to 156 of four tensors, 175 to 192 of five.
         block_latency, warp_load_seconds: seconds until the elements of a block come that threads load one by one, and
             of each load of a warp. Measured on an H200 (8 products of 20 to 500 rows, 32 to 1,102 columns and 129 to
             4,095 points in bfloat16, 86 configs each): the first configs took 1.90 times as long as the best in
@@ -433,7 +435,6 @@ class ProductThresholds:
 
     sums: int = 160
     element_registers: int = 3
-    most_registers: int = 256
     address_registers: int = 44
     read_share: float = 0.15
     block_latency: float = 4.5e-7

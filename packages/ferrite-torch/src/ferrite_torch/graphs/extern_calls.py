@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ferrite_torch.lowering.builder import Builder
-from ferrite_torch.lowering.tensors import Tensor
+from ferrite_torch.lowering.tensors import Tensor, same_layout
 from ferrite_torch.sizes.symbolic_sizes import steps_of
 from ferrite_torch.torch_private.operators import Overload, schema_of
 
@@ -171,11 +171,4 @@ def laid_out(builder: Builder, tensor: Tensor, strides: tuple[int, ...]) -> Tens
     once = builder.fresh_copy(tensor.viewed(shape, lambda point: point), strides)
     return once.viewed(
         tensor.shape, lambda point: [point[axis] * 0 if axis in repeated else point[axis] for axis in range(len(point))]
-    )
-
-
-def same_layout(shape: tuple[int, ...], left: tuple[int, ...], right: tuple[int, ...]) -> bool:
-    """Returns whether two strides address the same elements for this shape."""
-    return (
-        left == right or 0 in shape or all(a == b for size, a, b in zip(shape, left, right, strict=True) if size != 1)
     )

@@ -15,14 +15,14 @@ from ferrite_torch.devices.dtypes import dtype_of
 from ferrite_torch.diagnostics.origins import origins_of, unsupported
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.graphs.eager_strides import EagerStrides
-from ferrite_torch.graphs.extern_calls import laid_out, same_layout
+from ferrite_torch.graphs.extern_calls import laid_out
 from ferrite_torch.graphs.graph_inputs import Passed
 from ferrite_torch.graphs.graph_numbers import plain_value
 from ferrite_torch.graphs.lifetimes import Lifetimes
 from ferrite_torch.graphs.storages import is_lazy, returned_by
 from ferrite_torch.graphs.unbacked_sizes import RunTimeSizes
 from ferrite_torch.lowering.builder import Builder
-from ferrite_torch.lowering.tensors import Tensor
+from ferrite_torch.lowering.tensors import Tensor, same_layout
 from ferrite_torch.sizes.size_names import named
 from ferrite_torch.sizes.specialisation import NeedsNumber
 from ferrite_torch.sizes.symbolic_sizes import size_of, sizes_of, steps_of

@@ -178,3 +178,10 @@ def _is_dense(shape: Shape, strides: tuple[Size, ...]) -> bool:
             return False
         expected = expected * size
     return True
+
+
+def same_layout(shape: Shape, left: Sequence[Size], right: Sequence[Size]) -> bool:
+    """Returns whether two strides address the same elements for this shape."""
+    return (
+        left == right or 0 in shape or all(a == b for size, a, b in zip(shape, left, right, strict=True) if size != 1)
+    )

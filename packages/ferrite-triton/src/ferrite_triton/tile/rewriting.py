@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeAlias
 
-from .language import Expression
+from .build import both
+from .language import AtomicUpdate, Elementwise, Expression, Load, Name, Store
+
+Access: TypeAlias = "Load | Store | AtomicUpdate"
 
 
 def rewritten(expression: Expression, change: Callable[[Expression], Expression | None]) -> Expression:
@@ -27,3 +31,26 @@ def rewritten(expression: Expression, change: Callable[[Expression], Expression 
         elif isinstance(value, tuple):
             changed[field.name] = tuple(rewritten(x, change) if isinstance(x, Expression) else x for x in value)
     return replace(expression, **changed) if changed else expression
+
+
+def other_conditions(condition: Expression, true: AbstractSet[str]) -> Expression | None:
+    """Returns what else a condition asks for where those of these names hold; None of nothing.
+
+    It is the condition itself where they are no part of it.
+    """
+    match condition:
+        case Name(name) if name in true:
+            return None
+        case Elementwise("bitand", (one, other)):
+            kept = [each for each in (other_conditions(one, true), other_conditions(other, true)) if each is not None]
+            return both(*kept) if kept else None
+    return condition
+
+
+def unmasked(access: Access, true: AbstractSet[str]) -> Access:
+    """Returns an access of memory whose mask asks for nothing that is known to hold by its name."""
+    if access.mask is None:
+        return access
+    rest = other_conditions(access.mask, true)
+    free = replace(access, mask=rest)
+    return replace(free, other=None) if isinstance(free, Load) and rest is None else free

@@ -13,14 +13,14 @@ import torch
 
 from ferrite_ir.language import index as ix
 from ferrite_ir.language import scalar as sc
-from ferrite_ir.language.graph import TensorType, View, row_major
+from ferrite_ir.language.graph import TensorType, row_major
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.sizes import Size, hint, is_provably_at_most, maximum, minimum, quotient
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import broadcast_point, refuse_opaque
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.shapes.casts import copy_of
-from ferrite_torch.lowering.tensors import Point, Shape, Tensor, is_dense
+from ferrite_torch.lowering.tensors import Point, Shape, Tensor, is_dense, same_layout
 from ferrite_torch.sizes.symbolic_sizes import size_of, sizes_of, steps_of
 
 
@@ -250,10 +250,11 @@ def as_strided(b: Builder, x: Tensor, size: Sequence[int], stride: Sequence[int]
     own = x.strided()
     kind = x.value.type
     fake = b.node.args[0].meta["val"]
-    if own is not None and not _lies_as(own, fake):
+    eager = steps_of(fake)
+    if own is not None and not same_layout(x.shape, own.strides, eager):
         if not x.is_whole:
             raise Unlowered("as_strided of a view that lies otherwise than in eager mode")
-        kind = TensorType(kind.dtype, kind.shape, steps_of(fake))
+        kind = TensorType(kind.dtype, kind.shape, eager)
     if own is None or not is_dense(kind):
         raise Unlowered("as_strided of a tensor that is not packed in memory")
     # Torch counts the offset from the start of the storage, we from the first element of the value.
@@ -269,12 +270,6 @@ def as_strided(b: Builder, x: Tensor, size: Sequence[int], stride: Sequence[int]
 
     whole = Tensor(x.value, kind.shape, tuple(ix.Dim(f"d{k}", extent).index for k, extent in enumerate(kind.shape)))
     return whole.viewed(shape, to_value)
-
-
-def _lies_as(view: View, fake: torch.Tensor) -> bool:
-    """Returns whether the elements of a view are as far apart as those of a fake tensor, in the call at hand."""
-    pairs = zip(view.shape, view.strides, steps_of(fake), strict=True)
-    return all(hint(size) <= 1 or hint(mine) == hint(theirs) for size, mine, theirs in pairs)
 
 
 def point_at(position: Index, kind: TensorType) -> Point:

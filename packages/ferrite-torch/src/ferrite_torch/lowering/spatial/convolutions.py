@@ -134,13 +134,13 @@ def _convolution(
     (x, weight, *_), (image, result) = operands, shapes
     filters, depth, *size = weight.shape
     extents = (result[0], filters, depth, *size, *result[2:])
-    is_fast = x.dtype is F32 and (is_exact or convolution_precision() == product_precision() == "tf32")
+    is_rounded = convolution_precision() == product_precision() == "tf32" and not b.choices.is_captured
+    is_fast = x.dtype is F32 and (is_exact or is_rounded)
     if (
         b.choices.products != "small"
         or len(image) != len(weight.shape)  # an image without a batch
         or any(each.device or each.dtype is not x.dtype for each in operands)
         or not (is_fast or x.dtype in HALVES)
-        or (x.dtype is F32 and not is_exact and b.choices.is_captured)
         or not is_small(b, extents, 2, CONVOLUTIONS.small_flops)
         or 0 in (*extents, *image)
     ):

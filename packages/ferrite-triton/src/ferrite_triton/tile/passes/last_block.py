@@ -38,6 +38,7 @@ from ferrite_triton.tile.language import (
     names_in,
     parts_of,
 )
+from ferrite_triton.tile.rewriting import unmasked
 from ferrite_triton.tile.statements import Do, For, If, Let, Statement, TileProgram, expressions_of
 
 
@@ -133,21 +134,7 @@ def _without_mask(statement: Statement, mask: str) -> Statement | None:
 def _unmasked(value: Expression, mask: str) -> Expression | None:
     if mask not in names_in(value):
         return value
-    if isinstance(value, (Load, Store, AtomicUpdate)) and value.mask is not None:
-        rest = _other_conditions(value.mask, mask)
-        free = replace(value, mask=rest)
-        if isinstance(free, Load) and rest is None:
-            free = replace(free, other=None)
+    if isinstance(value, (Load, Store, AtomicUpdate)):
+        free = unmasked(value, {mask})
         return None if mask in names_in(free) else free
     return None
-
-
-def _other_conditions(condition: Expression, mask: str) -> Expression | None:
-    """Returns what else a condition asks for; None of nothing, and the condition itself where the mask is no part."""
-    match condition:
-        case Name(name) if name == mask:
-            return None
-        case Elementwise("bitand", (one, other)):
-            kept = [each for each in (_other_conditions(one, mask), _other_conditions(other, mask)) if each is not None]
-            return apply("bitand", *kept) if len(kept) == 2 else kept[0] if kept else None
-    return condition

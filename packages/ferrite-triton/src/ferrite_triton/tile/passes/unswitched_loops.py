@@ -21,9 +21,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from ferrite_ir.language.dtypes import BOOL
-from ferrite_triton.tile.build import all_of, both, where
+from ferrite_triton.tile.build import both, where
 from ferrite_triton.tile.language import Cast, Dot, Elementwise, Expression, Literal, Load, Name, TileType
-from ferrite_triton.tile.rewriting import rewritten
+from ferrite_triton.tile.rewriting import other_conditions, rewritten, unmasked
 from ferrite_triton.tile.statements import For, If, Let, Statement, TileProgram
 
 
@@ -51,9 +51,10 @@ def _block(body: tuple[Statement, ...], known: AbstractSet[str]) -> tuple[Statem
 
 def _unswitched(loop: For, conditions: AbstractSet[str]) -> For:
     """Returns a loop that takes place where all conditions hold without which each of its rounds adds zeros."""
-    values = {each.variables[0].name: each.value for each in loop.body if isinstance(each, Let)}
-    if not loop.carried or len(values) < len(loop.body):
+    lets = [each for each in loop.body if isinstance(each, Let)]
+    if not loop.carried or len(lets) < len(loop.body):
         return loop
+    values = {each.variables[0].name: each.value for each in lets}
     needed = set(conditions)
     for carried in loop.carried:
         match carried.following:
@@ -63,15 +64,13 @@ def _unswitched(loop: For, conditions: AbstractSet[str]) -> For:
                 return loop
     if not needed:
         return loop
-    condition = all_of(Name(name) for name in sorted(needed))
-    assert condition is not None
-    lets = [each for each in loop.body if isinstance(each, Let)]
     types = {each.variables[0].name: each.variables[0].type for each in lets}
     true = set(needed)
     for each in lets:
-        if _rest(each.value, true) is None:
+        if other_conditions(each.value, true) is None:
             true.add(each.variables[0].name)
     body = tuple(Let(each.variables, _assuming(each, true, types)) for each in lets)
+    condition = both(*map(Name, sorted(needed)))
     return replace(loop, stop=where(condition, loop.stop, loop.start), body=body)
 
 
@@ -107,25 +106,15 @@ def _assuming(let: Let, true: AbstractSet[str], types: Mapping[str, TileType]) -
     (variable, *_), value = let.variables, let.value
     match value:
         case Elementwise("masked" | "where", (condition, Name(name), _)) if types.get(name) == variable.type:
-            return Name(name) if _rest(condition, true) is None else value
+            return Name(name) if other_conditions(condition, true) is None else value
 
     def change(part: Expression) -> Expression | None:
         match part:
-            case Load(mask=Expression() as mask) if (rest := _rest(mask, true)) != mask:
-                return replace(part, mask=rest, other=None if rest is None else part.other)
-            case Elementwise("bitand") if (rest := _rest(part, true)) is not None:
+            case Load():
+                free = unmasked(part, true)
+                return free if free != part else None
+            case Elementwise("bitand") if (rest := other_conditions(part, true)) is not None:
                 return rest if rest != part else None
         return None
 
     return rewritten(value, change)
-
-
-def _rest(condition: Expression, true: AbstractSet[str]) -> Expression | None:
-    """Returns what else a condition asks for where these hold, None of nothing."""
-    match condition:
-        case Name(name) if name in true:
-            return None
-        case Elementwise("bitand", (one, other)):
-            kept = [each for each in (_rest(one, true), _rest(other, true)) if each is not None]
-            return both(*kept) if kept else None
-    return condition
