@@ -45,7 +45,7 @@ from benchmarks.tools.turns import Turn, meet
 
 WAYS = ("whole", "blocks", "marked")
 MODES = ("training", "inference")
-STEPS, ROUNDS, TURNS = 15, 8, 24
+STEPS, ROUNDS, TURNS = 15, 8, 48
 PATIENCE = 240.0
 """Seconds for which a process waits for others to compile."""
 MOST_CALL, MOST_STEP = 1.5, 1.02
@@ -144,9 +144,15 @@ def measure(layers: int, mode: str, way: str, device: str, lock: Path | None, co
     return record
 
 
-def compare(layers: int, mode: str) -> dict[str, float]:
-    """Returns the seconds of a step of the model as it is and with repeated blocks, in this process and in turns."""
+def compare(layers: int, mode: str) -> dict[str, list[float]]:
+    """Returns the seconds of a step of the model as it is and with repeated blocks, turn by turn, in this process.
+
+    Each turn's are the median of its steps. The host's speed changes from one second to the next, so only turns that
+    follow each other are compared.
+    """
     import torch
+
+    import ferrite_torch  # noqa: F401 - its import gives torch.compile the backend's name
 
     steps: dict[str, Callable[[], None]] = {}
     for way in ("whole", "blocks"):
@@ -156,20 +162,25 @@ def compare(layers: int, mode: str) -> dict[str, float]:
         steps[way] = step_of(torch.compile(model, backend="ferrite", options=options), model, tokens, mode, found)
         check(steps[way], step_of(model, model, tokens, mode, found), model, found)
     taken: dict[str, list[float]] = {way: [] for way in steps}
-    for _ in range(TURNS):
-        for way, step in steps.items():
-            taken[way] += round_of(step, None)
-    return {way: statistics.median(seconds) for way, seconds in taken.items()}
+    for turn in range(TURNS):
+        for way in sorted(steps, reverse=turn % 2 == 0):  # each is the first of every other pair
+            taken[way].append(statistics.median(round_of(steps[way], None)))
+    return taken
 
 
 def show_together(plan: argparse.Namespace) -> int:
-    """Prints what `compare` finds, and what steps with repeated blocks take of the others' time."""
+    """Prints what `compare` finds, and what steps with repeated blocks take of the others' time, pair by pair."""
     for layers in map(int, plan.layers):
         for mode in plan.modes:
             found = compare(layers, mode)
-            words = ", ".join(f"{way} {1000 * seconds:.2f} ms" for way, seconds in found.items())
-            share = found["blocks"] / found["whole"]
-            print(f"{layers} layers, {mode}: {words}: {share:.3f} of without (at most {MOST_STEP})", flush=True)
+            words = ", ".join(f"{way} {1000 * statistics.median(seconds):.2f} ms" for way, seconds in found.items())
+            shares = [blocks / whole for blocks, whole in zip(found["blocks"], found["whole"], strict=True)]
+            low, share, high = statistics.quantiles(shares, n=4)
+            quartiles = f"quartiles {low:.3f} to {high:.3f} of {len(shares)} pairs"
+            print(
+                f"{layers} layers, {mode}: {words}: {share:.3f} of without (at most {MOST_STEP}), {quartiles}",
+                flush=True,
+            )
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What only reductions read lies as what it is computed from, and is part of their kernel then."""
+"""What only reductions or windows read lies as what it is computed from, and is part of its rows' kernel then."""
 
 from __future__ import annotations
 
@@ -55,6 +55,35 @@ READER = "  z: f32[2, 8, 5, 3] = loop [n < 2, c < 8, p < 5, q < 3] add(v[n, c, p
 def test_others_stay_row_major(text: str, why: str) -> None:
     graph = parse_graph(text)
     assert lay_out_intermediates(graph) is graph, why
+
+
+WINDOWS = """graph @f(x: f32[2, 8, 5, 4]{layout}) -> (z) {{
+  m: f32[{few}] = reduce sum [{kept} | {reduced}] x[{point}]
+  e: f32[2, 8, 5, 4] = loop [n < 2, c < 8, p < 5, q < 4] exp(sub(x[n, c, p, q], m[{at}]))
+  v: f32[2, 8, 5, 4] = loop [n < 2, c < 8, p < 5, q < 4] neg(e[n, c, p, q])
+  z: f32[2, 8, 5, {wide}] = loop [n < 2, c < 8, p < 5, q < {wide}] {body}
+}}"""
+ROWS = {"few": "2, 5, 4", "kept": "n < 2, p < 5, q < 4", "reduced": "r < 8", "point": "n, r, p, q", "at": "n, p, q"}
+IMAGES = {"few": "8", "kept": "c < 8", "reduced": "n < 2, p < 5, q < 4", "point": "n, c, p, q", "at": "c"}
+POOLED = {"wide": "2", "body": "maximum(v[n, c, p, q*2], v[n, c, p, q*2 + 1])"}
+PLAIN = {"wide": "4", "body": "neg(v[n, c, p, q])"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "layout", "why"),
+    [
+        ({**ROWS, **POOLED}, "{160, 1, 32, 8}", "they are made of rows of channels"),
+        ({**ROWS, **PLAIN}, None, "who reads it at its own points writes a row-major result"),
+        ({**IMAGES, **POOLED}, None, "no row of theirs is reduced"),
+    ],
+)
+def test_windows_of_rows(parts: dict[str, str], layout: str | None, why: str) -> None:
+    graph = parse_graph(WINDOWS.format(layout="{160, 1, 32, 8}", **parts))
+    changed = lay_out_intermediates(graph)
+    if layout is None:
+        assert changed is graph, why
+    else:
+        assert [changed.values[name].type.strides for name in "evz"] == [(160, 1, 32, 8)] * 2 + [(80, 10, 2, 1)], why
 
 
 def test_dims_of_one_point_tell_no_order() -> None:

@@ -34,6 +34,7 @@ from ferrite_ir.language.scalar import Scalar, replace_in_index, replace_loads, 
 from ferrite_ir.language.sizes import Size
 
 from .costs import COSTS, REPEATED_COSTS, cost_up_to, count_new_nodes, count_nodes
+from .held_rows import HeldRows
 from .rewriting import Rewriter, map_scalars, with_definitions
 from .round_stored import has_excess, round_values, with_sources
 from .simplify import simplifier
@@ -49,7 +50,8 @@ class Inline:
     value with several uses moves if computing it again reads no more bytes than loading it, and is cheap. A value that
     must lie in memory anyway moves only if it costs next to nothing. What rounds a product for another product stays,
     as does what rounds sums of which there are many: the kernel that makes these stores it. And so does what a
-    contraction loads in vectors, or what is loaded in vectors many times, if what it is made of lies otherwise.
+    contraction loads in vectors, or what is loaded in vectors many times, if what it is made of lies otherwise. What is
+    made of a row that its kernel holds stays if its readers take other points: `held_rows`.
 
     Attributes:
         max_cost: most expensive body that is computed at several places, in simple instructions.
@@ -68,6 +70,7 @@ class Inline:
         max_single_loads, least_reads: most points at which elements are loaded one by one that would be in vectors from
             a copy, and how often each is read at least if there are more. Read one by one these take about as long as a
             launch.
+        max_row: elements of the longest row of a reduction that a kernel holds, about.
         max_body_nodes, max_body_loads: readers stop growing here.
         numerics: how bodies are simplified on the way; see `Simplify`.
     """
@@ -84,6 +87,7 @@ class Inline:
     max_loads: int = 6
     max_single_loads: int = 4 << 20
     least_reads: int = 64
+    max_row: int = 4096
     max_body_nodes: int = 600
     max_body_loads: int = 40
     numerics: str = "fast"
@@ -162,6 +166,7 @@ class _Inliner:
     __slots__ = (
         "_fixed",
         "_graph",
+        "_held_rows",
         "_moved",
         "_points",
         "_policy",
@@ -183,6 +188,7 @@ class _Inliner:
         self._simplify = simplifier(policy.numerics)
         self._storage: Storage = trace_storage(graph)
         self._fixed = fixed_names(graph)
+        self._held_rows = HeldRows(graph, policy.max_row)
         self._points: dict[tuple[tuple[Dim, ...], ...], Size] = {}
         self._uses: dict[str, _Uses] = {}
         self._sources: dict[str, _Source] = {}
@@ -327,6 +333,8 @@ class _Inliner:
         (value,), (body,) = loop.results, loop.bodies
         uses = self._uses.get(value.name)
         if uses is None or not self._is_worthwhile(value, body, uses) or self._lies_better(loop, uses):
+            return
+        if self._held_rows.holds(value, body, self._sources):
             return
         nodes = self._count_at_most(body, original)
         if nodes > self._policy.max_body_nodes:

@@ -1,15 +1,19 @@
-"""Layouts of intermediates: what only reductions read lies in memory as what it is computed from.
+"""Layouts of intermediates: what only reductions or windows read lies in memory as what it is computed from.
 
 Eager mode makes a row-major result of a channels-last image in some ops, and users see how results lie. Nobody sees how
 an intermediate does. One that lies otherwise than its operands is transposed where it is made, and keeps what makes it
-out of the kernel that reduces it: along the rows of the one the elements of the other are far apart.
+out of the kernel that reduces it: along the rows of the one the elements of the other are far apart. So does what a
+softmax makes of such rows and a pooling reads: that windows cross the layouts costs little, as neighbours read the same
+cache lines.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ferrite_ir.language.graph import Computed, Definition, Graph, Loop, Reduction, TensorType, loads_of, names_read
+from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.analysis.dim_orders import in_memory_order, operand_orders, plain_dims
 
@@ -18,13 +22,10 @@ def lay_out_intermediates(graph: Graph) -> Graph:
     """Returns the graph with such layouts chosen; the same object where all lie as they should."""
     known = {name: value.type for name, value in graph.values.items()}
     types = {name: kind for name, kind in known.items() if all(map(is_static, kind.strides))}
-    readers: dict[str, list[Definition]] = {}
-    for definition in graph.definitions:
-        for name in names_read(definition):
-            readers.setdefault(name, []).append(definition)
+    free = _free_loops(graph, types)
     definitions: list[Definition] = []
     for definition in graph.definitions:
-        if isinstance(definition, Loop) and _is_free(definition, graph, readers):
+        if isinstance(definition, Loop) and definition.results[0].name in free:
             strides = _strides_of_operands(definition, types)
             if strides is not None:
                 (result,) = definition.results
@@ -37,24 +38,72 @@ def lay_out_intermediates(graph: Graph) -> Graph:
     return replace(graph, definitions=tuple(definitions))
 
 
-def _is_free(loop: Loop, graph: Graph, readers: dict[str, list[Definition]]) -> bool:
-    """Returns whether a loop has one result, of known extents, that reductions read point by point and nothing else."""
-    if len(loop.results) != 1 or loop.results[0].name in graph.output_names:
+def _free_loops(graph: Graph, types: Mapping[str, TensorType]) -> set[str]:
+    """Returns the results of loops that may lie in any order: nobody sees them, and no reader gains by theirs.
+
+    They are no results of the graph, have known extents, and are the only result of their loop.
+    """
+    readers: dict[str, list[Definition]] = {}
+    for definition in graph.definitions:
+        for name in names_read(definition):
+            readers.setdefault(name, []).append(definition)
+    of_rows = _made_of_rows(graph, types)
+    free: set[str] = set()
+    for definition in reversed(graph.definitions):
+        if not isinstance(definition, Loop) or len(definition.results) != 1:
+            continue
+        (result,) = definition.results
+        own = readers.get(result.name)
+        if own and result.name not in graph.output_names and all(map(is_static, result.type.shape)):
+            is_of_rows = result.name in of_rows
+            if all(_takes_any_order(reader, result.name, free, is_of_rows=is_of_rows) for reader in own):
+                free.add(result.name)
+    return free
+
+
+def _takes_any_order(reader: Definition, name: str, free: Collection[str], *, is_of_rows: bool) -> bool:
+    """Returns whether a definition reads a value as well in one order as in another.
+
+    Reductions do, point by point, and loops whose results are free themselves. Windows do if the kernel that makes the
+    value has rows that it would not have in another order.
+    """
+    if isinstance(reader, Reduction):
+        return _reads_by_point(reader, name)
+    if not isinstance(reader, Loop):
         return False
-    (result,) = loop.results
-    own = readers.get(result.name, [])
-    return (
-        bool(own)
-        and all(map(is_static, result.type.shape))
-        and all(isinstance(reader, Reduction) and _reads_by_point(reader, result.name) for reader in own)
-    )
+    return reader.results[0].name in free if _reads_by_point(reader, name) else is_of_rows
+
+
+def _made_of_rows(graph: Graph, types: Mapping[str, TensorType]) -> set[str]:
+    """Returns what reductions make of rows of adjacent elements, and the results of loops that read it."""
+    found: set[str] = set()
+    for definition in graph.definitions:
+        loads = loads_of(definition) if isinstance(definition, Loop | Reduction) else ()
+        if isinstance(definition, Loop):
+            is_of_rows = any(load.source in found for load in loads)
+        else:
+            is_of_rows = isinstance(definition, Reduction) and any(
+                _is_along_rows(definition, load, types) for load in loads
+            )
+        if is_of_rows:
+            found |= {result.name for result in definition.results if result is not None}
+    return found
+
+
+def _is_along_rows(reduction: Reduction, load: Scalar, types: Mapping[str, TensorType]) -> bool:
+    """Returns whether a reduction takes elements of a tensor that are neighbours in memory."""
+    dims = plain_dims(load)
+    if not dims or load.source not in types:
+        return False
+    order = in_memory_order(dims, types[load.source])
+    return bool(order) and order[-1] in reduction.reduction_dims
 
 
 def _reads_by_point(reader: Computed, name: str) -> bool:
     return all(plain_dims(load) for load in loads_of(reader) if load.source == name)
 
 
-def _strides_of_operands(loop: Loop, types: dict[str, TensorType]) -> tuple[int, ...] | None:
+def _strides_of_operands(loop: Loop, types: Mapping[str, TensorType]) -> tuple[int, ...] | None:
     """Returns dense strides in the order in which all operands of a loop's size lie; None if it has that already."""
     orders = operand_orders(loop, types)
     if len(orders) != 1 or orders[0] == in_memory_order(loop.dims, loop.results[0].type):
