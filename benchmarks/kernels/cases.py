@@ -24,7 +24,7 @@ class Case:
     `trains` runs forward and backward; its last tensor is the gradient of the result. `limit` says what takes longer
     than memory, where something does; of matrix products, `flops` gives the operations, and the bound is their time at
     the rate of the library's products. `error` gives the error of results that no reference run can tell, because they
-    are random.
+    are random. What `convolves` may have its factors rounded to TF32 by the library, unless its user forbids that.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Case:
     limit: str = ""
     flops: Callable[..., int] | None = None
     error: Callable[..., float] | None = None
+    convolves: bool = False
 
 
 def outcome(case: Case, function: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:

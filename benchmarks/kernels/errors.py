@@ -50,3 +50,14 @@ def widened(x: Any) -> Any:
 def smallest_step(dtype: torch.dtype) -> float:
     """Returns an error that rounding alone explains."""
     return torch.finfo(dtype).eps * 0.5
+
+
+def allowed_error(case: Case, dtype: torch.dtype, own_error: float, bar: float) -> float:
+    """Returns the largest error that results may have: that of a rounding, or some times what eager mode's have.
+
+    Where the library may round factors to TF32, whose mantissa is that of float16, some of its kernels do and others do
+    not, for the same convolution in two layouts. So eager's own error counts as that of this rounding at least.
+    """
+    if case.convolves and dtype is torch.float32 and torch.backends.cudnn.allow_tf32:
+        own_error = max(own_error, smallest_step(torch.float16))
+    return max(bar * own_error, smallest_step(dtype))

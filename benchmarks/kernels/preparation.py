@@ -100,7 +100,7 @@ def prepare_all(plan: Namespace, gpus: Sequence[str]) -> Prepared:
             out, log = work / f"{number}.json", work / f"{number}.log"
             arguments = {"backend": backend, "rows": series, "share": [slot, len(zygotes)], "out": str(out)}
             arguments["number"] = number
-            arguments |= {"device": plan.device, "scale": plan.scale, "policy": plan.policy}
+            arguments["settings"] = {name: getattr(plan, name) for name in ("device", "scale", "policy", "tf32")}
             environment = caches_in(plan.caches / backend)
             if gpus:
                 environment["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
@@ -138,13 +138,14 @@ def compile_series(
     backend: str,
     rows: Sequence[Sequence[str]],
     share: Sequence[int],
-    device: str,
-    scale: int,
-    policy: Mapping[str, Any],
+    settings: Mapping[str, Any],
     number: int,
     out: str,
 ) -> None:
-    """Compiles the cases of a series for one backend, in this process, and writes down the seconds after each."""
+    """Compiles the cases of a series for one backend, in this process, and writes down the seconds after each.
+
+    ``settings`` are those of the run: device, scale, policy, and whether convolutions may round to TF32.
+    """
     import torch
 
     from benchmarks.kernels.case_sets import case_named
@@ -152,7 +153,9 @@ def compile_series(
     from benchmarks.tools.backends import compile_with
 
     take_cores(*share)
+    device, policy = settings["device"], settings["policy"]
     torch.set_default_device(device)
+    torch.backends.cudnn.allow_tf32 = settings["tf32"]
     tiny, ones = compile_with(backend, lambda x: x * 2 + number, policy=policy), torch.ones(1000)
     record: dict[str, Any] = {"start_s": seconds_of(lambda: tiny(ones), device), "compile_s": [], "failed": []}
     for name, dtype in rows:
@@ -162,7 +165,7 @@ def compile_series(
             torch.cuda.empty_cache()  # others are on the device
         try:
             case = case_named(name)
-            inputs = case.make(getattr(torch, dtype), scale)
+            inputs = case.make(getattr(torch, dtype), settings["scale"])
             call = compile_with(backend, case.function, policy=policy, fullgraph=True, dynamic=False)
             seconds = seconds_of(lambda case=case, call=call, inputs=inputs: outcome(case, call, inputs), device)
             record["compile_s"].append([name, dtype, seconds])

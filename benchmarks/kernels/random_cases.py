@@ -403,9 +403,9 @@ def convolutions(numbers: Numbers, *, trains: bool = False) -> Case:
     name = f"conv{'T' if is_transposed else ''}{dims}d {kernel}/{stride} to {out} {'-'.join(steps)} {norm} {pool}"
     shapes: list[Sequence[int]] = [(batch, into, *[extent] * dims), (*ends, *[kernel] * dims), (out,), (out,)]
     if not trains:
-        return case(name, block, *shapes, (out,), (out,))
+        return replace(case(name, block, *shapes, (out,), (out,)), convolves=True)
     result = block(*(torch.empty(tuple(each), device="meta") for each in shapes))
-    return case(name, block, *shapes, trains=True, result=result.shape)
+    return replace(case(name, block, *shapes, trains=True, result=result.shape), convolves=True)
 
 
 def depthwise(numbers: Numbers) -> Case:
@@ -426,7 +426,7 @@ def depthwise(numbers: Numbers) -> Case:
         x, *rest = drawn.make(dtype, scale)
         return x.contiguous(memory_format=torch.channels_last) if layout == "last" else x, *rest
 
-    return replace(drawn, make=make)
+    return replace(drawn, make=make, convolves=True)
 
 
 EVERY: tuple[Callable[[Numbers], Case], ...] = (

@@ -43,7 +43,7 @@ from torch import Tensor
 from benchmarks.figures.random_figures import random_figures
 from benchmarks.kernels.case_sets import CASE_SETS, cases_of
 from benchmarks.kernels.cases import Case, outcome, unavoidable_bytes
-from benchmarks.kernels.errors import exact_outputs, judged_error, smallest_step
+from benchmarks.kernels.errors import allowed_error, exact_outputs, judged_error
 from benchmarks.kernels.first_configs import gain_lines, measured_kernels
 from benchmarks.kernels.plot import plot_kernels
 from benchmarks.kernels.preparation import Prepared, is_tuned, prepare_all
@@ -186,7 +186,7 @@ def compile_checked(
     outputs = outcome(case, compiled, inputs)
     seconds = time.perf_counter() - started
     error = judged_error(case, inputs, outputs, reference)
-    if not error <= max(ERROR_BAR * own_error, smallest_step(dtype)):
+    if not error <= allowed_error(case, dtype, own_error, ERROR_BAR):
         raise ArithmeticError(f"wrong results: error {error:.2e}, eager's own {own_error:.2e}")
     facts = {"error": error / own_error if own_error else 0.0, "compile_s": seconds, "ready_s": seconds}
     facts["predicted_ms"] = predicted_ms(before, plan.device) if backend == "ferrite" else None
@@ -272,6 +272,7 @@ def read_plan() -> argparse.Namespace:
     parser.add_argument("--gpus", type=int, default=1, help="GPUs that share the rows")
     parser.add_argument("--part", default="0/1", help="k/n: every n-th row, from the k-th")
     parser.add_argument("--caches", type=Path, help="folder for the backends' caches; without it they are empty")
+    parser.add_argument("--no-tf32", dest="tf32", action="store_false", help="convolutions of float32 round nothing")
     parser.add_argument("--launches", action="store_true", help="print what each backend launches, too")
     parser.add_argument("--dump", type=Path, help="folder for ferrite's kernel sources")
     parser.add_argument("--table", type=Path, help="file for a Markdown table")
@@ -341,6 +342,7 @@ def measure_on_gpus(plan: argparse.Namespace, gpus: Sequence[str]) -> tuple[list
 def measure_here(plan: argparse.Namespace) -> tuple[list[float], list[Result]]:
     """Returns what this process measures of its part of the rows, written down as it comes."""
     torch.set_default_device(plan.device)
+    torch.backends.cudnn.allow_tf32 = plan.tf32
     device = measure_device(plan)
     bandwidths = [device.bandwidth]
     rates = "".join(f", products of {str(dtype)[6:]} {rate / 1e12:.0f} TFLOP/s" for dtype, rate in device.rates.items())
