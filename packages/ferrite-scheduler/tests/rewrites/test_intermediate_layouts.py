@@ -29,13 +29,23 @@ def kernels_of(text: str) -> list[list[str]]:
     return [[value.name for d in kernel.body for value in d.results if value] for kernel in found.kernels]
 
 
-def test_an_intermediate_lies_as_its_operand_and_needs_no_memory() -> None:
-    graph = lay_out_intermediates(parse_graph(written()))
-    assert graph.values["v"].type.strides == (120, 1, 24, 8)
-    assert kernels_of(written()) == [["m", "v", "s"]]
-
-
 READER = "  z: f32[2, 8, 5, 3] = loop [n < 2, c < 8, p < 5, q < 3] add(v[n, c, p, q], f32(1.0))\n"
+MIRROR = "  z: f32[2, 8, 5, 3] = loop [n < 2, c < 8, p < 5, q < 3] add(v[n, c, 4 - p, q], f32(1.0))\n"
+
+
+@pytest.mark.parametrize(
+    ("parts", "kernels"),
+    [
+        ({}, [["m", "v", "s"]]),
+        ({"results": ", z", "readers": MIRROR}, [["m", "v", "s"], ["z"]]),
+        ({"place": "n, 7 - r, p, q"}, [["m", "v"], ["s"]]),
+    ],
+    ids=["a reduction reads it", "and windows, which transpose it", "in the opposite order"],
+)
+def test_an_intermediate_lies_as_its_operand(parts: dict[str, str], kernels: list[list[str]]) -> None:
+    graph = lay_out_intermediates(parse_graph(written(**parts)))
+    assert graph.values["v"].type.strides == (120, 1, 24, 8)
+    assert kernels_of(written(**parts)) == kernels
 
 
 @pytest.mark.parametrize(
@@ -43,8 +53,8 @@ READER = "  z: f32[2, 8, 5, 3] = loop [n < 2, c < 8, p < 5, q < 3] add(v[n, c, p
     [
         (written(layout=""), "it lies so already"),
         (written(results=", v"), "users see it"),
-        (written(results=", z", readers=READER), "a loop reads it, too"),
-        (written(place="n, 7 - r, p, q"), "it is read at other points than those where it is made"),
+        (written(results=", z", readers=READER), "a loop reads it point by point, too"),
+        (written(results=", z", readers=MIRROR, place="n, 0, p, q"), "a reduction reads some elements of it often"),
         (
             written(more=", y: f32[2, 8, 5, 3]", body="mul(exp(sub(x[n, c, p, q], m[n, p, q])), y[n, c, p, q])"),
             "its operands do not agree",

@@ -143,6 +143,17 @@ def test_a_row_that_takes_long_to_compute_is_split(cost, kernels):
     assert len(schedule(parse_graph(text), Target(lane_operations=2e10), Policy()).kernels) == kernels
 
 
+@pytest.mark.parametrize(("cost", "kernels"), [("mul(x[g, r], f32(2.0))", 1), ("exp(exp(exp(exp(x[g, r]))))", 2)])
+def test_so_is_one_whose_elements_take_long_to_make(cost, kernels):
+    text = f"""graph @f(x: f32[16, 8192]) -> (s, y) {{
+      y: f32[16, 8192] = loop [g < 16, r < 8192] {cost}
+      s: f32[16]       = reduce sum [g < 16 | r < 8192] y[g, r]
+    }}"""
+    found = schedule(parse_graph(text), Target(lane_operations=2e10), Policy()).kernels
+    assert len(found) == kernels
+    assert len(found[0].body) == 2, "one kernel makes the elements and reduces them"
+
+
 @pytest.mark.parametrize(("access", "kernels"), [(2, 1), (200, 2)])
 def test_what_is_read_costs_instructions(access, kernels):
     text = "graph @f(x: f32[16, 8192]) -> (s) {\n  s: f32[16] = reduce sum [g < 16 | r < 8192] x[g, r]\n}"

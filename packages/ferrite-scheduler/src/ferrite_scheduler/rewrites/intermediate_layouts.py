@@ -1,10 +1,10 @@
-"""Layouts of intermediates: what only reductions or windows read lies in memory as what it is computed from.
+"""Layouts of intermediates: what reductions read lies in memory as what it is computed from.
 
 Eager mode makes a row-major result of a channels-last image in some ops, and users see how results lie. Nobody sees how
 an intermediate does. One that lies otherwise than its operands is transposed where it is made, and keeps what makes it
-out of the kernel that reduces it: along the rows of the one the elements of the other are far apart. So does what a
-softmax makes of such rows and a pooling reads: that windows cross the layouts costs little, as neighbours read the same
-cache lines.
+out of the kernel that reduces it, or has that read along rows whose elements are far apart. Windows over it, or over
+what a softmax makes of such rows, transpose it at less cost: they have tiles of two axes, and neighbours share lines of
+the cache.
 """
 
 from __future__ import annotations
@@ -12,9 +12,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from ferrite_ir.language.graph import Computed, Definition, Graph, Loop, Reduction, TensorType, loads_of, names_read
+from ferrite_ir.language.graph import (
+    Computed,
+    Definition,
+    Graph,
+    Loop,
+    Reduction,
+    TensorType,
+    Value,
+    loads_of,
+    names_read,
+)
+from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import Scalar
-from ferrite_ir.language.sizes import is_static
+from ferrite_ir.language.sizes import is_static, product
 from ferrite_scheduler.analysis.dim_orders import in_memory_order, operand_orders, plain_dims
 
 
@@ -55,23 +66,24 @@ def _free_loops(graph: Graph, types: Mapping[str, TensorType]) -> set[str]:
         (result,) = definition.results
         own = readers.get(result.name)
         if own and result.name not in graph.output_names and all(map(is_static, result.type.shape)):
-            is_of_rows = result.name in of_rows
-            if all(_takes_any_order(reader, result.name, free, is_of_rows=is_of_rows) for reader in own):
+            with_rows = result.name in of_rows or any(isinstance(reader, Reduction) for reader in own)
+            if all(_takes_any_order(reader, result, free, with_rows=with_rows) for reader in own):
                 free.add(result.name)
     return free
 
 
-def _takes_any_order(reader: Definition, name: str, free: Collection[str], *, is_of_rows: bool) -> bool:
-    """Returns whether a definition reads a value as well in one order as in another.
+def _takes_any_order(reader: Definition, value: Value, free: Collection[str], *, with_rows: bool) -> bool:
+    """Returns whether a definition may read a value in one order as well as in another.
 
-    Reductions do, point by point, and loops whose results are free themselves. Windows do if the kernel that makes the
-    value has rows that it would not have in another order.
+    Reductions do that read each element once, and loops that read it point by point if their results are free as well.
+    Windows cross the orders if anything has to, where the kernel that makes the value has rows (``with_rows``): it
+    reduces the value, or what this is made of, along rows that it would not have in another order.
     """
     if isinstance(reader, Reduction):
-        return _reads_by_point(reader, name)
+        return all(_reads_once(load, value) for load in loads_of(reader) if load.source == value.name)
     if not isinstance(reader, Loop):
         return False
-    return reader.results[0].name in free if _reads_by_point(reader, name) else is_of_rows
+    return reader.results[0].name in free if _reads_by_point(reader, value.name) else with_rows
 
 
 def _made_of_rows(graph: Graph, types: Mapping[str, TensorType]) -> set[str]:
@@ -97,6 +109,12 @@ def _is_along_rows(reduction: Reduction, load: Scalar, types: Mapping[str, Tenso
         return False
     order = in_memory_order(dims, types[load.source])
     return bool(order) and order[-1] in reduction.reduction_dims
+
+
+def _reads_once(load: Scalar, value: Value) -> bool:
+    """Returns whether a load has as many points as a tensor has elements: axes may be taken in parts, or joined."""
+    dims = frozenset[Dim]().union(*(index.dims for index in load.indices))
+    return bool(product(dim.size for dim in dims) == value.type.numel)
 
 
 def _reads_by_point(reader: Computed, name: str) -> bool:

@@ -8,7 +8,7 @@ still fuse side by side.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ferrite_ir.language.dtypes import F32, I64, DType
@@ -188,6 +188,7 @@ def _plans(
 ) -> dict[tuple[tuple[int, ...], ...], Plan]:
     """Returns the plan for each domain that is to be split; the reduction over it that moves most bytes decides."""
     loops = [definition for definition in graph.definitions if isinstance(definition, Loop)]
+    makers = _loops_of_no_reduction(graph.definitions)
     heaviest: dict[tuple[tuple[int, ...], ...], tuple[Work, Work, Node]] = {}
     joined: set[tuple[tuple[int, ...], ...]] = set()
     apart: set[tuple[tuple[int, ...], ...]] = set()  # where not all that is reduced lies in order, without gaps
@@ -201,6 +202,7 @@ def _plans(
         if length < policy.split_minimum:
             continue
         work, after = _work(node, policy, length / max(1, hinted(node.reduction))), NOTHING
+        work = _with_makers(work, node, makers, types, policy)
         if _has_few_programs(node, target, policy):
             later = graph.definitions[position + 1 : position + 1 + policy.chunk_search]
             for loop in _following(definition, later):
@@ -236,6 +238,33 @@ def _work(node: Node, policy: Policy, times: float = 1.0) -> Work:
     results = (result.type.dtype.bytes for result in node.definition.results if result is not None)
     written = 0 if node.reduction_dims else points * sum(results)
     return Work(read, written, points * (steps + policy.access_operations * len(node.loads)))
+
+
+def _loops_of_no_reduction(definitions: Sequence[Definition]) -> dict[str, Loop]:
+    """Returns loops by their results, but those that wait for a reduction of as many points: its kernel has them."""
+    points: dict[str, Size] = {}
+    found: dict[str, Loop] = {}
+    for definition in definitions:
+        if isinstance(definition, Reduction):
+            number = product(dim.size for dim in (*definition.dims, *definition.reduction_dims))
+            points |= {result.name: number for result in definition.results}
+        elif isinstance(definition, Loop):
+            number = product(dim.size for dim in definition.dims)
+            if all(points.get(read.source) != number for read in loads_of(definition)):
+                found |= {result.name: definition for result in definition.results}
+    return found
+
+
+def _with_makers(
+    work: Work, node: Node, makers: Mapping[str, Loop], types: dict[str, TensorType], policy: Policy
+) -> Work:
+    """Returns the work of a reduction of rows, with that of the loops that make what it reads: its kernel does both."""
+    for name in () if is_outer(node) else {touch.name for touch in node.loads}:
+        maker = makers.get(name)
+        if maker is not None and product(dim.size for dim in maker.dims) == node.points:
+            made, loaded = _work(make_node(0, maker, types, {}), policy), hinted(node.points) * types[name].dtype.bytes
+            work = replace(work + made, read=max(0.0, work.read - loaded) + made.read)
+    return work
 
 
 def _waiting_for(reduction: Reduction, definitions: Sequence[Definition]) -> Iterator[Definition]:
