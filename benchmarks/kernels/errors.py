@@ -52,12 +52,16 @@ def smallest_step(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps * 0.5
 
 
-def allowed_error(case: Case, dtype: torch.dtype, own_error: float, bar: float) -> float:
-    """Returns the largest error that results may have: that of a rounding, or some times what eager mode's have.
+def error_in_tf32(case: Case, inputs: tuple[Any, ...], reference: Sequence[Tensor]) -> float:
+    """Returns the error of a case's results, computed in float64 from an image and a filter that are rounded to TF32.
 
-    Where the library may round factors to TF32, whose mantissa is that of float16, some of its kernels do and others do
-    not, for the same convolution in two layouts. So eager's own error counts as that of this rounding at least.
+    Where the library may round these two, some of its kernels do and others do not, for the same convolution in two
+    layouts. What follows may make more of the rounding, as a softmax does.
     """
-    if case.convolves and dtype is torch.float32 and torch.backends.cudnn.allow_tf32:
-        own_error = max(own_error, smallest_step(torch.float16))
-    return max(bar * own_error, smallest_step(dtype))
+    image, weight, *rest = inputs
+    return error_of(exact_outputs(case, (in_tf32(image), in_tf32(weight), *rest)), reference)
+
+
+def in_tf32(x: Tensor) -> Tensor:
+    """Returns float32 numbers rounded to ten bits behind the leading one, halfway cases away from zero."""
+    return ((x.detach().view(torch.int32) + 0x1000) & -0x2000).view(torch.float32).requires_grad_(x.requires_grad)

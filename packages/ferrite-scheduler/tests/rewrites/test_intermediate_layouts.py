@@ -30,6 +30,7 @@ def kernels_of(text: str) -> list[list[str]]:
 
 
 READER = "  z: f32[2, 8, 5, 3] = loop [n < 2, c < 8, p < 5, q < 3] add(v[n, c, p, q], f32(1.0))\n"
+PICKED = "  z: f32[2, 8, 5, 3] = loop [n < 2, c < 8, p < 5, q < 3] v[n, c, p, at(cast.i64(floor(w[c])), 3)]\n"
 MIRROR = "  z: f32[2, 8, 5, 3] = loop [n < 2, c < 8, p < 5, q < 3] add(v[n, c, 4 - p, q], f32(1.0))\n"
 
 
@@ -54,6 +55,7 @@ def test_an_intermediate_lies_as_its_operand(parts: dict[str, str], kernels: lis
         (written(layout=""), "it lies so already"),
         (written(results=", v"), "users see it"),
         (written(results=", z", readers=READER), "a loop reads it point by point, too"),
+        (written(results=", z", readers=PICKED), "positions that are computed do not cross it at little cost"),
         (written(results=", z", readers=MIRROR, place="n, 0, p, q"), "a reduction reads some elements of it often"),
         (
             written(more=", y: f32[2, 8, 5, 3]", body="mul(exp(sub(x[n, c, p, q], m[n, p, q])), y[n, c, p, q])"),

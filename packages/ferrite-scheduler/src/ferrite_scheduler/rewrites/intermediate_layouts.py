@@ -77,13 +77,16 @@ def _takes_any_order(reader: Definition, value: Value, free: Collection[str], *,
 
     Reductions do that read each element once, and loops that read it point by point if their results are free as well.
     Windows cross the orders if anything has to, where the kernel that makes the value has rows (``with_rows``): it
-    reduces the value, or what this is made of, along rows that it would not have in another order.
+    reduces the value, or what this is made of, along rows that it would not have in another order. Those at positions
+    that are computed do not: with tiles of two axes a program computes as many of them as elements.
     """
     if isinstance(reader, Reduction):
-        return all(_reads_once(load, value) for load in loads_of(reader) if load.source == value.name)
+        return all(_reads_once(load, value) for load in _loads_from(reader, value))
     if not isinstance(reader, Loop):
         return False
-    return reader.results[0].name in free if _reads_by_point(reader, value.name) else with_rows
+    if _reads_by_point(reader, value.name):
+        return reader.results[0].name in free
+    return with_rows and not any(index.is_indirect for load in _loads_from(reader, value) for index in load.indices)
 
 
 def _made_of_rows(graph: Graph, types: Mapping[str, TensorType]) -> set[str]:
@@ -109,6 +112,10 @@ def _is_along_rows(reduction: Reduction, load: Scalar, types: Mapping[str, Tenso
         return False
     order = in_memory_order(dims, types[load.source])
     return bool(order) and order[-1] in reduction.reduction_dims
+
+
+def _loads_from(reader: Computed, value: Value) -> list[Scalar]:
+    return [load for load in loads_of(reader) if load.source == value.name]
 
 
 def _reads_once(load: Scalar, value: Value) -> bool:
