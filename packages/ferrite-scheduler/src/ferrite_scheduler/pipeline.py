@@ -16,7 +16,7 @@ from ferrite_scheduler.fusion.combo_kernels import separate_parts
 from ferrite_scheduler.fusion.execution_order import in_execution_order
 from ferrite_scheduler.fusion.greedy import fuse
 from ferrite_scheduler.fusion.joining import clusters_of
-from ferrite_scheduler.fusion.register_norms import join_norms
+from ferrite_scheduler.fusion.norm_fusion import join_norms
 from ferrite_scheduler.kernels.loop_nests import Layouts, Misfit, build_kernel
 from ferrite_scheduler.kernels.register_norms import build_register_norm
 from ferrite_scheduler.memory.destinations import loop_bodies, with_destinations

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class ProductThresholds:
+class LibraryProductThresholds:
     """Which products of matrices are left to the library, and what is done to their operands.
 
     Attributes:
@@ -181,8 +181,8 @@ class LossThresholds:
         row_step: what rows of a chunk are a multiple of, where there are as many. Set: the tiles of the library's
             products.
         aligned_bytes: logits of a row in half types are padded unless they are a multiple of so many bytes, with which
-            the library has fast products (`ProductThresholds`): the copy of the weight is one of as many products as
-            there are chunks, three times over.
+            the library has fast products: the copy of the weight is one of as many products as there are chunks, three
+            times over.
         padded_classes: what the number of classes is a multiple of then. Set: whole cache lines.
     """
 
@@ -209,7 +209,7 @@ class TracingThresholds:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchThresholds:
+class CompileSearchThresholds:
     """Bounds of what is looked at while compiling; what lies beyond is taken for the worse of what it may be. All set.
 
     Attributes:
@@ -255,9 +255,9 @@ class InterpreterThresholds:
     young_objects: int = 50_000
 
 
-PRODUCTS, CONVOLUTIONS = ProductThresholds(), ConvolutionThresholds()
+PRODUCTS, CONVOLUTIONS = LibraryProductThresholds(), ConvolutionThresholds()
 ATTENTION, ORDER = AttentionThresholds(), OrderThresholds()
 REPEATED_BLOCKS, INTERPRETER = RepeatedBlockThresholds(), InterpreterThresholds()
 TRACING, LOSSES = TracingThresholds(), LossThresholds()
-SEARCHES, JOINING = SearchThresholds(), JoiningThresholds()
+SEARCHES, JOINING = CompileSearchThresholds(), JoiningThresholds()
 """What graphs are captured and lowered by."""

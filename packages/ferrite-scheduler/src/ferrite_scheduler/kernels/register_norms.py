@@ -12,7 +12,7 @@ with what it holds.
 
 The kernel has the form `forms.RegisterNorm`: images on ``y``, groups and their channels on ``x``, positions on the
 reduction axis. Its reduction is over the channels of a group and the positions. Fusion proposes it
-(`fusion.register_norms`); see decisions 0023 and 0072.
+(`fusion.norm_fusion`); see decisions 0023 and 0072.
 """
 
 from __future__ import annotations

@@ -294,7 +294,7 @@ class GridReduction(Form):
 class RegisterNorm(Form):
     """Register-resident group norm: as a grid reduction, over the channels of a group, too.
 
-    See `fusion.register_norms`.
+    See `fusion.norm_fusion`.
 
     Attributes:
         block_length: points of the reduction axis that a program holds, a power of two.

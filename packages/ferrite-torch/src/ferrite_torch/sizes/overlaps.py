@@ -54,7 +54,7 @@ def present_place(x: torch.Tensor) -> Place | None:
 
 
 def overlap(one: Place, other: Place) -> bool:
-    """Returns whether tensors of one storage have a byte in common, or may have one (`SearchThresholds.factors`)."""
+    """Returns whether tensors of one storage have a byte in common, or may have one (`CompileSearchThresholds`)."""
     reach: defaultdict[int, list[int]] = defaultdict(
         lambda: [0, 0]
     )  # by step: least and greatest difference of factors
