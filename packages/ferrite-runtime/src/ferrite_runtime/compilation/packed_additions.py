@@ -3,7 +3,7 @@
 LLVM narrows indices that fit in 16 bits and adds two of them at once, ``add.s16x2``, on GPUs of compute capability 9.0
 and newer. ptxas 12.8, 12.9 and 13.0 lose a constant where one half of an operand is undefined: the instruction becomes
 ``VIADD.16x2 R, R, 0x0``, and indices are silently wrong. ptxas 13.4 is right. Triton 3.6 brings one of the former. Two
-additions of 16 bits say the same, and all of them assemble those rightly.
+additions of 16 bits say the same, and all of them assemble those rightly. See decision 0084.
 """
 
 from __future__ import annotations
