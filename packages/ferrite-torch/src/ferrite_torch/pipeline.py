@@ -45,8 +45,7 @@ from ferrite_torch.graphs.unbacked_sizes import has_unbacked, tells_sizes_of_dat
 from ferrite_torch.measured_costs import oracle_for
 from ferrite_torch.options import Options
 from ferrite_torch.rewrites.convolution_layouts import assign_layouts
-from ferrite_torch.rewrites.numbers.fresh_numbers import write_numbers
-from ferrite_torch.rewrites.wrapped_calls import unwrap_calls
+from ferrite_torch.rewrites.prepared_graphs import prepare_graph
 from ferrite_torch.sizes.specialisation import settled
 from ferrite_torch.torch_private.aot_metadata import report_strides
 from ferrite_torch.torch_private.fake_tensors import mode_of
@@ -79,8 +78,7 @@ def compile_graph(
     """
     watch = Phases()
     with _translating(watch):
-        unwrap_calls(module)
-        write_numbers(module)
+        prepare_graph(module)
         if kind == "inference" and options.layout == "auto":
             _choose_layouts(module)
         layouts, traced = changed_layouts(module, inputs if kind == "backward" else ())

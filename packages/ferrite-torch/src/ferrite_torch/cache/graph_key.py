@@ -16,14 +16,14 @@ import torch
 
 from ferrite_torch.calls.higher_order import CONTROL_FLOW, USER_KERNELS, call_of_node
 from ferrite_torch.calls.user_constants import NotWritten, fixed_launch
-from ferrite_torch.rewrites.returned_half_types import RETURNED
+from ferrite_torch.rewrites.rounded_half_types import ROUNDED
 from ferrite_torch.torch_private.fake_tensors import is_fake, number_in, storage_key
 from ferrite_torch.torch_private.nodes import example_of, whole_op
 from ferrite_torch.torch_private.operators import INLINED, HigherOrderOp, Overload, Packet, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import size_text
 from ferrite_torch.torch_private.whole_ops import LINEAR_LOSS
 
-READ_META = ("val", "original_aten", RETURNED)
+READ_META = ("val", "original_aten", ROUNDED)
 """The metadata of nodes that lowering may read; all of it goes into the key."""
 
 _SIMPLE = (str, int, float, bool, complex, type(None))
@@ -91,9 +91,9 @@ class _Describer:
             args = [self.argument(value) for value in node.args]
             named = self.named(node)
             value = self.value(node.meta.get("val"))
-            returned = " returned" if node.meta.get(RETURNED) else ""
+            rounded = " rounded" if node.meta.get(ROUNDED) else ""
             piece = f" of {whole}" if (whole := whole_op(node)) else ""
-            lines.append(f"{node.op} {self.target(node)} {args} {named} {value}{returned}{piece}")
+            lines.append(f"{node.op} {self.target(node)} {args} {named} {value}{rounded}{piece}")
             self.numbers[node] = number
         return lines
 

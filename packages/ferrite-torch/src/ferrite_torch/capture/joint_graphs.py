@@ -12,7 +12,9 @@ from ferrite_torch.capture.pool_offsets import save_pool_offsets
 from ferrite_torch.capture.saved_extrema import save_extrema
 from ferrite_torch.capture.saved_seeds import save_seeds
 from ferrite_torch.rewrites.convolution_layouts import assign_layouts
-from ferrite_torch.rewrites.returned_half_types import mark_returned_half_types
+from ferrite_torch.rewrites.equal_nodes import EqualNodes
+from ferrite_torch.rewrites.extrema import may_have_extrema
+from ferrite_torch.rewrites.rounded_half_types import mark_beside_extrema, mark_returned_half_types
 
 
 def prepare_joint(
@@ -23,6 +25,9 @@ def prepare_joint(
     if layout == "auto":
         assign_layouts(graph)
     save_pool_offsets(graph)
-    save_extrema(graph)
+    if may_have_extrema(graph):
+        equal = EqualNodes(graph)
+        save_extrema(graph, equal)
+        mark_beside_extrema(graph, equal)
     save_seeds(graph, torch_draws=fallback_random)
     mark_returned_half_types(results)

@@ -59,9 +59,8 @@ from ferrite_torch.lowering.pointwise.random_numbers import draws
 from ferrite_torch.lowering.shapes.casts import converted_number
 from ferrite_torch.lowering.shapes.views import axis_of
 from ferrite_torch.lowering.tensors import Tensor
-from ferrite_torch.rewrites.numbers.fresh_numbers import write_numbers
-from ferrite_torch.rewrites.returned_half_types import RETURNED
-from ferrite_torch.rewrites.wrapped_calls import unwrap_calls
+from ferrite_torch.rewrites.prepared_graphs import prepare_graph
+from ferrite_torch.rewrites.rounded_half_types import ROUNDED
 from ferrite_torch.sizes.specialisation import NeedsNumber, settled
 from ferrite_torch.sizes.symbol_tables import depends_on_data, input_names, note_inputs
 from ferrite_torch.sizes.symbolic_sizes import size_of
@@ -127,8 +126,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         CompileError: a lowering failed, and ``strict``.
         NeedsNumber: a lowering needs the value of a symbolic size; `specialisation.settled` fixes it.
     """
-    unwrap_calls(module)
-    write_numbers(module)
+    prepare_graph(module)
     builder = Builder(device or graph_device(module), choices)
     builder.returned = returned_nodes(module, saved)
     _describe_placeholders(module, inputs or ())
@@ -265,8 +263,7 @@ class _Walk:
             note_inputs(values_of_inputs(self.module))
 
     def _read_region(self, module: torch.fx.GraphModule, name: str, use: Use) -> Region:
-        unwrap_calls(module)
-        write_numbers(module)
+        prepare_graph(module)
         builder = Builder(self.builder.device, self.builder.choices)
         builder.returned = returned_nodes(module, frozenset())
         walk = _Walk(module, builder, strict=self.strict, regions=self.regions)
@@ -411,7 +408,7 @@ class _Walk:
                 self.run_time.ask_position(node, size_of(index), target.shape[axis_of(dim, target.ndim)])
             result = lowering(self.builder, *args, **kwargs)
             check_result(result, node.meta.get("val"))
-            if node.meta.get(RETURNED):
+            if node.meta.get(ROUNDED):
                 self.builder.round_since(count)
         except Exception:
             self.builder.rollback(mark)

@@ -9,6 +9,7 @@ new value is copied into the layout of the old one; the copy fuses with what mak
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -84,9 +85,19 @@ def _results_of(op: Overload) -> tuple[str, ...]:
 def _without_results(op: Overload) -> Overload | None:
     """Returns the op that makes the results that another one is given; None where there is none."""
     names = _results_of(op)
-    wanted = [(each.name, str(each.type)) for each in schema_of(op).arguments if each.name not in names]
-    packet: Any = getattr(torch.ops.aten, schema_of(op).name.removeprefix("aten::"))
-    for overload in packet.overloads():
+    given = [each for each in schema_of(op).arguments if each.name not in names]
+    return _overload(schema_of(op).name.removeprefix("aten::"), given)
+
+
+def _overload(name: str, arguments: Sequence[Any]) -> Overload | None:
+    """Returns the op of aten of this name that writes to nothing, and takes these arguments.
+
+    Overloads of two ops that are called alike may take other arguments: ``pow_.Scalar`` a number as the exponent, and
+    ``pow.Scalar`` one as the base.
+    """
+    wanted = [(each.name, str(each.type)) for each in arguments]
+    packet: Any = getattr(torch.ops.aten, name, None)
+    for overload in packet.overloads() if packet is not None else ():
         schema = schema_of(getattr(packet, overload))
         if not schema.is_mutable and [(each.name, str(each.type)) for each in schema.arguments] == wanted:
             return getattr(packet, overload)  # type: ignore[no-any-return]
@@ -107,9 +118,7 @@ def _returning(op: Overload) -> Overload | None:
     ]
     if written != [0] or len(schema.returns) != 1:
         return None
-    packet = getattr(torch.ops.aten, name.removeprefix("aten::")[:-1], None)
-    found = getattr(packet, schema.overload_name or "default", None)
-    return found if isinstance(found, Overload) else None
+    return _overload(name.removeprefix("aten::")[:-1], arguments)
 
 
 def is_dense(x: torch.Tensor) -> bool:

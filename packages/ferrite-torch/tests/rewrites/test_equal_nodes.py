@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.capture.equal_nodes import EqualNodes
+from ferrite_torch.rewrites.equal_nodes import EqualNodes
 
 aten = torch.ops.aten
 

@@ -1,0 +1,89 @@
+"""Half values that are rounded where they are made, as in eager mode, because others are seen as they lie in memory.
+
+Two kinds. What a forward returns, and its backward may compute anew: the caller sees such a value in memory, and a
+backward that computes it again from what was saved would see it with excess precision: finite, say, where the one that
+was returned has overflowed.
+
+And what is computed of extrema. Eager mode's roundings keep the order of numbers, so that no element is beyond the
+largest: the root of a difference to it is a number, and ``(x - least) / (largest - least)`` at most one. That holds
+with excess precision, too, but not where one of both is seen in memory, saved for backward maybe, and the other is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ferrite_torch.rewrites.equal_nodes import EqualNodes
+from ferrite_torch.rewrites.extrema import chosen_from, origin
+from ferrite_torch.torch_private.operators import Overload, is_by_element, makes_view, schema_of
+
+ROUNDED = "is_rounded"
+"""The metadata of a node whose half result has no excess precision."""
+_HALVES = (torch.float16, torch.bfloat16)
+_COPIES = frozenset(("aten.clone.default", "aten.contiguous.default"))
+_CONVERSIONS = frozenset(("aten._to_copy.default", "prims.convert_element_type.default"))
+
+
+def mark_returned_half_types(results: Sequence[Any]) -> None:
+    """Marks the nodes of a joint graph whose half values, or views or copies of them, are results of the forward."""
+    for result in results:
+        node = result
+        while isinstance(node, torch.fx.Node) and node.op == "call_function" and _is_half(node):
+            node.meta[ROUNDED] = True
+            node = node.args[0] if _hands_on(node) else None
+
+
+def half_extrema(graph: torch.fx.Graph, equal: EqualNodes) -> Iterator[tuple[torch.fx.Node, list[torch.fx.Node]]]:
+    """Yields the extrema of half types, with what they are taken of."""
+    for node in graph.nodes:
+        if node.op == "call_function" and not makes_view(node.target) and _is_half(node):
+            chosen = chosen_from(node, equal)
+            if chosen:
+                yield node, chosen
+
+
+def mark_beside_extrema(graph: torch.fx.Graph, equal: EqualNodes) -> bool:
+    """Marks extrema of half types, what they are taken of, and all that is computed of them element by element.
+
+    What that is computed with is marked as well. Returns whether there is any.
+    """
+    marked: list[torch.fx.Node] = []
+    pending: list[torch.fx.Node] = []
+    for node, chosen in half_extrema(graph, equal):
+        marked += [node, *chosen]
+        pending.append(node)
+    followed: set[torch.fx.Node] = set()
+    while pending:
+        for reader in pending.pop().users:
+            if reader not in followed and _is_followed(reader):
+                followed.add(reader)
+                pending.append(reader)
+                marked += [reader, *(origin(operand) for operand in reader.all_input_nodes)]
+    for node in marked:
+        for same in equal.of(node):
+            if same.op == "call_function" and _is_half(same):
+                same.meta[ROUNDED] = True
+    return bool(marked)
+
+
+def _is_followed(node: torch.fx.Node) -> bool:
+    """Returns whether a node computes element by element, or hands on what it is given."""
+    if node.op != "call_function":
+        return False
+    return is_by_element(node.target) or makes_view(node.target) or str(node.target) in (*_COPIES, *_CONVERSIONS)
+
+
+def _is_half(node: torch.fx.Node) -> bool:
+    fake = node.meta.get("val")
+    return isinstance(fake, torch.Tensor) and fake.dtype in _HALVES
+
+
+def _hands_on(node: torch.fx.Node) -> bool:
+    """Returns whether a node gives a view or a copy of its first operand."""
+    if not isinstance(node.target, Overload) or not node.args:
+        return False
+    returns = schema_of(node.target).returns
+    return str(node.target) in _COPIES or (len(returns) == 1 and returns[0].alias_info is not None)
