@@ -15,8 +15,9 @@ from ferrite_runtime.policies.blocks import next_power_of_two
 from ferrite_runtime.policies.columns import scanned_columns
 from ferrite_runtime.policies.kernel_form import KernelForm
 from ferrite_runtime.policies.occupancy import flops_per_point
+from ferrite_runtime.policies.roofline import ROOFLINE
 from ferrite_runtime.policies.shape import Shape
-from ferrite_runtime.policies.thresholds import OCCUPANCY, ROOFLINE, ROWS, TILES
+from ferrite_runtime.policies.thresholds import OCCUPANCY, ROWS, TILES
 from ferrite_runtime.policies.tiles import keep_busy
 
 

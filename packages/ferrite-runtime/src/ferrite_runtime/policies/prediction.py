@@ -18,7 +18,7 @@ from ferrite_runtime.formats.facts import ContractionFacts, Facts, PointwiseFact
 from ferrite_runtime.formats.kernel_spec import KernelSpec
 from ferrite_runtime.policies.candidates import configs
 from ferrite_runtime.policies.kernel_form import kernel_form
-from ferrite_runtime.policies.thresholds import ROOFLINE
+from ferrite_runtime.policies.roofline import ROOFLINE
 
 
 @dataclass(frozen=True, slots=True)
