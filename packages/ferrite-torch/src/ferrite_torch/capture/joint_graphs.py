@@ -28,6 +28,6 @@ def prepare_joint(
     if may_have_extrema(graph):
         equal = EqualNodes(graph)
         save_extrema(graph, equal)
-        mark_beside_extrema(graph, equal)
+        mark_beside_extrema(graph, equal, is_joint=True)
     save_seeds(graph, torch_draws=fallback_random)
     mark_returned_half_types(results)

@@ -16,4 +16,4 @@ def prepare_graph(module: torch.fx.GraphModule) -> None:
     unwrap_calls(module)
     write_numbers(module)
     if may_have_extrema(module.graph):
-        mark_beside_extrema(module.graph, EqualNodes(module.graph))
+        mark_beside_extrema(module.graph, EqualNodes(module.graph), is_joint=False)

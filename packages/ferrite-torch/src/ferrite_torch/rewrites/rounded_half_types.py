@@ -18,12 +18,18 @@ import torch
 
 from ferrite_torch.rewrites.equal_nodes import EqualNodes
 from ferrite_torch.rewrites.extrema import chosen_from, origin
-from ferrite_torch.torch_private.operators import Overload, is_by_element, makes_view, schema_of
+from ferrite_torch.torch_private.operators import Overload, functional_name, is_by_element, makes_view, schema_of
 
 ROUNDED = "is_rounded"
 """The metadata of a node whose half result has no excess precision."""
 _HALVES = (torch.float16, torch.bfloat16)
 _COPIES = frozenset(("aten.clone.default", "aten.contiguous.default"))
+_REDUCTIONS = frozenset(
+    (
+        *("sum", "mean", "prod", "any", "all", "var", "std", "var_mean", "std_mean", "logsumexp"),
+        *("amax", "amin", "max", "min", "aminmax", "argmax", "argmin", "norm", "linalg_vector_norm"),
+    )
+)
 _CONVERSIONS = frozenset(("aten._to_copy.default", "prims.convert_element_type.default"))
 
 
@@ -45,10 +51,11 @@ def half_extrema(graph: torch.fx.Graph, equal: EqualNodes) -> Iterator[tuple[tor
                 yield node, chosen
 
 
-def mark_beside_extrema(graph: torch.fx.Graph, equal: EqualNodes) -> bool:
+def mark_beside_extrema(graph: torch.fx.Graph, equal: EqualNodes, *, is_joint: bool) -> None:
     """Marks extrema of half types, what they are taken of, and all that is computed of them element by element.
 
-    What that is computed with is marked as well. Returns whether there is any.
+    What that is computed with is marked as well. A graph without a backward keeps its excess precision where none of
+    these values is seen in memory: what orders numbers then is the same excess on both sides.
     """
     marked: list[torch.fx.Node] = []
     pending: list[torch.fx.Node] = []
@@ -62,11 +69,10 @@ def mark_beside_extrema(graph: torch.fx.Graph, equal: EqualNodes) -> bool:
                 followed.add(reader)
                 pending.append(reader)
                 marked += [reader, *(origin(operand) for operand in reader.all_input_nodes)]
-    for node in marked:
-        for same in equal.of(node):
-            if same.op == "call_function" and _is_half(same):
-                same.meta[ROUNDED] = True
-    return bool(marked)
+    alike = [same for node in marked for same in equal.of(node) if same.op == "call_function" and _is_half(same)]
+    if is_joint or any(map(_is_seen, alike)):
+        for node in alike:
+            node.meta[ROUNDED] = True
 
 
 def _is_followed(node: torch.fx.Node) -> bool:
@@ -74,6 +80,26 @@ def _is_followed(node: torch.fx.Node) -> bool:
     if node.op != "call_function":
         return False
     return is_by_element(node.target) or makes_view(node.target) or str(node.target) in (*_COPIES, *_CONVERSIONS)
+
+
+def _is_seen(node: torch.fx.Node) -> bool:
+    """Returns whether a kernel reads a value that is also in memory: a result, or an operand of a library maybe."""
+    computes = [_is_followed(reader) or _reduces(reader.target) for reader in _readers(node)]
+    return any(computes) and not all(computes)
+
+
+def _readers(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """Yields what reads a value, or a view or copy of it."""
+    for reader in node.users:
+        if reader.op == "call_function" and _hands_on(reader):
+            yield from _readers(reader)
+        else:
+            yield reader
+
+
+def _reduces(target: object) -> bool:
+    """Returns whether an op is a reduction that kernels do."""
+    return isinstance(target, Overload) and target.namespace == "aten" and functional_name(target) in _REDUCTIONS
 
 
 def _is_half(node: torch.fx.Node) -> bool:
