@@ -85,6 +85,14 @@ PROGRAMS: dict[str, Program] = {
     "by its index": lambda x, y: where_equal(h := gated(x, y), at_own_index(h)),
     "with its position": lambda x, y: where_equal(h := gated(x, y), h.max(-1, keepdim=True).values),
     "both": lambda x, y: where_equal(h := gated(x, y), h.aminmax(dim=-1, keepdim=True).max),
+    "of widened elements": lambda x, y: torch.sqrt(largest((c := squared(x)).float()).to(c.dtype) - c) * y,
+    "equal to a widened one": lambda x, y: where_equal(h := grown(x, y), largest(h.float())),
+    "none beyond a widened one": lambda x, y: torch.where((h := grown(x, y)) - largest(h.float()) >= 0, h, 0.0),
+    "largest of widened ones": lambda x, y: where_equal(h := gated(x, y), h.float().max(-1, keepdim=True).values),
+    "at a widened one's position": lambda x, y: where_equal(
+        h := gated(x, y), h.gather(-1, h.float().argmax(-1, keepdim=True))
+    ),
+    "scale of a size": lambda x, y: torch.floor((h := grown(x, y)) / largest(h.float().abs()).to(h.dtype)) * y,
     "share of the range": lambda x, y: torch.sqrt(1 - within(x)) * y,
     "angles": lambda x, y: torch.acos((t := within(x)).detach()) * y + torch.asin(2 * t - 1) * y,
     "norm": lambda x, y: torch.sqrt((c := squared(x)).norm(float("inf"), -1, keepdim=True) - c) * y,
@@ -116,6 +124,17 @@ def test_extrema_bound_their_elements(name: str, wanted: tuple[bool, bool], half
         assert int((~own.isfinite()).sum()) == int((~eager.isfinite()).sum())
         few = max(2, int((eager != 0).sum()) // 50)  # near ties, of which roundings between ops choose another one
         assert abs(int((own != 0).sum()) - int((eager != 0).sum())) <= few
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=str)
+def test_what_is_compared_is_what_is_chosen(half: torch.dtype) -> None:
+    def beyond_the_first(x: Tensor, y: Tensor) -> Tensor:
+        first, second = squared(x) + y, x + y
+        return torch.where(first > second, first, second) - first
+
+    generator = torch.Generator().manual_seed(0)
+    given = [torch.randn(300, 70, generator=generator).to(half) for _ in range(2)]
+    assert (compiled(beyond_the_first, fullgraph=True, dynamic=False, options=OPTIONS)(*given) >= 0).all()
 
 
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=str)

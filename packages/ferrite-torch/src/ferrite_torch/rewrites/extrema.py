@@ -24,6 +24,7 @@ _SCATTERS = {
 """Ops that choose the largest or smallest of an operand's elements, and of another's that have the same index."""
 _GATHERS = (_aten.gather.default, _aten.index_select.default, _aten.index.Tensor)
 _CHOOSING = frozenset((*_EXTREMA, *_WITH_POSITIONS, *_POSITIONS, *_SCATTERS, _aten.aminmax.default))
+CONVERSIONS = frozenset(("aten._to_copy.default", "prims.convert_element_type.default"))
 _STEPS = 12
 """Nodes that are looked through to see where an index comes from."""
 
@@ -89,13 +90,23 @@ def _nodes_in(value: Any) -> list[torch.fx.Node]:
 
 
 def without_sign(value: Any) -> Any:
-    """Returns what a value, or that of which it is the size, is a view of."""
+    """Returns what a value, or that of which it is the size, is a view of, or is widened from."""
     value = origin(value)
     return origin(value.args[0]) if getattr(value, "target", None) is _aten.abs.default else value
 
 
 def origin(value: Any) -> Any:
-    """Returns what a value is a view of."""
-    while isinstance(value, torch.fx.Node) and makes_view(value.target):
+    """Returns what a value is a view of, or is widened from: a conversion that loses nothing keeps the order."""
+    while isinstance(value, torch.fx.Node) and (makes_view(value.target) or _widens(value)):
         value = value.args[0]
     return value
+
+
+def _widens(node: torch.fx.Node) -> bool:
+    """Returns whether a node converts floating-point numbers to a type that has them all, on their device."""
+    if str(node.target) not in CONVERSIONS or not isinstance(node.args[0], torch.fx.Node):
+        return False
+    new, old = (each.meta.get("val") for each in (node, node.args[0]))
+    if not isinstance(new, torch.Tensor) or not isinstance(old, torch.Tensor) or new.device != old.device:
+        return False
+    return old.dtype.is_floating_point and torch.promote_types(old.dtype, new.dtype) is new.dtype

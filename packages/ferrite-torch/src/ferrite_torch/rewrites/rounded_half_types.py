@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ferrite_torch.rewrites.equal_nodes import EqualNodes
-from ferrite_torch.rewrites.extrema import chosen_from, origin
+from ferrite_torch.rewrites.extrema import CONVERSIONS, chosen_from, origin
 from ferrite_torch.torch_private.operators import Overload, functional_name, is_by_element, makes_view, schema_of
 
 ROUNDED = "is_rounded"
@@ -30,7 +30,6 @@ _REDUCTIONS = frozenset(
         *("amax", "amin", "max", "min", "aminmax", "argmax", "argmin", "norm", "linalg_vector_norm"),
     )
 )
-_CONVERSIONS = frozenset(("aten._to_copy.default", "prims.convert_element_type.default"))
 
 
 def mark_returned_half_types(results: Sequence[Any]) -> None:
@@ -43,10 +42,10 @@ def mark_returned_half_types(results: Sequence[Any]) -> None:
 
 
 def half_extrema(graph: torch.fx.Graph, equal: EqualNodes) -> Iterator[tuple[torch.fx.Node, list[torch.fx.Node]]]:
-    """Yields the extrema of half types, with what they are taken of."""
+    """Yields the extrema of half values, widened ones maybe, with these values."""
     for node in graph.nodes:
-        if node.op == "call_function" and not makes_view(node.target) and _is_half(node):
-            chosen = chosen_from(node, equal)
+        if node.op == "call_function" and not makes_view(node.target):
+            chosen = list(filter(_is_half, chosen_from(node, equal)))
             if chosen:
                 yield node, chosen
 
@@ -79,7 +78,7 @@ def _is_followed(node: torch.fx.Node) -> bool:
     """Returns whether a node computes element by element, or hands on what it is given."""
     if node.op != "call_function":
         return False
-    return is_by_element(node.target) or makes_view(node.target) or str(node.target) in (*_COPIES, *_CONVERSIONS)
+    return is_by_element(node.target) or makes_view(node.target) or str(node.target) in (*_COPIES, *CONVERSIONS)
 
 
 def _is_seen(node: torch.fx.Node) -> bool:

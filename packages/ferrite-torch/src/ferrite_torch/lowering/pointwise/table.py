@@ -178,7 +178,9 @@ _enter("prims.shift_right_arithmetic", ar.shifted_right, 2)
 # Tests.
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _test = partial(call, _name)
-    _enter(f"{_name}.Tensor {_name}.Scalar prims.{_name}", _test, 2, computes_in=PROMOTED, rounds_operands=True)
+    _enter(
+        f"{_name}.Tensor {_name}.Scalar prims.{_name}", _test, 2, computes_in=PROMOTED, rounds_operands=True, jumps=True
+    )
 _enter("logical_not", ar.is_false, computes_in=OWN, jumps=True)
 _enter("logical_and", ar.are_both_true, 2, computes_in=OWN, jumps=True)
 _enter("logical_or", ar.is_either_true, 2, computes_in=OWN, jumps=True)
