@@ -40,6 +40,15 @@ def others(x: Tensor) -> tuple[Tensor, Tensor]:
     return picked, x - picked
 
 
+def widened(x: Tensor) -> Tensor:
+    h = x.sin()
+    return h.float().amax(-1, keepdim=True) - h
+
+
+def of_eight_bits(x: Tensor) -> Tensor:
+    return x.to(torch.float8_e4m3fn).float().amax(-1) + x.exp().amax(-1)
+
+
 NOTHING: set[str] = set()
 
 
@@ -51,6 +60,8 @@ NOTHING: set[str] = set()
         (products, {"amax", "sub", "t", "exp"}, {"amax", "sub", "t", "exp"}),
         (positions, {"sin", "gather"}, {"sin", "gather"}),
         (others, NOTHING, NOTHING),
+        (widened, NOTHING, {"sin"}),
+        (of_eight_bits, NOTHING, {"exp", "amax_1"}),
     ],
 )
 def test_what_is_computed_of_extrema(function: Callable[[Tensor], Any], alone: set[str], joint: set[str]) -> None:

@@ -24,7 +24,12 @@ _SCATTERS = {
 """Ops that choose the largest or smallest of an operand's elements, and of another's that have the same index."""
 _GATHERS = (_aten.gather.default, _aten.index_select.default, _aten.index.Tensor)
 _CHOOSING = frozenset((*_EXTREMA, *_WITH_POSITIONS, *_POSITIONS, *_SCATTERS, _aten.aminmax.default))
-CONVERSIONS = frozenset(("aten._to_copy.default", "prims.convert_element_type.default"))
+_WIDER = {
+    torch.float16: (torch.float32, torch.float64),
+    torch.bfloat16: (torch.float32, torch.float64),
+    torch.float32: (torch.float64,),
+}
+"""The types that have all numbers of another one."""
 _STEPS = 12
 """Nodes that are looked through to see where an index comes from."""
 
@@ -97,16 +102,21 @@ def without_sign(value: Any) -> Any:
 
 def origin(value: Any) -> Any:
     """Returns what a value is a view of, or is widened from: a conversion that loses nothing keeps the order."""
-    while isinstance(value, torch.fx.Node) and (makes_view(value.target) or _widens(value)):
+    while isinstance(value, torch.fx.Node) and (
+        makes_view(value.target) or str(value.target) == "aten._unsafe_view.default" or _widens(value)
+    ):
         value = value.args[0]
     return value
 
 
 def _widens(node: torch.fx.Node) -> bool:
-    """Returns whether a node converts floating-point numbers to a type that has them all, on their device."""
-    if str(node.target) not in CONVERSIONS or not isinstance(node.args[0], torch.fx.Node):
+    """Returns whether a program converts floating-point numbers to a type that has them all, on their device.
+
+    Conversions of decompositions are none of the program's: what a softmax computes between two of them is its own.
+    """
+    if str(node.target) != "aten._to_copy.default" or not isinstance(node.args[0], torch.fx.Node):
         return False
     new, old = (each.meta.get("val") for each in (node, node.args[0]))
     if not isinstance(new, torch.Tensor) or not isinstance(old, torch.Tensor) or new.device != old.device:
         return False
-    return old.dtype.is_floating_point and torch.promote_types(old.dtype, new.dtype) is new.dtype
+    return new.dtype in _WIDER.get(old.dtype, ())

@@ -17,13 +17,14 @@ from typing import Any
 import torch
 
 from ferrite_torch.rewrites.equal_nodes import EqualNodes
-from ferrite_torch.rewrites.extrema import CONVERSIONS, chosen_from, origin
+from ferrite_torch.rewrites.extrema import chosen_from, origin
 from ferrite_torch.torch_private.operators import Overload, functional_name, is_by_element, makes_view, schema_of
 
 ROUNDED = "is_rounded"
 """The metadata of a node whose half result has no excess precision."""
 _HALVES = (torch.float16, torch.bfloat16)
 _COPIES = frozenset(("aten.clone.default", "aten.contiguous.default"))
+_CONVERSIONS = frozenset(("aten._to_copy.default", "prims.convert_element_type.default"))
 _REDUCTIONS = frozenset(
     (
         *("sum", "mean", "prod", "any", "all", "var", "std", "var_mean", "std_mean", "logsumexp"),
@@ -78,7 +79,7 @@ def _is_followed(node: torch.fx.Node) -> bool:
     """Returns whether a node computes element by element, or hands on what it is given."""
     if node.op != "call_function":
         return False
-    return is_by_element(node.target) or makes_view(node.target) or str(node.target) in (*_COPIES, *CONVERSIONS)
+    return is_by_element(node.target) or makes_view(node.target) or str(node.target) in (*_COPIES, *_CONVERSIONS)
 
 
 def _is_seen(node: torch.fx.Node) -> bool:
