@@ -321,6 +321,7 @@ _NAMES: Mapping[Rule, str] = {
         _native_batch_norm_legit.default _native_batch_norm_legit.no_stats _native_batch_norm_legit_functional.default
         _native_batch_norm_legit_no_training.default _batch_norm_with_update_functional.default
         _batch_norm_no_update.default channel_shuffle.default native_batch_norm.default native_channel_shuffle.default
+        reflection_pad2d.default reflection_pad3d.default replication_pad2d.default replication_pad3d.default
     """,
     rolled_on_cpu: "roll.default",
 }
