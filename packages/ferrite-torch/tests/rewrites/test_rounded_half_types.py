@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ferrite_torch.rewrites.equal_nodes import EqualNodes
-from ferrite_torch.rewrites.rounded_half_types import ROUNDED, mark_beside_extrema
+from ferrite_torch.rewrites.rounded_half_types import ROUNDED, half_extrema, mark_beside_extrema
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -49,6 +49,11 @@ def of_eight_bits(x: Tensor) -> Tensor:
     return x.to(torch.float8_e4m3fn).float().amax(-1) + x.exp().amax(-1)
 
 
+def mark(graph: torch.fx.Graph, *, is_joint: bool) -> None:
+    equal = EqualNodes(graph)
+    mark_beside_extrema(half_extrema(graph, equal), equal, is_joint=is_joint)
+
+
 NOTHING: set[str] = set()
 
 
@@ -67,11 +72,11 @@ NOTHING: set[str] = set()
 def test_what_is_computed_of_extrema(function: Callable[[Tensor], Any], alone: set[str], joint: set[str]) -> None:
     for is_joint, names in ((False, alone), (True, joint)):
         graph = make_fx(function, tracing_mode="fake")(torch.randn(6, 8, dtype=torch.bfloat16)).graph
-        mark_beside_extrema(graph, EqualNodes(graph), is_joint=is_joint)
+        mark(graph, is_joint=is_joint)
         assert {node.name for node in graph.nodes if node.meta.get(ROUNDED)} == names
 
 
 def test_values_of_other_types_keep_what_they_have() -> None:
     graph = make_fx(distances, tracing_mode="fake")(torch.randn(6, 8)).graph
-    mark_beside_extrema(graph, EqualNodes(graph), is_joint=True)
+    mark(graph, is_joint=True)
     assert not any(node.meta.get(ROUNDED) for node in graph.nodes)

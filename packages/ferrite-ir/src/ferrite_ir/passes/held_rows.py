@@ -16,23 +16,22 @@ from ferrite_ir.language.index import Dim
 from ferrite_ir.language.index_substitution import sole_dim
 from ferrite_ir.language.scalar import Scalar
 
-from .storage import fixed_names
-
 
 class HeldRows:
     """The rows of a graph that reductions read, and who reads what."""
 
     __slots__ = ("_definitions", "_fixed", "_makers", "_most", "_readers", "_values")
 
-    def __init__(self, graph: Graph, most: int) -> None:
+    def __init__(self, graph: Graph, fixed: Collection[str], most: int) -> None:
         """Looks through a graph once.
 
         Args:
             graph: the graph as it is before anything moves.
+            fixed: its values that must lie in memory.
             most: elements of the longest row that a kernel holds.
         """
         self._definitions, self._values, self._most = graph.definitions, graph.values, most
-        self._fixed = fixed_names(graph)
+        self._fixed = fixed
         self._readers: dict[str, set[int]] = {}
         self._makers: dict[str, Definition] = {}
         for position, definition in enumerate(graph.definitions):
@@ -57,7 +56,7 @@ class HeldRows:
         for load in body.loads if few else ():
             if load.dtype.bytes < bytes_each or load.source in self._fixed or not _is_each_once(load, numel):
                 continue
-            axes = self._axes_of_rows(load.source, few, {value.name, *moved})
+            axes = self._axes_of_rows(load.source, few, value.name, moved)
             if axes and any(not self._fits(reader, value.name, axes) for reader in self._readers_of(value.name)):
                 return True
         return False
@@ -68,13 +67,14 @@ class HeldRows:
     def _readers_of(self, name: str) -> list[Definition]:
         return [self._definitions[position] for position in self._readers.get(name, ())]
 
-    def _axes_of_rows(self, name: str, few: Collection[str], moved: Collection[str]) -> frozenset[int]:
+    def _axes_of_rows(self, name: str, few: Collection[str], wanted: str, moved: Collection[str]) -> frozenset[int]:
         """Returns the axes along which a loop's value is reduced; none if it is wanted for anything else as well.
 
         Args:
             name: the value.
             few: values that are computed from the results of reductions.
-            moved: the other readers that it may have.
+            wanted: a loop that may read it as well.
+            moved: others that may.
         """
         found: set[frozenset[int]] = set()
         for reader in self._readers_of(name) if isinstance(self._makers.get(name), Loop) else ():
@@ -83,11 +83,11 @@ class HeldRows:
                 if not any(self._comes_from(each, results) for each in few):
                     return frozenset()
                 found.add(_reduced_axes(reader, name))
-            elif not isinstance(reader, Loop) or any(result.name not in moved for result in reader.results):
+            elif not isinstance(reader, Loop) or not all(r.name == wanted or r.name in moved for r in reader.results):
                 return frozenset()
         axes = found.pop() if len(found) == 1 else frozenset[int]()
-        sizes_of = self._values[name].type.shape
-        return axes if math.prod(sizes.hint(sizes_of[axis]) for axis in axes) <= self._most else frozenset()
+        shape = self._values[name].type.shape
+        return axes if math.prod(sizes.hint(shape[axis]) for axis in axes) <= self._most else frozenset()
 
     def _comes_from(self, name: str, results: Collection[str], depth: int = 4) -> bool:
         """Returns whether a value is one of some reductions' results, or computed from one by a few loops."""

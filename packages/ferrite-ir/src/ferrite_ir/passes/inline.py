@@ -188,7 +188,7 @@ class _Inliner:
         self._simplify = simplifier(policy.numerics)
         self._storage: Storage = trace_storage(graph)
         self._fixed = fixed_names(graph)
-        self._held_rows = HeldRows(graph, policy.max_row)
+        self._held_rows = HeldRows(graph, self._fixed, policy.max_row)
         self._points: dict[tuple[tuple[Dim, ...], ...], Size] = {}
         self._uses: dict[str, _Uses] = {}
         self._sources: dict[str, _Source] = {}

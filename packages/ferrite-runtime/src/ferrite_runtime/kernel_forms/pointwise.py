@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import ComboFacts, PointwiseFacts, facts_as
-from ferrite_runtime.policies.blocks import next_power_of_two
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.policies.blocks import expected_points, next_power_of_two
 from ferrite_runtime.policies.kernel_form import KernelForm
 from ferrite_runtime.policies.occupancy import flops_per_point, spread
+from ferrite_runtime.policies.roofline import ROOFLINE
 from ferrite_runtime.policies.shape import Shape
 from ferrite_runtime.policies.tables import pointwise_table
 from ferrite_runtime.policies.thresholds import OCCUPANCY, POINTWISE
@@ -152,7 +154,21 @@ def _balanced(shape: Shape, blocks: dict[str, int]) -> dict[str, int]:
     return balanced
 
 
+def pointwise_operations(spec: KernelSpec) -> float:
+    """Returns the scalar operations of windows and transpositions, of one launch."""
+    facts = facts_as(spec.facts, PointwiseFacts)
+    each = max(0, facts.window - 1) * ROOFLINE.window_operations
+    return expected_points(spec) * (each + facts.transposed * ROOFLINE.transposed_operations)
+
+
 FORMS = (
-    KernelForm(name="pointwise", facts=PointwiseFacts, configs=pointwise_configs, table=pointwise_table, joins=True),
+    KernelForm(
+        name="pointwise",
+        facts=PointwiseFacts,
+        configs=pointwise_configs,
+        table=pointwise_table,
+        operations=pointwise_operations,
+        joins=True,
+    ),
     KernelForm(name="combo", facts=ComboFacts, configs=pointwise_configs, table=pointwise_table, joins=True),
 )

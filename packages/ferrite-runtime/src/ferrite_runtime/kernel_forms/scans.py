@@ -11,7 +11,7 @@ from dataclasses import replace
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import ReductionFacts, SplitFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import KernelSpec
-from ferrite_runtime.policies.blocks import next_power_of_two
+from ferrite_runtime.policies.blocks import expected_points, next_power_of_two
 from ferrite_runtime.policies.columns import scanned_columns
 from ferrite_runtime.policies.kernel_form import KernelForm
 from ferrite_runtime.policies.occupancy import flops_per_point
@@ -104,13 +104,13 @@ def _loop_x(shape: Shape, rows: int, block: int, warps: int) -> Config:
 
 def scan_operations(spec: KernelSpec) -> float:
     """Returns the scalar operations of scanning, of one launch."""
-    return math.prod(max(1, size) for size in spec.hint_sizes().values()) * ROOFLINE.scanned_operations
+    return expected_points(spec) * ROOFLINE.scanned_operations
 
 
 def sort_operations(spec: KernelSpec) -> float:
     """Returns the scalar operations of a sorting network, of one launch."""
     steps = math.log2(max(2, facts_as(spec.facts, ReductionFacts).reduction_size))
-    points = math.prod(max(1, size) for size in spec.hint_sizes().values())
+    points = expected_points(spec)
     return points * ROOFLINE.sort_operations * steps * (steps + 1) / 2
 
 

@@ -42,6 +42,11 @@ def tile_elements(spec: KernelSpec, blocks: Mapping[str, int]) -> int:
     return math.prod(blocks.get(axis.block, spec.blocks.get(axis.block, 1)) for axis in spec.axes)
 
 
+def expected_points(spec: KernelSpec) -> int:
+    """Returns the points of all axes of a kernel at the expected sizes, which are those that its facts are of."""
+    return math.prod(max(1, size) for size in spec.hint_sizes().values())
+
+
 def axis_problem(spec: KernelSpec, config: Config) -> str | None:
     """Returns which axis allows no block as large as a config's, None if all do."""
     for axis in spec.axes:

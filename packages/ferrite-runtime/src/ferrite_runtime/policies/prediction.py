@@ -8,14 +8,14 @@ so that a benchmark that prints predictions beside measurements says which one i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.formats.config import Config
-from ferrite_runtime.formats.facts import ContractionFacts, Facts, PointwiseFacts, ReductionFacts
+from ferrite_runtime.formats.facts import ContractionFacts, Facts, ReductionFacts
 from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.policies.blocks import expected_points
 from ferrite_runtime.policies.candidates import configs
 from ferrite_runtime.policies.kernel_form import kernel_form
 from ferrite_runtime.policies.roofline import ROOFLINE
@@ -105,13 +105,10 @@ def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:
     form, facts = kernel_form(spec), spec.facts
     if form.seconds is not None:
         return form.seconds(spec, device)
-    points = math.prod(max(1, size) for size in spec.hint_sizes().values())
+    points = expected_points(spec)
     buffers = facts.loads + facts.stores
     operations = float(facts.flops) + points * buffers * ROOFLINE.access_operations
     operations += points * facts.reductions * ROOFLINE.reduced_operations
-    if isinstance(facts, PointwiseFacts) and spec.form == "pointwise":
-        operations += points * max(0, facts.window - 1) * ROOFLINE.window_operations
-        operations += points * ROOFLINE.transposed_operations if facts.transposed else 0
     if isinstance(facts, ContractionFacts) and facts.product:
         operations /= max(1, spec.hint_sizes().get("y", 1))  # tensor cores take all rows at once
     if form.operations is not None:

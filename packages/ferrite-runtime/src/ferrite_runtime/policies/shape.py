@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.facts import ComboFacts, ReductionFacts, facts_as
 from ferrite_runtime.formats.kernel_spec import Axis, KernelSpec
-from ferrite_runtime.policies.blocks import block_limit, next_power_of_two, previous_power_of_two
+from ferrite_runtime.policies.blocks import block_limit, expected_points, next_power_of_two, previous_power_of_two
 from ferrite_runtime.policies.thresholds import REGISTERS
 
 # Triton refuses tiles of more elements.
@@ -120,7 +119,7 @@ class Shape:
     @property
     def expected_points(self) -> int:
         """Number of points of all axes at the expected sizes, which are those that the kernel's facts are of."""
-        return math.prod(max(1, size) for size in self.spec.hint_sizes().values())
+        return expected_points(self.spec)
 
     @property
     def vector(self) -> int:

@@ -84,7 +84,7 @@ def _takes_any_order(reader: Definition, value: Value, free: Collection[str], *,
         return all(_reads_once(load, value) for load in _loads_from(reader, value))
     if not isinstance(reader, Loop):
         return False
-    if _reads_by_point(reader, value.name):
+    if _reads_by_point(reader, value):
         return reader.results[0].name in free
     return with_rows and not any(index.is_indirect for load in _loads_from(reader, value) for index in load.indices)
 
@@ -124,8 +124,8 @@ def _reads_once(load: Scalar, value: Value) -> bool:
     return bool(product(dim.size for dim in dims) == value.type.numel)
 
 
-def _reads_by_point(reader: Computed, name: str) -> bool:
-    return all(plain_dims(load) for load in loads_of(reader) if load.source == name)
+def _reads_by_point(reader: Computed, value: Value) -> bool:
+    return all(plain_dims(load) for load in _loads_from(reader, value))
 
 
 def _strides_of_operands(loop: Loop, types: Mapping[str, TensorType]) -> tuple[int, ...] | None:

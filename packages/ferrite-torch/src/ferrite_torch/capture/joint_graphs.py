@@ -14,7 +14,7 @@ from ferrite_torch.capture.saved_seeds import save_seeds
 from ferrite_torch.rewrites.convolution_layouts import assign_layouts
 from ferrite_torch.rewrites.equal_nodes import EqualNodes
 from ferrite_torch.rewrites.extrema import may_have_extrema
-from ferrite_torch.rewrites.rounded_half_types import mark_beside_extrema, mark_returned_half_types
+from ferrite_torch.rewrites.rounded_half_types import half_extrema, mark_beside_extrema, mark_returned_half_types
 
 
 def prepare_joint(
@@ -27,7 +27,8 @@ def prepare_joint(
     save_pool_offsets(graph)
     if may_have_extrema(graph):
         equal = EqualNodes(graph)
-        save_extrema(graph, equal)
-        mark_beside_extrema(graph, equal, is_joint=True)
+        extrema = half_extrema(graph, equal)
+        save_extrema(graph, extrema, equal)
+        mark_beside_extrema(extrema, equal, is_joint=True)
     save_seeds(graph, torch_draws=fallback_random)
     mark_returned_half_types(results)

@@ -7,6 +7,7 @@ roundings that may differ, and programs compare them in other ways as well: by a
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,16 +15,17 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from ferrite_torch.rewrites.equal_nodes import EqualNodes
 from ferrite_torch.rewrites.extrema import chosen_from, without_sign
-from ferrite_torch.rewrites.rounded_half_types import half_extrema
 
 
-def save_extrema(graph: torch.fx.Graph, equal: EqualNodes) -> None:
+def save_extrema(
+    graph: torch.fx.Graph, halves: Mapping[torch.fx.Node, Sequence[torch.fx.Node]], equal: EqualNodes
+) -> None:
     """Marks what extrema of a joint graph are taken of as not to be computed in backward.
 
-    Of half types all are, of others those that are compared for equality. Forward then saves the elements, if backward
-    reads them, or what the comparison gives.
+    Of half types (``halves``) all are, of others those that are compared for equality. Forward then saves the elements,
+    if backward reads them, or what the comparison gives.
     """
-    chosen = [each for _, elements in half_extrema(graph, equal) for each in elements]
+    chosen = [each for elements in halves.values() for each in elements]
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.eq.Tensor):
         first, second = node.args
         chosen += _compared(first, second, equal) + _compared(second, first, equal)

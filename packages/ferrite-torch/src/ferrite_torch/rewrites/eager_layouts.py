@@ -326,7 +326,6 @@ _NAMES: Mapping[Rule, str] = {
     rolled_on_cpu: "roll.default",
 }
 
-
 _BROADCAST_NAMES = """
     __lshift__.Tensor __rshift__.Tensor add.Tensor addcdiv.default addcmul.default atan2.default bitwise_and.Tensor
     bitwise_left_shift.Tensor bitwise_or.Tensor bitwise_right_shift.Tensor bitwise_xor.Tensor clamp.Tensor

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ferrite_torch.rewrites.equal_nodes import EqualNodes
-from ferrite_torch.torch_private.operators import Overload, arguments_by_name, makes_view
+from ferrite_torch.torch_private.operators import Overload, arguments_by_name, reshapes
 
 _aten = torch.ops.aten
 _EXTREMA = (_aten.amax.default, _aten.amin.default, _aten.max.default, _aten.min.default)
@@ -61,7 +61,7 @@ def _operands(node: Any, equal: EqualNodes) -> list[Any]:
         return [without_sign(node.args[0])]
     if target in _GATHERS:
         elements = without_sign(node.args[0])
-        return [elements] if _is_own_position(node.args[1:], elements, equal) else chosen_from(node.args[0], equal)
+        return [elements] if _is_at_own_position(node, elements, equal) else chosen_from(node.args[0], equal)
     given = arguments_by_name(target, node.args, node.kwargs) if isinstance(target, Overload) else {}
     if getattr(target, "overloadpacket", None) in _NORMS:
         order = given["ord"] if "ord" in given else given["p"]
@@ -71,9 +71,9 @@ def _operands(node: Any, equal: EqualNodes) -> list[Any]:
     return []
 
 
-def _is_own_position(index: Any, elements: Any, equal: EqualNodes) -> bool:
-    """Returns whether an index is made from the position of the largest or smallest of some elements."""
-    pending = [*_nodes_in(index)]
+def _is_at_own_position(gather: torch.fx.Node, elements: Any, equal: EqualNodes) -> bool:
+    """Returns whether elements are gathered by an index made from the position of the largest or smallest of them."""
+    pending = [node for node in gather.all_input_nodes if node is not gather.args[0]]
     for _ in range(_STEPS):
         if not pending:
             return False
@@ -88,12 +88,6 @@ def _is_own_position(index: Any, elements: Any, equal: EqualNodes) -> bool:
     return False
 
 
-def _nodes_in(value: Any) -> list[torch.fx.Node]:
-    if isinstance(value, torch.fx.Node):
-        return [value]
-    return [node for each in value for node in _nodes_in(each)] if isinstance(value, list | tuple) else []
-
-
 def without_sign(value: Any) -> Any:
     """Returns what a value, or that of which it is the size, is a view of, or is widened from."""
     value = origin(value)
@@ -102,9 +96,7 @@ def without_sign(value: Any) -> Any:
 
 def origin(value: Any) -> Any:
     """Returns what a value is a view of, or is widened from: a conversion that loses nothing keeps the order."""
-    while isinstance(value, torch.fx.Node) and (
-        makes_view(value.target) or str(value.target) == "aten._unsafe_view.default" or _widens(value)
-    ):
+    while isinstance(value, torch.fx.Node) and (reshapes(value.target) or _widens(value)):
         value = value.args[0]
     return value
 

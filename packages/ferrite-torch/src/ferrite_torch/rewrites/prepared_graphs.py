@@ -7,7 +7,7 @@ import torch
 from ferrite_torch.rewrites.equal_nodes import EqualNodes
 from ferrite_torch.rewrites.extrema import may_have_extrema
 from ferrite_torch.rewrites.numbers.fresh_numbers import write_numbers
-from ferrite_torch.rewrites.rounded_half_types import mark_beside_extrema
+from ferrite_torch.rewrites.rounded_half_types import half_extrema, mark_beside_extrema
 from ferrite_torch.rewrites.wrapped_calls import unwrap_calls
 
 
@@ -16,4 +16,5 @@ def prepare_graph(module: torch.fx.GraphModule) -> None:
     unwrap_calls(module)
     write_numbers(module)
     if may_have_extrema(module.graph):
-        mark_beside_extrema(module.graph, EqualNodes(module.graph), is_joint=False)
+        equal = EqualNodes(module.graph)
+        mark_beside_extrema(half_extrema(module.graph, equal), equal, is_joint=False)

@@ -11,14 +11,14 @@ with excess precision, too, but not where one of both is seen in memory, saved f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ferrite_torch.rewrites.equal_nodes import EqualNodes
 from ferrite_torch.rewrites.extrema import chosen_from, origin
-from ferrite_torch.torch_private.operators import Overload, functional_name, is_by_element, makes_view, schema_of
+from ferrite_torch.torch_private.operators import Overload, functional_name, is_by_element, makes_view
 
 ROUNDED = "is_rounded"
 """The metadata of a node whose half result has no excess precision."""
@@ -42,26 +42,23 @@ def mark_returned_half_types(results: Sequence[Any]) -> None:
             node = node.args[0] if _hands_on(node) else None
 
 
-def half_extrema(graph: torch.fx.Graph, equal: EqualNodes) -> Iterator[tuple[torch.fx.Node, list[torch.fx.Node]]]:
-    """Yields the extrema of half values, widened ones maybe, with these values."""
-    for node in graph.nodes:
-        if node.op == "call_function" and not makes_view(node.target):
-            chosen = list(filter(_is_half, chosen_from(node, equal)))
-            if chosen:
-                yield node, chosen
+def half_extrema(graph: torch.fx.Graph, equal: EqualNodes) -> dict[torch.fx.Node, list[torch.fx.Node]]:
+    """Returns the extrema of half values, widened ones maybe, with these values."""
+    calls = (node for node in graph.nodes if node.op == "call_function" and not makes_view(node.target))
+    found = {node: list(filter(_is_half, chosen_from(node, equal))) for node in calls}
+    return {node: chosen for node, chosen in found.items() if chosen}
 
 
-def mark_beside_extrema(graph: torch.fx.Graph, equal: EqualNodes, *, is_joint: bool) -> None:
-    """Marks extrema of half types, what they are taken of, and all that is computed of them element by element.
+def mark_beside_extrema(
+    extrema: Mapping[torch.fx.Node, Sequence[torch.fx.Node]], equal: EqualNodes, *, is_joint: bool
+) -> None:
+    """Marks extrema (`half_extrema`), what they are taken of, and all that is computed of them element by element.
 
     What that is computed with is marked as well. A graph without a backward keeps its excess precision where none of
     these values is seen in memory: what orders numbers then is the same excess on both sides.
     """
-    marked: list[torch.fx.Node] = []
-    pending: list[torch.fx.Node] = []
-    for node, chosen in half_extrema(graph, equal):
-        marked += [node, *chosen]
-        pending.append(node)
+    marked = [each for node, chosen in extrema.items() for each in (node, *chosen)]
+    pending = list(extrema)
     followed: set[torch.fx.Node] = set()
     while pending:
         for reader in pending.pop().users:
@@ -79,7 +76,7 @@ def _is_followed(node: torch.fx.Node) -> bool:
     """Returns whether a node computes element by element, or hands on what it is given."""
     if node.op != "call_function":
         return False
-    return is_by_element(node.target) or makes_view(node.target) or str(node.target) in (*_COPIES, *_CONVERSIONS)
+    return is_by_element(node.target) or _hands_on(node) or str(node.target) in _CONVERSIONS
 
 
 def _is_seen(node: torch.fx.Node) -> bool:
@@ -109,7 +106,4 @@ def _is_half(node: torch.fx.Node) -> bool:
 
 def _hands_on(node: torch.fx.Node) -> bool:
     """Returns whether a node gives a view or a copy of its first operand."""
-    if not isinstance(node.target, Overload) or not node.args:
-        return False
-    returns = schema_of(node.target).returns
-    return str(node.target) in _COPIES or (len(returns) == 1 and returns[0].alias_info is not None)
+    return makes_view(node.target) or str(node.target) in _COPIES

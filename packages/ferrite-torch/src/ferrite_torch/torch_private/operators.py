@@ -72,6 +72,11 @@ def makes_view(op: object) -> bool:
     return not schema.is_mutable and bool(aliased) and aliased[0] is not None and len(schema.returns) == 1
 
 
+def reshapes(op: object) -> bool:
+    """Returns whether an operator makes a view of its first operand, or would but that nobody else has that."""
+    return makes_view(op) or str(op) == "aten._unsafe_view.default"
+
+
 def is_read_by_element(node: torch.fx.Node) -> bool:
     """Returns whether some ops read a node's result, or views of it, and all of them compute element by element.
 
@@ -80,7 +85,7 @@ def is_read_by_element(node: torch.fx.Node) -> bool:
     pending, readers = list(node.users), 0
     while pending:
         reader = pending.pop()
-        if makes_view(reader.target) or str(reader.target) == "aten._unsafe_view.default":
+        if reshapes(reader.target):
             pending += reader.users
         elif is_by_element(reader.target):
             readers += 1
