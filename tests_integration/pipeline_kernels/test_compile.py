@@ -238,6 +238,24 @@ def test_sums_of_columns_stay_in_registers(compile_sm90: Compile, dtype: str) ->
     assert 2 * binary.shared <= 227 * 1024
 
 
+def test_long_rows_that_are_divided_stay_in_registers(compile_sm90: Compile) -> None:
+    """Each thread has 64 elements, and may use 128 registers: several numbers of each at once would be spilled."""
+    from ferrite_ir import parse_graph
+    from ferrite_scheduler import schedule
+    from ferrite_triton import emit_program
+
+    graph = parse_graph("""
+    graph @by_largest(x: f32[512, 256000]) -> (y) {
+      m: f32[512] = reduce max [i < 512 | c < 256000] abs(x[i, c])
+      y: f32[512, 256000] = loop [i < 512, c < 256000] div(x[i, c], m[i])
+    }""")
+    program = emit_program(schedule(graph))
+    assert [kernel.facts.to_mapping()["registers"] for kernel in program.kernels] == [128]
+    (binary, *_) = compile_sm90(program)
+    assert binary.registers <= 128
+    assert binary.local_bytes == 0
+
+
 def test_alike_parts_stay_apart(emit: Emit, compile_sm90: Compile) -> None:
     """One text for all of them would begin with choosing its addresses, in registers that memory then waits for."""
     count = 8
