@@ -2,6 +2,7 @@
 
     python benchmarks/kernels/convolution_layouts.py --count 60 --seconds 90 --out benchmark-results/layouts.jsonl
     python benchmarks/kernels/convolution_layouts.py --dims 1,2 --transposed 0.5 --kinds bfloat16,tf32
+    python benchmarks/kernels/convolution_layouts.py --channels 3,4,6,8,12 --kinds tf32
 
 A line of JSON per convolution: microseconds of the convolution (and of its backward) with everything in one layout and
 in the other. `ferrite_torch` reads nothing of it; the rule that it keeps was made from such a table.
@@ -15,7 +16,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,22 +29,28 @@ from benchmarks.kernels.results import geomean
 from benchmarks.tools.timing import machine_name, time_launches
 
 KINDS = ("bfloat16", "float16", "tf32", "float32")
+CHANNELS = (3, 8, 16, 24, 32, 48, 64, 96, 128, 160, 256, 320, 512, 1024)
 MEMORY = {4: torch.channels_last, 5: torch.channels_last_3d}
 EXTENTS = {
     1: (128, 500, 1024, 1500, 4096, 8000),
-    2: (7, 14, 28, 32, 56, 64, 112),
+    2: (7, 14, 28, 32, 56, 64, 112, 224),
     3: (4, 8, 14, 16, 19, 28),
 }
 
 
-def drawn(numbers: random.Random, among: Sequence[int], transposed: float) -> dict[str, Any]:
-    """Returns a convolution: batch, channels, extents, kernel, stride, dilation, groups, and whether transposed.
+def numbers_in(text: str) -> list[int]:
+    """Returns the numbers of a list with commas."""
+    return [int(word) for word in text.split(",")]
+
+
+def drawn(numbers: random.Random, plan: argparse.Namespace) -> dict[str, Any]:
+    """Returns a convolution: batch, channels, extents, kernel, stride, groups, and whether transposed.
 
     Those of one dim are convolutions of images of one row, as torch computes them.
     """
-    dims = numbers.choice(among)
+    dims = numbers.choice(plan.dims)
     kernel = numbers.choice((1, 1, 2, 3, 3, 3, 4, 5, 7))
-    into = numbers.choice((3, 8, 16, 24, 32, 48, 64, 96, 128, 160, 256, 320, 512, 1024))
+    into = numbers.choice(plan.channels)
     out = numbers.choice((8, 16, 24, 32, 64, 96, 128, 256, 512, 1024))
     grouping = numbers.choice(("none", "none", "none", "depthwise", "grouped"))
     groups = 1
@@ -52,11 +59,11 @@ def drawn(numbers: random.Random, among: Sequence[int], transposed: float) -> di
     elif grouping == "grouped" and into % 8 == 0 and out % 8 == 0:
         groups = numbers.choice((2, 4, 8))
     extent = numbers.choice(EXTENTS[dims])
-    batch = numbers.choice((1, 2, 8, 10, 32))
+    batch = numbers.choice((1, 2, 8, 10, 32, 128))
     while batch > 1 and batch * max(into, out) * extent**dims > 1 << 25:
         batch //= 2
     if batch * into * out // groups * (extent * kernel) ** dims > 3 << 34:
-        return drawn(numbers, among, transposed)  # as many operations as take the library whole milliseconds
+        return drawn(numbers, plan)  # as many operations as take the library whole milliseconds
     return {
         "dims": dims,
         "batch": batch,
@@ -66,7 +73,7 @@ def drawn(numbers: random.Random, among: Sequence[int], transposed: float) -> di
         "kernel": kernel,
         "stride": numbers.choice((1, 1, 2)),
         "groups": groups,
-        "transposed": groups == 1 and numbers.random() < transposed,
+        "transposed": groups == 1 and numbers.random() < plan.transposed,
     }
 
 
@@ -109,7 +116,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=90.0)
-    parser.add_argument("--dims", default="2,2,3", help="spatial dims that are drawn among")
+    parser.add_argument("--dims", type=numbers_in, default=[2, 2, 3], help="spatial dims that are drawn among")
+    parser.add_argument("--channels", type=numbers_in, default=CHANNELS, help="of the images that go in")
     parser.add_argument("--transposed", type=float, default=0.15, help="share of those without groups")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--out", type=Path, default=Path("benchmark-results/convolution_layouts.jsonl"))
@@ -118,7 +126,7 @@ def main() -> int:
     numbers, until, rows = random.Random(chosen.seed), time.monotonic() + chosen.seconds, []
     with chosen.out.open("w") as lines:
         for _ in range(chosen.count):
-            case = drawn(numbers, list(map(int, chosen.dims.split(","))), chosen.transposed)
+            case = drawn(numbers, chosen)
             for kind in chosen.kinds.split(","):
                 if time.monotonic() > until:
                     break

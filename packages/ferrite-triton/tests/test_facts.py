@@ -53,6 +53,16 @@ def test_what_is_read_says_which_axis_of_a_reduction_is_contiguous() -> None:
     assert facts_of(text, "persistent")["contiguous_axis"] == "r"
 
 
+@pytest.mark.parametrize(("apart", "axis"), [(2, "r"), (8, "r"), (16, "x")])
+def test_elements_a_few_apart_lie_along_an_axis(apart: int, axis: str) -> None:
+    """As those of windows that do not overlap do: each line is read by threads beside each other."""
+    text = f"""
+    graph @pooled(x: f32[128, 512, {apart}]) -> (y) {{
+      y: f32[128] = reduce sum [a < 128 | r < 512] maximum(x[a, r, 0], x[a, r, {apart - 1}])
+    }}"""
+    assert facts_of(text, "persistent")["contiguous_axis"] == axis
+
+
 def test_what_little_is_read_along_an_axis_does_not_say_that_it_is_contiguous() -> None:
     """Halves of rows take turns in what is written; of what is read the shift of channels alone has neighbours."""
     text = """

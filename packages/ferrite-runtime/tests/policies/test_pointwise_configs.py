@@ -72,6 +72,19 @@ def test_transposed_tiles_hold_contiguous_inner_axes_whole() -> None:
     assert turned(100) == Config.of({"XBLOCK": 64, "YBLOCK": 128}, 8), "no second tile with less than half a side"
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize(
+    ("x", "y", "blocks"), [(15876, 16384, (128, 32)), (15872, 16384, (64, 64)), (15876, 32768, (128, 32))]
+)
+def test_transposed_tiles_store_long_runs_of_rows_that_begin_between_sectors(
+    dtype: str, x: int, y: int, blocks: tuple[int, int]
+) -> None:
+    params = [tensor("a", dtype), tensor("b", dtype, "write")]
+    facts = {"transposed": True, "contiguous_axis": "y", "element_bytes": 2 if dtype == "bf16" else 4}
+    found = first(spec("a", "", params, [grid_axis("x", x), grid_axis("y", y)], facts=facts))
+    assert (found.block("XBLOCK"), found.block("YBLOCK"), found.num_warps) == (*blocks, 8)
+
+
 def test_rows_of_halves_that_begin_elsewhere_are_read_whole() -> None:
     axes = [grid_axis("x", 1000), grid_axis("y", 1 << 16)]
     params = [tensor("a", "bf16"), tensor("b", "bf16", "write")]

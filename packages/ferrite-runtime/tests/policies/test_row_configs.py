@@ -91,14 +91,30 @@ def test_quantised_rows_try_fewer_threads(written: str, warps: list[int]) -> Non
     assert [config.num_warps for config in configs(kernel, H200, "max")][:2] == warps
 
 
-def test_rows_that_are_read_again_are_few_at_a_time() -> None:
-    for size, block in ((1 << 17, 16384), (50304, 8192), (49152, 16384)):
-        mapping = row_sum(4096, size)
-        again = spec("again", "", mapping["params"], mapping["axes"], form="looped", facts={"passes": 2})
-        assert first(again) == Config.of({"XBLOCK": 1, "RBLOCK": block}, 32), "no more lanes past the end than needed"
-    short = row_sum(4096, 9000)
-    again = spec("again", "", short["params"], short["axes"], form="looped", facts={"passes": 2})
-    assert first(again).block("RBLOCK") == 2048
+@pytest.mark.parametrize(
+    ("dtype", "size", "block", "warps"),
+    [
+        ("bf16", 1 << 17, 16384, 32),
+        ("bf16", 50304, 8192, 32),  # no more lanes past the end than needed
+        ("bf16", 49152, 16384, 32),
+        ("bf16", 16000, 4096, 8),
+        ("f32", 49152, 8192, 32),
+        ("f32", 12288, 4096, 32),
+        ("f32", 10000, 4096, 32),
+        ("f32", 8000, 2048, 8),
+        # between vectors of 16 bytes
+        ("f32", 12130, 2048, 8),
+        ("f32", 12131, 2048, 8),
+        ("f32", 16383, 8192, 32),
+        ("f32", 20001, 8192, 32),
+    ],
+)
+def test_rows_that_are_read_again_are_few_at_a_time(dtype: str, size: int, block: int, warps: int) -> None:
+    mapping = row_sum(4096, size)
+    params = [{**param, "dtype": dtype} for param in mapping["params"]]
+    facts = {"passes": 2, "element_bytes": 2 if dtype == "bf16" else 4}
+    again = spec("again", "", params, mapping["axes"], form="looped", facts=facts)
+    assert first(again) == Config.of({"XBLOCK": 1, "RBLOCK": block}, warps)
 
 
 @pytest.mark.parametrize(
@@ -253,10 +269,12 @@ def test_a_thread_gets_as_many_bytes_of_narrow_rows() -> None:
     assert [warps(dtype, size) for dtype, size in (("i8", 1), ("bf16", 2), ("f32", 4))] == [4, 8, 8]
 
 
-def test_rows_that_are_shared_have_one_config_with_64_elements_to_a_thread() -> None:
+def test_rows_that_are_shared_have_one_config_with_as_many_elements_to_a_thread_as_fit() -> None:
     kernel = shared_softmax(2048, 131072, 8192)
     found = configs(KernelSpec.from_mapping(kernel), H200, "max")
     assert found == (Config.of({"XBLOCK": 1}, 4),)
+    odd = KernelSpec.from_mapping(shared_softmax(2048, 131071, 8192))
+    assert configs(odd, H200, "max") == (Config.of({"XBLOCK": 1}, 8),), "half as many, each loaded by itself"
     kernel["facts"]["contiguous_axis"], kernel["blocks"]["RBLOCK"] = "x", 256
     kernel["id"] = kernel_id(kernel)
     columns = KernelSpec.from_mapping(kernel)

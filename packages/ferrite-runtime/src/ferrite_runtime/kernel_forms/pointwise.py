@@ -123,6 +123,8 @@ def _tiled(shape: Shape, names: list[str]) -> tuple[Config, ...]:
         fills = fills and flops_per_point(shape) < OCCUPANCY.busy_flops
         if POINTWISE.side < shape.sizes[y] < 2 * POINTWISE.side:
             square = ({x: 64, y: 2 * POINTWISE.side}, 8)
+        elif shape.sizes[x] * shape.element_bytes % POINTWISE.sector:
+            square = ({x: POINTWISE.ragged_run, y: 64 * 64 // POINTWISE.ragged_run}, 8)
         tiles = (
             *((({x: POINTWISE.run_tile // run, y: run}, POINTWISE.run_warps),) if run < side else ()),
             *((_balanced(shape, blocks), warps) for blocks, warps in ((square, line) if fills else (line, square))),

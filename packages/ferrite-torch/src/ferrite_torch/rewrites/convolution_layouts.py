@@ -102,16 +102,8 @@ def _convolutions(graph: Graph) -> Iterator[Node]:
 
 def measured_effect(node: Node) -> Effect:
     """Returns what was found that channels-last operands do to a convolution on a GPU of NVIDIA."""
-    if node.target is aten.convolution.default:
-        (image, weight), (stride, is_transposed, groups) = (
-            node.args[:2],
-            (node.args[position] for position in (3, 6, 8)),
-        )
-    else:
-        (image, weight), (stride, is_transposed, groups) = (
-            node.args[1:3],
-            (node.args[position] for position in (4, 7, 9)),
-        )
+    is_forward = node.target is aten.convolution.default
+    image, weight, _, stride, _, _, is_transposed, _, groups = node.args[:9] if is_forward else _forward_of(node.args)
     image, weight = image.meta["val"], weight.meta["val"]  # type: ignore[union-attr]
     if not _is_cuda(image) or image.dim() not in _FORMATS or not _has_library():
         return Effect.LOSS
@@ -122,11 +114,32 @@ def measured_effect(node: Node) -> Effect:
     if groups != 1:
         return Effect.NONE
     out, into, *window = weight.shape
-    channels = (out, into) if is_transposed else (into, out)
-    precision = HALF if image.dtype in _HALVES else TF32
-    is_line = len(window) > 1 and is_known(image.shape[2] == 1)
-    convolution = Convolution(precision, window, stride, channels, bool(is_transposed), is_line)  # type: ignore[arg-type]
+    result = node.meta["val"] if is_forward else node.args[0].meta["val"]  # type: ignore[union-attr]
+    convolution = Convolution(
+        HALF if image.dtype in _HALVES else TF32,
+        window,
+        stride,  # type: ignore[arg-type]
+        (out, into) if is_transposed else (into, out),
+        is_transposed=bool(is_transposed),
+        is_line=len(window) > 1 and is_known(image.shape[2] == 1),
+        gflop=_gflop(image if is_transposed else result, weight),
+        is_trained=bool(node.graph.find_nodes(op="call_function", target=aten.convolution_backward.default)),
+    )
     return Effect.GAIN if is_faster_channels_last(convolution) else Effect.NONE
+
+
+def _forward_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the arguments of a convolution from those of its backward: no gradient, nor sizes of a bias."""
+    _, image, weight, _, *rest = args
+    return (image, weight, None, *rest[:6])
+
+
+def _gflop(positions: torch.Tensor, weight: torch.Tensor) -> float:
+    """Returns 1e9 operations: two for each element at whose positions filters are multiplied; 0 for symbolic sizes."""
+    elements = (positions.numel(), weight.numel(), weight.shape[0])
+    if not all(isinstance(size, int) for size in elements):
+        return 0.0
+    return 2e-9 * elements[0] * elements[1] / max(1, elements[2])
 
 
 def _is_cuda(fake: torch.Tensor) -> bool:

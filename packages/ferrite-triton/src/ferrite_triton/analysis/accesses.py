@@ -96,15 +96,27 @@ def _axis_condition(size: Size) -> Condition:
 
 def unit_stride_axis(offset: Index) -> str | None:
     """Returns the axis along which neighbouring positions are neighbours in memory, or None."""
+    axis, stride = nearest_axis(offset)
+    return axis if stride == 1 else None
+
+
+def nearest_axis(offset: Index) -> tuple[str | None, int]:
+    """Returns the axis along which neighbouring positions are nearest in memory, and how many elements apart.
+
+    Of strides that are not known while compiling nothing is said, nor of neighbours where a position wraps.
+    """
+    nearest: tuple[str | None, int] = None, 0
     for atom, coefficient in offset.terms:
-        if coefficient != 1:
-            continue
+        inner: tuple[str | None, int] = None, 0
         if isinstance(atom, Dim):
-            return atom.name
-        if isinstance(atom, Mod):
-            # Neighbours stay neighbours except at the wrap.
-            return unit_stride_axis(atom.numerator)
-    return None
+            inner = atom.name, 1
+        elif isinstance(atom, Mod):
+            inner = nearest_axis(atom.numerator)
+        if inner[0] is not None and is_static(coefficient) and coefficient > 0:
+            apart = inner[1] * int(coefficient)
+            if nearest[0] is None or apart < nearest[1]:
+                nearest = inner[0], apart
+    return nearest
 
 
 def unit_stride_run(offset: Index) -> int | None:
@@ -175,12 +187,13 @@ def touched_bytes(flat: FlatKernel, access: Access) -> int:
 def contiguous_axis(flat: FlatKernel, accesses: tuple[Access, ...]) -> str | None:
     """Returns the axis along which most bytes lie next to each other, of those that are read where some are reduced.
 
+    Elements that are read a few apart, such as every second one of a row, count by the part of a line that they are.
     What is written counts as well where less than a tenth of what is read lies so. None where nothing does.
     """
     votes: dict[str, int] = {}
     if flat.space.reduction is not None:
         reads = tuple(access for access in accesses if not access.writes)
-        votes = _unit_stride_bytes(flat, reads)
+        votes = _near_bytes(flat, reads)
         if 10 * sum(votes.values()) < sum(touched_bytes(flat, access) for access in reads):
             votes = {}
     votes = votes or _unit_stride_bytes(flat, accesses)
@@ -202,6 +215,17 @@ def _unit_stride_bytes(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict[s
         if axis is not None:
             axis = "r" if axis in REDUCTION_AXES else axis
             votes[axis] = votes.get(axis, 0) + touched_bytes(flat, access)
+    return votes
+
+
+def _near_bytes(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict[str, int]:
+    """Returns the bytes that lie near each other along each axis: a part of them where elements are some apart."""
+    votes: dict[str, int] = {}
+    for access in accesses:
+        axis, stride = nearest_axis(access.offset)
+        if axis is not None and stride * access.param.dtype.bytes <= LOWERING.near_bytes:
+            axis = "r" if axis in REDUCTION_AXES else axis
+            votes[axis] = votes.get(axis, 0) + touched_bytes(flat, access) // stride
     return votes
 
 

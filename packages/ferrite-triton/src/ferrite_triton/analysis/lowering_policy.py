@@ -54,6 +54,7 @@ class LoweringPolicy:
         grouped_column: fewest points of a column of which a thread surely holds several. Set.
         peeled_row: fewest elements of a row of odd length in which the vectors at its ends, that are not full, do not
             count. Set.
+        near_bytes: bytes that elements beside each other of an axis may be apart to be read together. Set: a sector.
         few_neighbours: columns beside each other from which on a warp reads enough of them at once. Set.
         least_thread_row, most_thread_row: fewest and most elements of a row that one thread reduces by itself (decision
             0021). Set: it holds them in registers.
@@ -101,6 +102,7 @@ class LoweringPolicy:
     grouped_share: int = 8
     grouped_column: int = 128
     peeled_row: int = 8192
+    near_bytes: int = 32
     few_neighbours: int = 16
     least_thread_row: int = 3
     most_thread_row: int = 64
