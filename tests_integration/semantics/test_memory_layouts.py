@@ -243,3 +243,32 @@ def test_what_indices_take_lies_as_they_lie(name: str, device: str) -> None:
     for mine, theirs in zip(compiled(function, dynamic=False)(x, where), eager, strict=True):
         assert torch.equal(mine, theirs)
         assert meaningful_strides(mine) == meaningful_strides(theirs)
+
+
+NORMALISED = {
+    "a channels-last image with a stride of its batch": ((1, 7, 3, 2), (1, 1, 14, 7)),
+    "a slice of such an image": ((1, 7, 3, 2), (99, 1, 28, 7)),
+    "images of one element, channels-last": ((2, 7, 1, 1), (7, 1, 7, 7)),
+    "one of them": ((1, 7, 1, 1), (1, 1, 1, 1)),
+    "one channel": ((2, 1, 3, 2), (6, 1, 2, 1)),
+    "one channel of a channels-last image": ((1, 1, 3, 2), (1, 1, 2, 1)),
+    "a channels-last volume": ((1, 7, 2, 3, 2), (1, 1, 42, 14, 7)),
+    "volumes of one element": ((2, 7, 1, 1, 1), (7, 1, 7, 7, 7)),
+    "transposed": ((2, 7, 3, 2), (1, 2, 14, 42)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", NORMALISED)
+def test_normalised_images_lie_as_eagers(name: str, *, dynamic: bool) -> None:
+    shape, strides = NORMALISED[name]
+    reach = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+    images = torch.arange(float(reach)).as_strided(shape, strides)
+    mean, variance = torch.linspace(0, 1, shape[1]), torch.linspace(1, 2, shape[1])
+
+    def norm(x: Tensor, m: Tensor, v: Tensor) -> Tensor:
+        return torch.nn.functional.batch_norm(x, m, v)
+
+    eager, mine = (each(images, mean, variance) for each in (norm, compiled(norm, dynamic=dynamic)))
+    torch.testing.assert_close(mine, eager)
+    assert meaningful_strides(mine) == meaningful_strides(eager)

@@ -44,7 +44,7 @@ from ferrite_torch.graphs.donations import donated_arguments, held_arguments
 from ferrite_torch.graphs.unbacked_sizes import has_unbacked, tells_sizes_of_data
 from ferrite_torch.measured_costs import oracle_for
 from ferrite_torch.options import Options
-from ferrite_torch.rewrites.convolution_layouts import assign_layouts
+from ferrite_torch.rewrites.layouts.convolution_layouts import assign_layouts
 from ferrite_torch.rewrites.prepared_graphs import prepare_graph
 from ferrite_torch.sizes.specialisation import settled
 from ferrite_torch.torch_private.aot_metadata import report_strides

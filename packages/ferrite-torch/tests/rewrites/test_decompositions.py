@@ -7,7 +7,7 @@ from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.lowering.recomputation import stays_whole
 from ferrite_torch.rewrites.convolutions import rules_for_convolutions
 from ferrite_torch.rewrites.decompositions import EXTRA, KEPT, decomposition_table
-from ferrite_torch.rewrites.eager_layouts import broadcasting_ops, iterating_ops, laid_out_ops
+from ferrite_torch.rewrites.layouts.eager_layouts import broadcasting_ops, iterating_ops, laid_out_ops
 from ferrite_torch.rewrites.numbers.integer_bounds import rules_for_integer_bounds
 from ferrite_torch.rewrites.overlapping_targets import rules_for_overlapping_targets
 

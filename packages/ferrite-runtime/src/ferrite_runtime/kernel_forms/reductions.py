@@ -26,6 +26,7 @@ from ferrite_runtime.policies.thresholds import OCCUPANCY, ROWS, TILES
 from ferrite_runtime.policies.tiles import (
     keep_busy,
     loop_config,
+    part_per_thread,
     rows_config,
 )
 
@@ -281,13 +282,14 @@ def _multiplied(shape: Shape, rows: int) -> tuple[Config, ...]:
 
 def _inner_looped(shape: Shape) -> tuple[Config, ...]:
     row_bytes = shape.reduction * shape.narrowest_read
-    is_ragged = not shape.reduction_is_known or row_bytes % 16 > 0
-    if shape.reduction_facts.passes > 1 and row_bytes >= (ROWS.long_ragged_pass if is_ragged else ROWS.long_pass):
+    if shape.reduction_facts.passes > 1 and row_bytes >= (ROWS.long_ragged_pass if shape.is_ragged else ROWS.long_pass):
         # Few rows at a time, each read by as many threads as a program can have: the next pass finds them in the cache.
         most, whole = shape.device.max_warps, ROWS.long_pass // shape.narrowest_read
         # With the fewest lanes past the end; of equals the longer blocks, which are half as many. Where a thread does
         # not read 16 bytes at once, too little would be on its way in shorter ones.
-        blocks = sorted((whole, whole // 2), key=lambda block: 0 if is_ragged else -(-shape.reduction // block) * block)
+        blocks = [whole, whole // 2]
+        if not shape.is_ragged:
+            blocks.sort(key=lambda block: -(-shape.reduction // block) * block)
         again = (*((block, most) for block in blocks), (whole // 4, most // 2 or 1))
         return tuple(loop_config(shape, 1, r, w) for r, w in again)
     block = ROWS.loop_block * (2 if shape.element_bytes <= 2 else 1)
@@ -338,9 +340,7 @@ def grid_reduction_configs(shape: Shape) -> tuple[Config, ...]:
     """
     columns = ROWS.shared_columns if shape.contiguous in ("x", "y") else 1
     held = columns * shape.spec.blocks.get("RBLOCK", 1)
-    # Of rows that begin at any element a thread loads each by itself, under a mask of its own.
-    per_thread = TILES.part_per_thread // (2 if columns == 1 and shape.has_odd_rows else 1)
-    warps = max(1, held // (shape.device.target.warp_size * per_thread))
+    warps = max(1, held // (shape.device.target.warp_size * part_per_thread(shape)))
     return (replace(shape, live=1).fit({"x": columns}, min(warps, shape.device.max_warps)),)
 
 

@@ -18,7 +18,7 @@ from ferrite_runtime.policies.occupancy import flops_per_point
 from ferrite_runtime.policies.roofline import ROOFLINE
 from ferrite_runtime.policies.shape import Shape
 from ferrite_runtime.policies.thresholds import OCCUPANCY, ROWS, TILES
-from ferrite_runtime.policies.tiles import keep_busy
+from ferrite_runtime.policies.tiles import keep_busy, part_per_thread
 
 
 def look_back_configs(shape: Shape) -> tuple[Config, ...]:
@@ -27,7 +27,7 @@ def look_back_configs(shape: Shape) -> tuple[Config, ...]:
     One only: a kernel whose programs wait for each other is not for measuring, its workspace counts launches.
     """
     block, tiles = shape.spec.blocks.get("RBLOCK", 1), facts_as(shape.spec.facts, SplitFacts).register_tiles
-    held = block * tiles // TILES.packed_per_thread if tiles > 1 else block // TILES.part_per_thread
+    held = block * tiles // TILES.packed_per_thread if tiles > 1 else block // part_per_thread(shape)
     warps = held // shape.device.target.warp_size
     return (replace(shape, live=1).fit({}, max(1, min(warps, shape.device.max_warps))),)
 

@@ -12,6 +12,9 @@ from ferrite_runtime.formats.kernel_spec import Axis, KernelSpec
 from ferrite_runtime.policies.blocks import block_limit, expected_points, next_power_of_two, previous_power_of_two
 from ferrite_runtime.policies.thresholds import REGISTERS
 
+VECTOR_BYTES = 16
+"""The widest access of a thread."""
+
 # Triton refuses tiles of more elements.
 MAX_TILE = 1 << 20
 
@@ -117,14 +120,25 @@ class Shape:
         return self.reduction_is_known and self.reduction % 2 == 1
 
     @property
+    def is_ragged(self) -> bool:
+        """Whether lines that lie one behind the other begin between vectors of 16 bytes, which a thread reads at once.
+
+        Of reductions whose extent only a call knows it is assumed that they do not.
+        """
+        if self.contiguous is None or not self.reduction_is_known:
+            return False
+        length = self.reduction if self.contiguous == "r" else self.sizes[self.contiguous]
+        return length * self.narrowest_read % VECTOR_BYTES > 0
+
+    @property
     def expected_points(self) -> int:
         """Number of points of all axes at the expected sizes, which are those that the kernel's facts are of."""
         return expected_points(self.spec)
 
     @property
     def vector(self) -> int:
-        """Elements in 16 bytes, the widest access of a thread."""
-        return max(1, 16 // max(1, self.element_bytes))
+        """Elements in the widest access of a thread."""
+        return max(1, VECTOR_BYTES // max(1, self.element_bytes))
 
     def limit(self, axis: Axis) -> int:
         """Returns the largest sensible block of an axis."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.policies.shape import Shape
+from ferrite_runtime.policies.thresholds import TILES
 
 
 def rows_config(shape: Shape, count: int, row: int, warps: int) -> Config:
@@ -24,3 +25,11 @@ def loop_config(shape: Shape, columns: int, depth: int, warps: int) -> Config:
     blocks = {axis.name: depth for axis in shape.axes("reduction")}
     inner = shape.contiguous if shape.contiguous in ("x", "y", "z") else "x"
     return shape.fit(blocks | {inner: columns}, min(warps, shape.device.max_warps))
+
+
+def part_per_thread(shape: Shape) -> int:
+    """Returns how many elements a thread holds of a part of a line that other programs wait for.
+
+    Half as many of ragged lines: each of a few is loaded by itself, with an address and a mask in registers of its own.
+    """
+    return TILES.part_per_thread // (2 if shape.is_ragged else 1)

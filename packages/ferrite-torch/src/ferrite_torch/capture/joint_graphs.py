@@ -11,9 +11,9 @@ from ferrite_torch.capture.host_results import correct_devices
 from ferrite_torch.capture.pool_offsets import save_pool_offsets
 from ferrite_torch.capture.saved_extrema import save_extrema
 from ferrite_torch.capture.saved_seeds import save_seeds
-from ferrite_torch.rewrites.convolution_layouts import assign_layouts
 from ferrite_torch.rewrites.equal_nodes import EqualNodes
 from ferrite_torch.rewrites.extrema import may_have_extrema
+from ferrite_torch.rewrites.layouts.convolution_layouts import assign_layouts
 from ferrite_torch.rewrites.rounded_half_types import half_extrema, mark_beside_extrema, mark_returned_half_types
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.rewrites.eager_layouts import is_packed_somehow, iterated_strides
+from ferrite_torch.rewrites.layouts.eager_layouts import is_packed_somehow, iterated_strides
 from ferrite_torch.thresholds import SEARCHES
 from ferrite_torch.torch_private.fake_tensors import without_modes
 from ferrite_torch.torch_private.nodes import map_leaves, whole_op

@@ -18,7 +18,7 @@ import torch
 
 from ferrite_torch.diagnostics.origins import unsupported, unsupported_graph
 from ferrite_torch.errors import Unsupported
-from ferrite_torch.rewrites.eager_layouts import is_packed_somehow
+from ferrite_torch.rewrites.layouts.eager_layouts import is_packed_somehow
 from ferrite_torch.rewrites.overlapping_targets import is_repeated
 from ferrite_torch.sizes.overlaps import DataDependent, Place, overlap, present_place
 from ferrite_torch.torch_private.dynamo import is_static_input

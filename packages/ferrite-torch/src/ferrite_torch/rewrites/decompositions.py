@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ferrite_torch.rewrites.convolutions import rules_for_convolutions
-from ferrite_torch.rewrites.eager_layouts import (
+from ferrite_torch.rewrites.layouts.eager_layouts import (
     broadcasting_ops,
     is_sorted_otherwise,
     iterated,

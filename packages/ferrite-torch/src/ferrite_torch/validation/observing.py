@@ -10,7 +10,7 @@ from torch.fx.traceback import get_current_meta
 from ferrite_torch.diagnostics.origins import origins_of_call
 from ferrite_torch.errors import Refused, located
 from ferrite_torch.rewrites.copied_storages import called_on_storage
-from ferrite_torch.rewrites.in_place_layouts import called_in_layout
+from ferrite_torch.rewrites.layouts.in_place_layouts import called_in_layout
 from ferrite_torch.torch_private.observation import observing
 from ferrite_torch.torch_private.operators import Overload
 from ferrite_torch.torch_private.symbolic_shapes import is_data_dependent

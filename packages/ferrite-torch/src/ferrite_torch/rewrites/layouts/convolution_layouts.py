@@ -26,9 +26,9 @@ import torch
 from torch.fx import Graph, Node
 
 from ferrite_torch.devices.facts import convolution_precision
-from ferrite_torch.rewrites.eager_layouts import iterated
-from ferrite_torch.rewrites.in_place_layouts import is_dense
-from ferrite_torch.rewrites.layout_gains import HALF, TF32, Convolution, is_faster_channels_last
+from ferrite_torch.rewrites.layouts.eager_layouts import iterated
+from ferrite_torch.rewrites.layouts.in_place_layouts import is_dense
+from ferrite_torch.rewrites.layouts.layout_gains import HALF, TF32, Convolution, is_faster_channels_last
 from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.operators import Overload, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import is_known

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ferrite_torch.rewrites import convolution_layouts, layout_gains
-from ferrite_torch.rewrites.convolution_layouts import Effect
-from ferrite_torch.rewrites.layout_gains import HALF, TF32, Convolution, is_faster_channels_last
+from ferrite_torch.rewrites.layouts import convolution_layouts, layout_gains
+from ferrite_torch.rewrites.layouts.convolution_layouts import Effect
+from ferrite_torch.rewrites.layouts.layout_gains import HALF, TF32, Convolution, is_faster_channels_last
 
 MEASURED = [  # rows of measurements: microseconds row-major and channels-last, on H200s
     (Convolution(HALF, (3, 3), (1, 1), (96, 128)), 41, 25),

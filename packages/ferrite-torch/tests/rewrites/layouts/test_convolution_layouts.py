@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import ferrite_torch
 from ferrite_torch.devices.facts import convolution_precision
-from ferrite_torch.rewrites import convolution_layouts
-from ferrite_torch.rewrites.convolution_layouts import Effect
+from ferrite_torch.rewrites.layouts import convolution_layouts
+from ferrite_torch.rewrites.layouts.convolution_layouts import Effect
 
 
 def gains(node: torch.fx.Node) -> Effect:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ferrite_torch.rewrites.layouts.channels_last import CHANNELS_LAST, is_contiguous, is_like_channels_last
 from ferrite_torch.torch_private.fake_tensors import without_modes
 from ferrite_torch.torch_private.operators import Overload, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import is_known
@@ -201,29 +202,25 @@ def by_format_on_cpu(result: torch.Tensor, args: Sequence[Any]) -> Order:
 
     It need not be dense: a slice of channels lies as the whole does.
     """
-    first, axes = _operands(args)[0], list(range(result.dim()))
     if result.device.type != "cpu":
         return None
-    if first.dim() == result.dim() in (4, 5) and _is_like_channels_last(first.shape, first.stride()):
-        return [0, *axes[2:], 1]
-    return axes
+    first = _operands(args)[0]
+    is_last = first.dim() == result.dim() in CHANNELS_LAST and is_like_channels_last(first.shape, first.stride())
+    return list(CHANNELS_LAST[first.dim()]) if is_last else row_major(result, args)
 
 
-def _is_like_channels_last(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
-    """Returns whether strides grow from the channels over the last axes to the batch.
+def normalised_on_cpu(result: torch.Tensor, args: Sequence[Any]) -> Order:
+    """Returns the order of a batch norm, which goes over what is contiguous in either way as it lies.
 
-    What lies both ways, as images of one element do, counts as row-major.
+    Axes of one element do not count for that, and images of one element are row-major.
     """
-    least: Any = 0
-    if is_known(strides[1] == 0):
-        return False
-    for axis in (1, *reversed(range(2, len(shape))), 0):
-        if is_known(shape[axis] == 0) or not is_known(strides[axis] >= least):
-            return False
-        if axis == 0 and is_known(least == strides[1]):
-            return False
-        least = strides[axis] if is_known(shape[axis] == 1) else strides[axis] * shape[axis]
-    return True
+    first = _operands(args)[0]
+    if result.device.type == "cpu" and first.dim() == result.dim():
+        if is_contiguous(first.shape, first.stride()):
+            return row_major(result, args)
+        if first.dim() in CHANNELS_LAST and is_contiguous(first.shape, first.stride(), CHANNELS_LAST[first.dim()]):
+            return list(CHANNELS_LAST[first.dim()])
+    return by_format_on_cpu(result, args)
 
 
 def rolled_on_cpu(result: torch.Tensor, args: Sequence[Any]) -> Order:
@@ -317,11 +314,14 @@ _NAMES: Mapping[Rule, str] = {
         isin.Tensor_Tensor isin.Tensor_Scalar pow.Scalar rrelu_with_noise_functional.default
     """,
     row_major_on_cpu: "log_sigmoid_forward.default",
-    by_format_on_cpu: """
+    normalised_on_cpu: """
         _native_batch_norm_legit.default _native_batch_norm_legit.no_stats _native_batch_norm_legit_functional.default
         _native_batch_norm_legit_no_training.default _batch_norm_with_update_functional.default
-        _batch_norm_no_update.default channel_shuffle.default native_batch_norm.default native_channel_shuffle.default
-        reflection_pad2d.default reflection_pad3d.default replication_pad2d.default replication_pad3d.default
+        _batch_norm_no_update.default native_batch_norm.default
+    """,
+    by_format_on_cpu: """
+        channel_shuffle.default native_channel_shuffle.default reflection_pad2d.default reflection_pad3d.default
+        replication_pad2d.default replication_pad3d.default
     """,
     rolled_on_cpu: "roll.default",
 }
