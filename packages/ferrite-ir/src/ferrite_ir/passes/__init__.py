@@ -12,6 +12,7 @@ from .dce import Dce
 from .fold_constants import FoldConstants
 from .inline import Inline
 from .narrow import Narrow
+from .outer import Outer
 from .pick import Pick
 from .pipeline import PASSES, PIPELINE, Pass, Pipeline, parse_pipeline, pass_text
 from .round_stored import RoundStored
@@ -28,6 +29,7 @@ __all__ = [
     "FoldConstants",
     "Inline",
     "Narrow",
+    "Outer",
     "Pass",
     "Pick",
     "Pipeline",

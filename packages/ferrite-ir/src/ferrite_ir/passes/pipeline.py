@@ -15,6 +15,7 @@ from .dce import Dce
 from .fold_constants import FoldConstants
 from .inline import Inline
 from .narrow import Narrow
+from .outer import Outer
 from .pick import Pick
 from .round_stored import RoundStored
 from .simplify import Simplify
@@ -33,7 +34,10 @@ class Pass(Protocol):
 
 PASSES: dict[str, type[Any]] = {
     pass_.name: pass_
-    for pass_ in (Simplify, FoldConstants, Cse, RoundStored, Inline, AlignScans, Pick, Unroll, StoreNarrow, Dce, Narrow)
+    for pass_ in (
+        *(Simplify, FoldConstants, Cse, RoundStored, Inline, Outer),
+        *(AlignScans, Pick, Unroll, StoreNarrow, Dce, Narrow),
+    )
 }
 
 
@@ -75,7 +79,7 @@ class Pipeline:
 
 PIPELINE = Pipeline(
     (
-        *(Simplify(), Cse(), Dce(), RoundStored(), Inline(), AlignScans(), Pick(), Unroll(), StoreNarrow()),
+        *(Simplify(), Cse(), Dce(), RoundStored(), Inline(), Outer(), AlignScans(), Pick(), Unroll(), StoreNarrow()),
         *(Narrow(), Cse(), Dce()),
     )
 )

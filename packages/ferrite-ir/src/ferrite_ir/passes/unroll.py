@@ -193,6 +193,10 @@ _STEPS: dict[str, Callable[[State, State], State]] = {
 }
 
 
+UNROLLED_COMBINES = frozenset(_STEPS)
+"""Combines of reductions that can be unrolled."""
+
+
 def _gap(load: Scalar, reduction: Reduction, read: TensorType) -> float:
     """Returns how many steps of a window neighbouring results read elements apart, infinity for what is no window.
 
