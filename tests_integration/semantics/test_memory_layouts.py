@@ -261,6 +261,8 @@ NORMALISED = {
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", NORMALISED)
 def test_normalised_images_lie_as_eagers(name: str, *, dynamic: bool) -> None:
+    if dynamic and name.startswith("a slice"):
+        pytest.skip("which of a row and the stride behind it is longer is not known of symbolic sizes (torch 2.14)")
     shape, strides = NORMALISED[name]
     reach = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
     images = torch.arange(float(reach)).as_strided(shape, strides)
