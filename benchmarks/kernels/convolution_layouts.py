@@ -5,7 +5,8 @@
     python benchmarks/kernels/convolution_layouts.py --channels 3,4,6,8,12 --kinds tf32
 
 A line of JSON per convolution: microseconds of the convolution (and of its backward) with everything in one layout and
-in the other. `ferrite_torch` reads nothing of it; the rule that it keeps was made from such a table.
+in the other, and the errors beside float64, which tell where only one of them is computed in TF32. `ferrite_torch`
+reads nothing of it; the rule that it keeps was made from such a table.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def microseconds(call: Callable[[], Any]) -> float:
 
 
 def measured(case: dict[str, Any], kind: str) -> dict[str, float]:
-    """Returns microseconds by layout, forward and backward."""
+    """Returns microseconds by layout, forward and backward, and errors of results, as a share of their size."""
     dtype = torch.float32 if kind in ("tf32", "float32") else getattr(torch, kind)
     torch.backends.cudnn.allow_tf32 = kind == "tf32"
     dims, groups = case["dims"], case["groups"]
@@ -102,8 +103,10 @@ def measured(case: dict[str, Any], kind: str) -> dict[str, float]:
         image, filters = x.contiguous(memory_format=memory), weight.contiguous(memory_format=memory)
         out = torch.ops.aten.convolution(image, filters, None, *given)
         if layout == "nchw":
+            exact = torch.ops.aten.convolution(image.double(), filters.double(), None, *given)
             found["bytes"] = (x.numel() + out.numel()) * x.element_size()
             found["gflop"] = 2e-9 * (x if case["transposed"] else out).numel() * weight[0].numel()
+        found[f"{layout}_error"] = float((out - exact).norm() / exact.norm())
         found[layout] = microseconds(partial(torch.ops.aten.convolution, image, filters, None, *given))
         operands = (torch.randn_like(out), image, filters, None, *given, (True, True, False))
         found[f"{layout}_backward"] = microseconds(partial(torch.ops.aten.convolution_backward, *operands))

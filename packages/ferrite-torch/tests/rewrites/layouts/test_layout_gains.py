@@ -36,13 +36,6 @@ MEASURED = [  # rows of measurements: microseconds row-major and channels-last, 
     (Convolution(TF32, (3, 3), (1, 1), (3, 32), is_transposed=True), 6, 18),
     (Convolution(TF32, (2, 2), (2, 2), (1024, 128), is_transposed=True), 46, 68),
     (Convolution(TF32, (1, 1), (2, 2), (48, 96), is_transposed=True), 6, 10),
-    # of few channels, by how much there is to do
-    (Convolution(TF32, (3, 3), (1, 1), (8, 64), gflop=0.92), 45, 31),
-    (Convolution(TF32, (3, 3), (1, 1), (8, 64), gflop=37.7), 667, 362),
-    (Convolution(TF32, (5, 5), (1, 1), (3, 512), gflop=5.03), 272, 149),
-    (Convolution(TF32, (7, 7), (1, 1), (12, 512), gflop=37.8), 335, 261),
-    (Convolution(TF32, (5, 5), (1, 1), (2, 96), gflop=0.10), 10, 40),
-    (Convolution(TF32, (3, 3), (1, 1), (12, 64), gflop=0.11), 10, 12),
     # of one dim, which are of images of one row
     (Convolution(HALF, (1, 3), (1, 1), (512, 32), is_line=True), 30, 9),
     (Convolution(HALF, (1, 3), (1, 1), (3, 512), is_line=True), 7, 16),
@@ -53,11 +46,11 @@ MEASURED = [  # rows of measurements: microseconds row-major and channels-last, 
 ]
 
 
-def test_few_channels_gain_only_without_gradients() -> None:
-    """The gradients of their filters lose as much: 0.9 of the time row-major, in geometric mean."""
-    assert is_faster_channels_last(Convolution(TF32, (3, 3), (1, 1), (8, 64), gflop=1.0))
-    assert not is_faster_channels_last(Convolution(TF32, (3, 3), (1, 1), (8, 64), gflop=1.0, is_trained=True))
-    assert is_faster_channels_last(Convolution(TF32, (3, 3), (1, 1), (16, 64), is_trained=True))
+@pytest.mark.parametrize("channels", [3, 8, 15])
+def test_images_of_few_channels_are_as_exact_as_eagers(channels: int) -> None:
+    """Row-major the library computes them without TF32: 667 us where channels-last takes 362, and rounds."""
+    assert not is_faster_channels_last(Convolution(TF32, (3, 3), (1, 1), (channels, 64), gflop=37.7))
+    assert is_faster_channels_last(Convolution(TF32, (3, 3), (1, 1), (16, 64), gflop=37.7))
 
 
 @pytest.mark.parametrize(("convolution", "row_major", "channels_last"), MEASURED)
@@ -110,6 +103,4 @@ def test_channels_of_transposed_and_backward_convolutions(
     assert [(each.channels, each.stride, each.window, each.is_transposed, each.dims) for each in seen] == (
         [((32, 48), [1, 2], [3, 3], True, 2)] if groups == 1 else []
     )
-    assert [(each.gflop, each.is_trained) for each in seen] == (
-        [(pytest.approx(2e-9 * 8 * 8 * 32 * 48 * 9), is_backward)] if groups == 1 else []
-    )
+    assert [each.gflop for each in seen] == ([pytest.approx(2e-9 * 8 * 8 * 32 * 48 * 9)] if groups == 1 else [])

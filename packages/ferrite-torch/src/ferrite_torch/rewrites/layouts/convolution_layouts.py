@@ -123,7 +123,6 @@ def measured_effect(node: Node) -> Effect:
         is_transposed=bool(is_transposed),
         is_line=len(window) > 1 and is_known(image.shape[2] == 1),
         gflop=_gflop(image if is_transposed else result, weight),
-        is_trained=bool(node.graph.find_nodes(op="call_function", target=aten.convolution_backward.default)),
     )
     return Effect.GAIN if is_faster_channels_last(convolution) else Effect.NONE
 
