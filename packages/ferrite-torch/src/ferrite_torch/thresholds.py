@@ -137,9 +137,12 @@ class JoiningThresholds:
 
     Attributes:
         tensors: most tensors that are joined by a kernel: more would make it as many nested conditions. Set.
+        interleaved: most tensors that are joined element by element along the last axis and loaded without conditions.
+            Set: a vector of four floats.
     """
 
     tensors: int = 64
+    interleaved: int = 4
 
 
 @dataclass(frozen=True, slots=True)

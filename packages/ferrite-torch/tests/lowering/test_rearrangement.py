@@ -23,6 +23,10 @@ MOVES: dict[str, Callable[[torch.Tensor], Any]] = {
     "reflection pad 2d": lambda x: F.pad(x, (3, 2, 1, 2), mode="reflect"),
     "replication pad": lambda x: F.pad(x, (3, 2, 1, 2), mode="replicate"),
     "stack": lambda x: torch.stack([x, x + 1, x * 2], 1),
+    "stack of the last dim": lambda x: torch.stack([x, x + 1, x * 2], -1),
+    "many of the last dim": lambda x: torch.stack([x * k for k in range(6)], -1),
+    "columns": lambda x: torch.cat([x[..., :1], x[..., 3:4], torch.zeros(4, 6, 0), x[..., 1:2]], -1),
+    "one column": lambda x: torch.cat([x[..., :1]], -1),
     "triu": lambda x: x.triu(1),
     "tril": lambda x: x.tril(-1),
     "slice_scatter": lambda x: torch.slice_scatter(x, x[:, :2] * 2, 1, 2, 4),
@@ -55,6 +59,18 @@ def test_moves_of_other_types(agree: Any, name: str, dtype: torch.dtype) -> None
         return
     change = {"cat": lambda x: torch.cat([x, x[:2], x[3:]], 0)}.get(name, MOVES[name])
     agree(change, torch.randint(0, 9, (4, 6, 10)).to(dtype))
+
+
+def test_pairs_by_turns_are_loaded_once_and_without_conditions(agree: Any) -> None:
+    """As of a rotary embedding: both results of a pair are made of both of its elements."""
+
+    def rotate(x: torch.Tensor) -> torch.Tensor:
+        a, b = x[..., 0::2], x[..., 1::2]
+        return torch.stack((a * 0.6 - b * 0.8, a * 0.8 + b * 0.6), -1).flatten(-2)
+
+    text = str(agree(rotate, torch.randn(4, 6, 10)))
+    assert "masked" not in text
+    assert "where(eq(" in text
 
 
 def test_channels_in_squares(agree: Any) -> None:

@@ -95,6 +95,8 @@ def cat(b: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         raise Unlowered(f"cat of more than {JOINING.tensors} tensors")
     refuse_opaque(result, *(x.dtype for x in parts))
     axis = axis_of(dim, ndim)
+    if parts and all(x.shape[axis] == 1 for x in parts):
+        return _by_turns(b, parts, axis, lambda x, point: x.at(replaced(point, axis, ix.constant(0))))
     ends: list[int] = []
     for x in parts:
         ends.append(x.shape[axis] + (ends[-1] if ends else 0))
@@ -113,18 +115,27 @@ def cat(b: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 @lowers("aten.stack.default")
 def stack(b: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    fake = b.fake
-    result = dtype_of(fake.dtype)
     if len(tensors) > JOINING.tensors:
         raise Unlowered(f"stack of more than {JOINING.tensors} tensors")
     refuse_opaque(*(x.dtype for x in tensors))
-    axis = axis_of(dim, fake.dim())
+    axis = axis_of(dim, b.fake.dim())
+    return _by_turns(b, tensors, axis, lambda x, point: x.at(without(point, axis)))
+
+
+def _by_turns(b: Builder, tensors: Sequence[Tensor], axis: int, element: Callable[[Tensor, Point], Scalar]) -> Tensor:
+    """Returns a tensor that has the elements of others by turns along an axis.
+
+    Neighbours along the last axis are read together, whichever is chosen: the elements of a few tensors are loaded
+    without conditions, and what several of them are made of is loaded once.
+    """
+    result, has_few = dtype_of(b.fake.dtype), len(tensors) <= JOINING.interleaved
+    pick = choose if has_few and axis == b.fake.dim() - 1 else guarded
 
     def body(point: Point) -> Scalar:
-        values = [sc.cast(x.at(without(point, axis)), result.compute) for x in tensors]
+        values = [sc.cast(element(x, point), result.compute) for x in tensors]
         joined = values[-1]
         for position in reversed(range(len(values) - 1)):
-            joined = guarded(eq(number_of(point[axis]), position), values[position], joined)
+            joined = pick(eq(number_of(point[axis]), position), values[position], joined)
         return joined
 
     return made(b, body)
