@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ferrite_ir.language.dtypes import DTYPES
 from ferrite_ir.language.ops import OPS
-
-pytestmark = pytest.mark.slow
 
 Emit = Callable[..., Any]
 Compile = Callable[..., list[Any]]
@@ -254,32 +249,6 @@ def test_long_rows_that_are_divided_stay_in_registers(compile_sm90: Compile) -> 
     (binary, *_) = compile_sm90(program)
     assert binary.registers <= 128
     assert binary.local_bytes == 0
-
-
-def test_alike_parts_stay_apart(emit: Emit, compile_sm90: Compile) -> None:
-    """One text for all of them would begin with choosing its addresses, in registers that memory then waits for."""
-    count = 8
-    inputs = ", ".join(f"p{n}: bf16[1048576], g{n}: bf16[1048576]" for n in range(count))
-    lines = [
-        f"  y{n}: bf16[1048576] = loop [i < 1048576] cast.bf16(sub(cast.f32(p{n}[i]), cast.f32(g{n}[i])))"
-        for n in range(count)
-    ]
-    results = ", ".join(f"y{n}" for n in range(count))
-    text = f"graph @steps({inputs}) -> ({results}) {{\n" + "\n".join(lines) + "\n}"
-    (binary,) = compile_sm90(emit(text, form=f"combo(parts={'+'.join('1' * count)})"))
-    assert loads_of(binary.code) == 2 * count
-
-
-def loads_of(cubin: bytes) -> int:
-    """Returns how many instructions of machine code load from global memory."""
-    import triton
-
-    disassembler = Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        listing = subprocess.run([disassembler, "-c", file.name], capture_output=True, text=True, check=True).stdout
-    return len(re.findall(r"\bLDG\.", listing))
 
 
 @pytest.mark.parametrize("points", [9, 17, 33])

@@ -162,6 +162,19 @@ def test_fewer_positions_than_neighbours_that_are_equal_compile(target: str) -> 
     compile_job(copying_job(lines, target))
 
 
+def test_neighbours_that_are_equal_have_their_channels_read_in_vectors() -> None:
+    """The hint reaches the kernel: on a parameter of a function it was gone when that was inlined."""
+    lines = (
+        "x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)",
+        "given = fmath.equal_neighbours((x // 32 * 0.5).to(tl.int32), 0, 4)",
+        "value = tl.load(in_ptr + given * 32 + x % 32)",
+        "tl.store(out_ptr + x, value)",
+    )
+    loads = re.findall(r"ld\.global\S*", ptx_of(copying_job(lines, "sm_90")))
+    assert loads
+    assert all(".v4." in load for load in loads)
+
+
 @pytest.mark.parametrize(("target", "requests"), [("sm_80", 0), ("sm_90", 1), ("sm_120", 1)])
 def test_many_bytes_are_asked_for_by_one_thread_where_that_can_be(target: str, requests: int) -> None:
     lines = (

@@ -64,16 +64,12 @@ def floormod(a, b):
 
 
 @tl.core.builtin
-def _told_constant(x: Any, axis: Any, count: Any, _semantic: Any = None) -> Any:
-    numbers = [min(count.value, size) if dim == axis.value else 1 for dim, size in enumerate(x.shape)]
-    return tl.max_constancy(x, [tl.constexpr(number) for number in numbers], _semantic=_semantic)
-
-
-@triton.jit
-def equal_neighbours(x, axis: tl.constexpr, count: tl.constexpr):
+def equal_neighbours(x: Any, axis: Any, count: Any, _semantic: Any = None) -> Any:
     """Returns a tile of which the compiler is told that so many neighbours along an axis are equal.
 
     That is Triton's own hint where the tile has as many positions: with more of them than positions Triton 3.6 does not
-    compile.
+    compile. It is a builtin, which runs where it is called: a hint on the parameter of a function is gone when the
+    function is inlined.
     """
-    return _told_constant(x, axis, count)
+    numbers = [min(count.value, size) if dim == axis.value else 1 for dim, size in enumerate(x.shape)]
+    return tl.max_constancy(x, [tl.constexpr(number) for number in numbers], _semantic=_semantic)
