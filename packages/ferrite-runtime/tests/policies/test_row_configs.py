@@ -275,6 +275,9 @@ def test_rows_that_are_shared_have_one_config_with_as_many_elements_to_a_thread_
     assert found == (Config.of({"XBLOCK": 1}, 4),)
     odd = KernelSpec.from_mapping(shared_softmax(2048, 131070, 8192))
     assert configs(odd, H200, "max") == (Config.of({"XBLOCK": 1}, 8),), "half as many, each loaded by itself"
+    kernel["facts"]["contiguous_axis"] = "q"  # which a bundle may say
+    kernel["id"] = kernel_id(kernel)
+    assert configs(KernelSpec.from_mapping(kernel), H200, "max") == found
     kernel["facts"]["contiguous_axis"], kernel["blocks"]["RBLOCK"] = "x", 256
     kernel["id"] = kernel_id(kernel)
     columns = KernelSpec.from_mapping(kernel)

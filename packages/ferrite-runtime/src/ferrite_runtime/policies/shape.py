@@ -127,7 +127,7 @@ class Shape:
         """
         if self.contiguous is None or not self.reduction_is_known:
             return False
-        length = self.reduction if self.contiguous == "r" else self.sizes[self.contiguous]
+        length = self.reduction if self.contiguous == "r" else self.sizes.get(self.contiguous, 0)
         return length * self.narrowest_read % VECTOR_BYTES > 0
 
     @property
