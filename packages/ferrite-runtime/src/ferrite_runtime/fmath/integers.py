@@ -63,13 +63,18 @@ def floormod(a, b):
     return tl.where((remainder != 0) & ((remainder < 0) != (b < 0)), remainder + b, remainder)
 
 
-@tl.core.builtin
 def equal_neighbours(x: Any, axis: Any, count: Any, _semantic: Any = None) -> Any:
     """Returns a tile of which the compiler is told that so many neighbours along an axis are equal.
 
     That is Triton's own hint where the tile has as many positions: with more of them than positions Triton 3.6 does not
-    compile. It is a builtin, which runs where it is called: a hint on the parameter of a function is gone when the
-    function is inlined.
+    compile. The compiler runs it where it is called, as a builtin: a hint on the parameter of a function is gone when
+    the function is inlined. Interpreted, it says nothing.
     """
+    if _semantic is None:
+        return x
     numbers = [min(count.value, size) if dim == axis.value else 1 for dim, size in enumerate(x.shape)]
     return tl.max_constancy(x, [tl.constexpr(number) for number in numbers], _semantic=_semantic)
+
+
+# As `tl.core.builtin` marks functions, whose own refuse to be called by an interpreter.
+setattr(equal_neighbours, tl.core.TRITON_BUILTIN, True)

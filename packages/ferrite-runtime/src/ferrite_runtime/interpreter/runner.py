@@ -77,7 +77,6 @@ STAND_INS: dict[str, Callable[..., Any]] = {
     "ticket_in_order": take_ticket,
     "in_branch": lambda number, branch: number,
     "opaque_value": lambda tile: tile,
-    "equal_neighbours": lambda tile, axis, count: tile,
     "opaque_floats": lambda tile: tile.to(tl.float32),
     "pdl_wait": lambda: None,
     "product": lambda x, y: x * y,
