@@ -43,17 +43,14 @@ class Outer:
     def run(self, graph: Graph) -> Graph:
         """Returns the graph with such reductions in their readers; the same object if there are none."""
         simplify = simplifier(self.numerics)
-        found = {id(each) for each in graph.definitions if isinstance(each, Reduction) and self._is_outer(each, graph)}
-        if not found:
-            return graph
 
         def change(definition: Definition) -> Definition:
-            if id(definition) in found and isinstance(definition, Reduction):
+            if isinstance(definition, Reduction) and self._is_outer(definition, graph):
                 return unrolled(definition, simplify)
             return definition
 
         changed = with_definitions(graph, [change(definition) for definition in graph.definitions])
-        return Inline(numerics=self.numerics).run(changed)
+        return graph if changed is graph else Inline(numerics=self.numerics).run(changed)
 
     def _is_outer(self, reduction: Reduction, graph: Graph) -> bool:
         points = sizes.product(dim.size for dim in reduction.reduction_dims)
