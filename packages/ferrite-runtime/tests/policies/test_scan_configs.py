@@ -113,6 +113,7 @@ def test_columns_are_scanned_in_lines_with_several_rows_to_a_thread() -> None:
         (43374, 236, (32, 256, 16)),
         (14256, 180, (16, 256, 8)),  # few programs: of half a line
         (9647, 759, (16, 256, 8)),  # more rows than one tile holds
+        (19561, 257, (32, 128, 8)),  # of two tiles one would be all but empty
         (1 << 17, 50, (32, 64, 4)),
     ],
 )

@@ -40,7 +40,7 @@ from ferrite_scheduler.refinements.multi_versioning import (
 )
 from ferrite_scheduler.refinements.pipeline import Ordered, kernel_changes, refine
 from ferrite_scheduler.rewrites.pipeline import rewrite
-from ferrite_scheduler.rewrites.split_reductions import prepare_reductions
+from ferrite_scheduler.rewrites.reductions.split_reductions import prepare_reductions
 from ferrite_scheduler.rewrites.stored_products import store_rounded
 
 STAGES = "one program for each result would leave the device idle, or read too little at once"

@@ -48,6 +48,7 @@ def test_small_operands_stay() -> None:
 
 
 def test_long_runs_stay() -> None:
+    """In the order of memory, as `reduction_order` has them."""
     text = "s: f32[2, 3] = reduce sum [n < 2, g < 3 | c < 32, p < 10] x[n, g*32 + c, p]"
     found = check(f"graph @f(x: f32[2, 96, 10]{{960, 1, 96}}) -> (s) {{\n{text}\n}}", policy=POLICY)
-    assert reductions_of(found) == [(32, 10)]
+    assert reductions_of(found) == [(10, 32)]

@@ -119,6 +119,8 @@ class OrderThresholds:
         longest_sorted_row, longest_wide_row: the same where a sort is all that is asked for, of at most 16 bits and of
             more. Measured, over the time of the library's sort: in bfloat16, rows of 1024 take 0.87 and rows of 2048
             1.6, in float32, rows of 1024 take 1.15.
+        longest_selected_row, longest_selected_column: longest row, and column beside others, of which the element of a
+            rank is selected, as its kernel holds it. Set: as `persistent_elements` of the scheduler.
         preloaded_halvings: first steps of a binary search whose elements (7 of 3 steps) are loaded once, and selected
             from, where all values are searched for in one sequence. Set.
         preloaded_size: shortest sequence for which that is done. Set.
@@ -127,6 +129,8 @@ class OrderThresholds:
     longest_row: int = 2048
     longest_sorted_row: int = 1024
     longest_wide_row: int = 512
+    longest_selected_row: int = 8192
+    longest_selected_column: int = 64
     preloaded_halvings: int = 3
     preloaded_size: int = 64
 

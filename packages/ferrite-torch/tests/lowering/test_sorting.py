@@ -63,6 +63,28 @@ def test_medians(agree: Any, median: Any, size: int) -> None:
     agree(lambda x: (median(x, 0).values, median(x)), torch.full((3,), math.nan))
 
 
+SELECTED = [torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.int16, torch.int8, torch.uint8]
+
+
+@pytest.mark.parametrize("dtype", SELECTED, ids=str)
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_elements_of_a_rank_are_selected(agree: Any, lower_one: Any, dtype: torch.dtype, size: int) -> None:
+    """Of all bits of a type, with its extrema. Which of equal elements is found is left open, as torch leaves it."""
+    g = torch.Generator().manual_seed(size)
+    if dtype.is_floating_point:
+        x = torch.randn(9, size, generator=g).mul(1e4).to(dtype)
+        x[0, 0], x[1, -1], x[2, size // 2] = math.inf, -math.inf, torch.finfo(dtype).tiny / 2
+    else:
+        limits = torch.iinfo(dtype)
+        x = torch.randint(limits.min, limits.max + 1, (9, size), generator=g).to(dtype)
+        x[0, 0], x[1, -1] = limits.max, limits.min
+    for k in {1, size // 2 + 1, size}:
+        agree(lambda x, k=k: (x.kthvalue(k).values, x.kthvalue(min(k, 9), 0).values), x)
+        agree(lambda x, k=k: x.gather(1, x.kthvalue(k, keepdim=True).indices), x)
+    module = lower_one(lambda x: (*x.kthvalue(1), x.median(), x.median(0).values), x)
+    assert not any(isinstance(made, Sort) for made in module.graph.definitions)
+
+
 @pytest.mark.parametrize("dtype", NUMBERS, ids=str)
 def test_mode(agree: Any, dtype: torch.dtype) -> None:
     x = torch.tensor([[2, 1, 2, 1, 0, 1, 2], [3, 0, 0, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1, 0]]).to(dtype)
@@ -91,7 +113,7 @@ def test_only_what_is_asked_for_is_kept(lower_one: Any) -> None:
 
 
 def test_long_rows_are_library_calls(lower_one: Any) -> None:
-    module = lower_one(lambda x: (*x.sort(), *x.median(1)), torch.randn(2, 2049))
+    module = lower_one(lambda x: (*x.sort(), *x.median(1)), torch.randn(2, 8193))
     reason = "sorting rows of more than {} elements, or of a symbolic number"
     assert module.externs == (("aten.sort.default", reason.format(512)), ("aten.median.dim", reason.format(2048)))
     assert lower_one(lambda x: x.sort()[0], torch.randn(2, 1024).bfloat16()).externs == ()

@@ -7,6 +7,7 @@ locality, and recomputation", 2013), done where it saves memory traffic.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -93,16 +94,22 @@ class Inline:
     numerics: str = "fast"
 
     def run(self, graph: Graph) -> Graph:
-        """Returns the graph with loops inlined; loops that nobody reads any more are gone."""
+        """Returns the graph with loops inlined; loops that nobody reads any more are gone.
+
+        Readers of a value that have moved into one reader are one use of it, so that it may move there as well.
+        """
         while True:
             inliner = _Inliner(self, graph)
             inlined = inliner.inlined()
             twofold = inliner.values_with_excess(inlined)
-            if not twofold:
+            if twofold:
+                rounded = round_values(graph, twofold)
+                assert rounded != graph, f"nothing takes the excess precision from {', '.join(sorted(twofold))}"
+                graph = rounded
+            elif inliner.leaves_sole_uses(inlined):
+                graph = inlined
+            else:
                 return inlined
-            rounded = round_values(graph, twofold)
-            assert rounded != graph, f"nothing takes the excess precision from {', '.join(sorted(twofold))}"
-            graph = rounded
 
 
 @dataclass(slots=True)
@@ -225,6 +232,13 @@ class _Inliner:
             return excessive
         found = excessive & self._fixed.union(load.source for d in inlined.definitions for load in loads_of(d))
         return with_sources(self._graph, found)
+
+    def leaves_sole_uses(self, inlined: Graph) -> bool:
+        """Returns whether a loop that stays, as it has had several uses, has a single one left."""
+        several = {name for name, uses in self._uses.items() if uses.sites > 1 and name not in self._fixed}
+        stay = several.intersection(d.results[0].name for d in inlined.definitions if isinstance(d, Loop))
+        left = Counter(load.source for d in inlined.definitions for load in loads_of(d)) if stay else {}
+        return any(left[name] == 1 for name in stay)
 
     def _count_uses(self, definition: Definition) -> None:
         loads = loads_of(definition)

@@ -384,10 +384,14 @@ def _busily_scanned_columns(shape: Shape, row: int) -> tuple[Config, ...]:
     """Returns the candidates of a scan of columns that takes long to combine: many threads, with few elements each.
 
     A combine such as log(exp(a) + exp(b)) is worth it (`benchmarks/RESULTS.md`, `logcumsumexp` over 43374 columns).
+    Rows past the end are combined as well: where a large block has many of these, smaller ones take more turns.
     """
     line = 128 // max(1, shape.narrowest_read)
     columns = keep_busy(shape, line, least=max(8, line // 2), programs=TILES.fill)
-    depth = min(row, COLUMNS.busy_scan)
+    depth = min(
+        (min(row, COLUMNS.busy_scan) >> halvings for halvings in range(3)),
+        key=lambda block: -(-shape.reduction // block) * (block + COLUMNS.busy_turn),
+    )
     warps = max(1, columns * depth // (shape.device.target.warp_size * COLUMNS.busily_scanned_per_thread))
     tiles = ((columns, warps), (columns // 2, max(1, warps // 2)), (columns, max(1, warps // 2)))
     return tuple(loop_config(shape, count, depth, most) for count, most in tiles)

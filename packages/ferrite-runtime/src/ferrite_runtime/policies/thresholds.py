@@ -208,8 +208,8 @@ class ColumnThresholds:
             enough of them; rows of columns that it holds whole by as few warps as it can.
         whole_scan, scan_tile: rows of columns that one tile holds whole while it scans them, and elements of such a
             tile.
-        busy_scan, busily_scanned_per_thread: rows that one tile scans at once of columns that take long to combine, and
-            elements for a thread.
+        busy_scan, busy_turn, busily_scanned_per_thread: most rows that one tile scans at once of columns that take long
+            to combine; rows that take as long as what each turn of a loop adds; elements for a thread.
         light_scan: operations for a point up to which columns of twice as many rows as ``whole_scan`` are scanned in
             steps: those of a sum.
         columns_apart, apart_per_thread: columns of a tile of whole short ones whose rows begin at odd places, and
@@ -260,6 +260,7 @@ class ColumnThresholds:
     whole_scan: int = 512
     scan_tile: int = 16384
     busy_scan: int = 256
+    busy_turn: int = 32
     busily_scanned_per_thread: int = 16
     light_scan: float = 2.0
     columns_apart: int = 128

@@ -39,8 +39,8 @@ from ferrite_scheduler.analysis.nodes import Node, make_node
 from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.schedule import Conditions
 from ferrite_scheduler.model.target import Target
-from ferrite_scheduler.rewrites.split_plans import Plan
-from ferrite_scheduler.rewrites.split_reductions import is_outer, split
+from ferrite_scheduler.rewrites.reductions.split_plans import Plan
+from ferrite_scheduler.rewrites.reductions.split_reductions import is_outer, split
 
 Domain = tuple[tuple[Size, ...], tuple[Size, ...]]
 

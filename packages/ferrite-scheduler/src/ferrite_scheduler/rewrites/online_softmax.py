@@ -21,7 +21,7 @@ from ferrite_scheduler.analysis.nodes import make_node
 from ferrite_scheduler.model.intermediates import new_value
 from ferrite_scheduler.model.policy import Policy
 
-from .split_reductions import is_outer
+from .reductions.split_reductions import is_outer
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,13 @@ from ferrite_scheduler.model.tiled_contractions import keep_contractions
 
 from .accumulated_products import accumulate_products
 from .column_scales import scale_sums
-from .contiguous_inner import split_contiguous_inner
 from .hoisted_terms import separate_terms
 from .in_place_products import add_in_place
 from .intermediate_layouts import lay_out_intermediates
 from .online_softmax import join_softmax
 from .prologues import recompute_statistics
+from .reductions.contiguous_inner import split_contiguous_inner
+from .reductions.reduction_order import order_by_memory
 from .row_results import separate_row_results
 from .segmented_reductions import reduce_segments
 from .sorted_scatters import sort_scatters
@@ -114,6 +115,11 @@ REWRITES: tuple[Rewrite, ...] = (
         "row_results",
         "what is computed of the result of each row is computed where the rows are reduced",
         lambda graph, _, policy: separate_row_results(graph, policy),
+    ),
+    Rewrite(
+        "reduction_order",
+        "parts of what lies together in memory read whole lines",
+        lambda graph, _, policy: order_by_memory(graph, policy),
     ),
     Rewrite(
         "contiguous_inner",

@@ -28,7 +28,7 @@ from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.target import Target
 from ferrite_scheduler.model.tiled_contractions import is_tiled, roles_of
 
-from .fused_columns import cuts_evenly
+from .reductions.fused_columns import cuts_evenly
 
 HALF = 2
 """Bytes of the factors that the rate of a device is of; tensor cores take as many bytes of others."""

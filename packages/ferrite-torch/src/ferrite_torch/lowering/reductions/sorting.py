@@ -1,7 +1,8 @@
 """Order along one axis: sorting, the largest so many, medians, modes.
 
 Rows that fit in one tile are sorted there; longer ones are left to the library, whose radix sort reads them several
-times but in many programs. Of equal elements the first comes first, also where torch leaves that open.
+times but in many programs. Of equal elements the first comes first, also where torch leaves that open. Single elements,
+such as medians, are selected without sorting (`selection`).
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from collections.abc import Callable
 
 from ferrite_ir.language import index as ix
 from ferrite_ir.language import scalar as sc
-from ferrite_ir.language.dtypes import BOOL, I64, DType
+from ferrite_ir.language.dtypes import BOOL, I32, I64, DType
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar
 from ferrite_torch.lowering.builder import Builder, Lowered, Unlowered
 from ferrite_torch.lowering.elementwise import refuse_opaque
 from ferrite_torch.lowering.expressions import call, choose, eq, gt, guarded, is_nan, larger, number_of, sub
 from ferrite_torch.lowering.reductions.reductions import Axes, finished, reduced, reduced_states
+from ferrite_torch.lowering.reductions.selection import is_selected, selected
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.shapes.views import axis_of, inserted, replaced, reshaped
 from ferrite_torch.lowering.tensors import Point, Tensor
@@ -107,47 +109,53 @@ def _at_rank(b: Builder, x: Tensor, axis: int, ordered: Tensor, rank: Rank) -> T
 
 @lowers("aten.kthvalue.default")
 def kthvalue(b: Builder, x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Lowered:
-    last = ix.constant(int(k) - 1)
-    return _ranked(b, x, axis_of(dim, x.ndim), sorted_along(b, x, dim, top=int(k)), lambda _: last)
+    return _of_rank(b, x, axis_of(dim, x.ndim), lambda _: sc.const(int(k) - 1, I64), top=int(k))
 
 
-def _nan_count(b: Builder, x: Tensor, axis: int) -> Tensor | None:
-    """Returns how many elements of each row are NaN, or None for types that have none."""
-    if not x.dtype.is_float or x.ndim == 0:
-        return None
-    axes = Axes(x.shape, (axis,))
-    return reduced(b, "sum", axes, lambda point: sc.cast(is_nan(x.stored_at(point)), I64))
+def _of_rank(b: Builder, x: Tensor, axis: int, rank: Callable[[Point], Scalar], *, top: int | None = None) -> Lowered:
+    """Returns the elements of a rank along an axis and their places: selected, or else of rows that are sorted.
+
+    ``top`` is one more than the rank where all rows have the same.
+    """
+    if is_selected(x, axis):
+        found = selected(b, x, axis, rank)
+        return tuple(finished(b, tensor, fake) for tensor, fake in zip(found, b.fake, strict=True))
+    pair = sorted_along(b, x, axis, top=top)
+    if top is not None:
+        return _ranked(b, x, axis, pair, lambda _: ix.constant(top - 1))
+    return _ranked(b, x, axis, pair, lambda point: ix.indirect(rank(point), x.shape[axis] if x.ndim else 1))
 
 
-def _median_rank(b: Builder, x: Tensor, axis: int, *, skips_nan: bool) -> Rank:
+def _median_rank(b: Builder, x: Tensor, axis: int, *, skips_nan: bool) -> Callable[[Point], Scalar]:
     """Returns the rank of the lower median: of what is not NaN, or else of the first NaN if there is one."""
     size = x.shape[axis] if x.ndim else 1
-    count = _nan_count(b, x, axis)
+    if not x.dtype.is_float or x.ndim == 0:
+        return lambda _: sc.const((size - 1) // 2, I64)
+    nans = reduced(b, "sum", Axes(x.shape, (axis,)), lambda point: sc.cast(is_nan(x.stored_at(point)), I32))
 
-    def rank(point: Point) -> Index:
-        if count is None:
-            return ix.constant((size - 1) // 2)
-        nans = count.at(point)
+    def rank(point: Point) -> Scalar:
+        count = sc.cast(nans.at(point), I64)
         if skips_nan:
-            found = call("floordiv", larger(sub(sc.const(size - 1, I64), nans), 0), 2)
-        else:
-            found = choose(gt(nans, 0), sub(sc.const(size, I64), nans), (size - 1) // 2)
-        return ix.indirect(found, size)
+            return call("floordiv", larger(sub(sc.const(size - 1, I64), count), 0), 2)
+        return choose(gt(count, 0), sub(sc.const(size, I64), count), (size - 1) // 2)
 
     return rank
 
 
 def _median_along(b: Builder, x: Tensor, dim: int, *, skips_nan: bool) -> Lowered:
     axis = axis_of(dim, x.ndim)
-    return _ranked(b, x, axis, sorted_along(b, x, dim), _median_rank(b, x, axis, skips_nan=skips_nan))
+    return _of_rank(b, x, axis, _median_rank(b, x, axis, skips_nan=skips_nan))
 
 
 def _median_of_all(b: Builder, x: Tensor, *, skips_nan: bool) -> Tensor:
     if x.numel == 0:
         raise Unlowered("the median of no elements")
     flat = reshaped(x, (x.numel,))
+    rank = _median_rank(b, flat, 0, skips_nan=skips_nan)
+    if is_selected(flat, 0):
+        return finished(b, selected(b, flat, 0, rank)[0], b.fake)
     values, _ = sorted_along(b, flat, 0)
-    return finished(b, _at_rank(b, flat, 0, values, _median_rank(b, flat, 0, skips_nan=skips_nan)), b.fake)
+    return finished(b, _at_rank(b, flat, 0, values, lambda point: ix.indirect(rank(point), x.numel)), b.fake)
 
 
 @lowers("aten.median.dim")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 
 from ferrite_ir.language.graph import Reduction, TensorType
 from ferrite_ir.language.sizes import Size, ceildiv, is_static, product
 from ferrite_scheduler.analysis.dim_orders import is_in_one_piece
 from ferrite_scheduler.model.policy import Policy
+from ferrite_scheduler.model.target import Target
 
 from .fused_columns import cuts_evenly
 
@@ -34,6 +36,34 @@ class Plan:
     exact: bool
     takes_turns: bool = False
     left_over: int = 0
+
+
+class Piece(IntEnum):
+    """How what reductions over one domain read lies in memory: in order and without gaps, and whether it is there.
+
+    Attributes:
+        NONE: in another order, or with gaps.
+        ONE: in one piece, but some of it may never be in memory, as kernels that reduce it make it.
+        IN_MEMORY: in one piece, inputs and outputs alone.
+    """
+
+    NONE = 0
+    ONE = 1
+    IN_MEMORY = 2
+
+
+def plan_for(parts: int, reduced: tuple[int, ...], piece: Piece, target: Target, policy: Policy) -> Plan:
+    """Returns a plan with about so many parts: even ones, or any of one piece where even ones are not vectors or few.
+
+    What parts leave over is read by the second stage, so it has to be in memory anyway.
+    """
+    plan, points = even_plan(parts, reduced, policy), product(reduced)
+    is_even = plan.exact and plan.chunk % VECTOR == 0 and 4 * plan.parts >= 3 * parts
+    if piece is Piece.IN_MEMORY and is_static(points) and not is_even:
+        return _plan_of_one_piece(parts, int(points))
+    if piece is not Piece.NONE and plan.parts < min(target.processors, parts):
+        return even_plan(parts, (points,), policy)
+    return plan
 
 
 def even_plan(parts: int, reduced: tuple[int, ...], policy: Policy) -> Plan:
@@ -70,19 +100,29 @@ def _even_chunks(near: int, reduced: tuple[int, ...]) -> Iterator[int]:
     yield inner * max(1, -(-near // inner))
 
 
-def in_vectors(reduction: Reduction, plan: Plan, types: dict[str, TensorType], lasting: Collection[str]) -> Plan:
+def _plan_of_one_piece(parts: int, points: int) -> Plan:
+    """Returns a plan of about so many parts of tensors that lie in memory in one piece, each of whole vectors.
+
+    Where a part begins costs nothing there, so that only few points are to be left for the second stage.
+    """
+
+    def left_over(count: int) -> int:
+        return points - count * (points // count // VECTOR * VECTOR)
+
+    count = min(range(parts, parts - parts // 16 - 1, -1), key=left_over)
+    chunk = points // count // VECTOR * VECTOR
+    return Plan(count, chunk, exact=True, left_over=left_over(count))
+
+
+def in_vectors(reduction: Reduction, plan: Plan, types: dict[str, TensorType]) -> Plan:
     """Returns a plan whose parts begin at multiples of a vector, where all that is reduced lies in one piece.
 
-    Parts of an odd number of elements, and a mask that ends at one, have each element read by itself. What the parts
-    leave over is read by the second stage, so it has to be in memory anyway: ``lasting`` are inputs and outputs. Other
-    parts become longer, and the last one ends before its end.
+    Parts of an odd number of elements, and a mask that ends at one, have each element read by itself. Parts become
+    longer, and the last one ends before its end.
     """
     points = product(dim.size for dim in reduction.reduction_dims)
     if plan.takes_turns or not is_static(points) or (plan.chunk % VECTOR == 0 and plan.exact):
         return plan
-    if is_in_one_piece(reduction, types, lasting):
-        chunk = int(points) // plan.parts // VECTOR * VECTOR
-        return Plan(plan.parts, chunk, exact=True, left_over=int(points) - plan.parts * chunk) if chunk else plan
     if points % VECTOR or not is_in_one_piece(reduction, types, types):
         return plan
     chunk = -(-int(plan.chunk) // VECTOR) * VECTOR

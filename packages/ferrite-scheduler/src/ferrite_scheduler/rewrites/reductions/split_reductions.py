@@ -44,14 +44,14 @@ from ferrite_scheduler.model.intermediates import fresh_dim, partial_value
 from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.target import SECTOR_BYTES, Target
 from ferrite_scheduler.model.work import Work, cost_of
+from ferrite_scheduler.rewrites.scans.long_scans import parts_of, split_scan
+from ferrite_scheduler.rewrites.scans.look_back import look_back_scan, looks_back
+from ferrite_scheduler.rewrites.scans.scan_followers import store_followers
 
 from .fused_columns import Chunks, find_column_sums
 from .merged_partials import combines_parts_of, merge_parts, readers_of_states
 from .row_partials import Rows, find_row_partials
-from .scans.long_scans import parts_of, split_scan
-from .scans.look_back import look_back_scan, looks_back
-from .scans.scan_followers import store_followers
-from .split_plans import Plan, even_plan, in_vectors
+from .split_plans import Piece, Plan, even_plan, in_vectors, plan_for
 
 NOTHING = Work(0.0)
 
@@ -66,7 +66,6 @@ def prepare_reductions(graph: Graph, target: Target, policy: Policy, settled: Co
     plans = _plans(graph, types, target, policy, settled)
     columns = find_column_sums(graph, types, target, policy, settled)
     rows = find_row_partials(graph, settled)
-    lasting = {value.name for value in graph.inputs}.union(graph.output_names)
     definitions: list[Definition] = []
     merging: dict[str, Reduction] = {}  # second stages by the states of which a reader combines what they would
     changed = False
@@ -81,7 +80,7 @@ def prepare_reductions(graph: Graph, target: Target, policy: Policy, settled: Co
             rewritten = _split_by_rows(definition, rows[definition.results[0].name], plans, types, target, policy)
         else:
             open_plans = {} if is_settled else plans
-            rewritten = _prepared(definition, open_plans, columns, types, lasting, target, policy, graph.device)
+            rewritten = _prepared(definition, open_plans, columns, types, target, policy, graph.device)
         changed = changed or rewritten != (definition,)
         match rewritten:
             case (Reduction(), Reduction() as second):
@@ -99,7 +98,6 @@ def _prepared(
     plans: dict[tuple[tuple[int, ...], ...], Plan],
     columns: dict[str, Chunks],
     types: dict[str, TensorType],
-    lasting: Collection[str],
     target: Target,
     policy: Policy,
     device: str,
@@ -124,7 +122,7 @@ def _prepared(
         case Reduction():
             plan = plans.get(_domain(definition))
             if plan is not None:
-                return split(definition, in_vectors(definition, plan, types, lasting), types)
+                return split(definition, in_vectors(definition, plan, types), types)
     return (definition,)
 
 
@@ -189,9 +187,9 @@ def _plans(
     """Returns the plan for each domain that is to be split; the reduction over it that moves most bytes decides."""
     loops = [definition for definition in graph.definitions if isinstance(definition, Loop)]
     makers = _loops_of_no_reduction(graph.definitions)
+    pieces = _pieces(graph, types)
     heaviest: dict[tuple[tuple[int, ...], ...], tuple[Work, Work, Node]] = {}
     joined: set[tuple[tuple[int, ...], ...]] = set()
-    apart: set[tuple[tuple[int, ...], ...]] = set()  # where not all that is reduced lies in order, without gaps
     for position, definition in enumerate(graph.definitions):
         if not isinstance(definition, Reduction):
             continue
@@ -208,8 +206,6 @@ def _plans(
             for loop in _following(definition, later):
                 after += replace(_work(make_node(0, loop, types, {}), policy), loops=1)
         domain = _domain(definition)
-        if not is_in_one_piece(definition, types, types):
-            apart.add(domain)
         if domain not in heaviest or work.read > heaviest[domain][0].read:
             heaviest[domain] = (work, after, node)
         if is_outer(node) and domain not in joined and _is_joined(definition, loops, graph):
@@ -221,12 +217,22 @@ def _plans(
         has_images = any(_has_images(touch, node) for touch in again)
         parts = _parts(work, node, target, policy, after, is_image=has_images, is_joined=domain in joined)
         if parts >= 2:
-            plan = even_plan(parts, domain[1], policy)
-            if plan.parts < min(target.processors, parts) and domain not in apart:
-                plan = even_plan(parts, (product(domain[1]),), policy)  # rows lie in one piece: any part of it will do
+            plan = plan_for(parts, domain[1], pieces.get(domain, Piece.NONE), target, policy)
             is_large = any(touch.bytes > target.l2_bytes for touch in again)
             plans[domain] = replace(plan, takes_turns=is_large and not has_images and plan.exact)
     return plans
+
+
+def _pieces(graph: Graph, types: dict[str, TensorType]) -> dict[tuple[tuple[int, ...], ...], Piece]:
+    """Returns whether all that is reduced over each domain lies in order, without gaps, and is in memory anyway."""
+    lasting = {value.name for value in graph.inputs}.union(graph.output_names)
+    found: dict[tuple[tuple[int, ...], ...], Piece] = {}
+    for definition in graph.definitions:
+        if isinstance(definition, Reduction):
+            is_lasting, is_one = (is_in_one_piece(definition, types, names) for names in (lasting, types))
+            own = Piece.IN_MEMORY if is_lasting else Piece.ONE if is_one else Piece.NONE
+            found[_domain(definition)] = min(own, found.get(_domain(definition), own))
+    return found
 
 
 def _work(node: Node, policy: Policy, times: float = 1.0) -> Work:
