@@ -92,7 +92,14 @@ def test_columns_of_which_few_lie_beside_each_other() -> None:
 
 @pytest.mark.parametrize(
     ("columns", "place", "percent"),
-    [(100, "d1", None), (200, "2*d1", 50), (50, "d1 // 2", 33), (100, "99 - d1", 50), (1, "0", 0)],
+    [
+        (100, "d1", None),
+        (200, "2*d1", 50),
+        (50, "d1 // 2", 33),
+        (100, "99 - d1", 50),
+        (1, "0", 0),
+        (100, "d1 // 2 * 2", 0),
+    ],
 )
 def test_part_of_the_bytes_that_is_read_apart(columns: int, place: str, percent: int | None) -> None:
     body = f"loop [d0 < 64, d1 < 100] exp(x[d0, {place}])"
@@ -106,6 +113,7 @@ def test_part_of_the_bytes_that_is_read_apart(columns: int, place: str, percent:
         (("d0, d1", "d0, d1 + 2"), None),
         (("d0, d1", "d0, d1 + 1", "d0, d1 + 3"), 2),
         (("d0, 2*d1", "d0, 2*d1 + 1"), 2),
+        (("d0, d1 // 2 * 2", "d0, d1 // 2 * 2 + 1"), None),
     ],
 )
 def test_loads_of_a_window_begin_anywhere(places: tuple[str, ...], loads: int | None) -> None:

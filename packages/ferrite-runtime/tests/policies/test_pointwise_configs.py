@@ -61,6 +61,13 @@ def test_of_what_windows_read_a_thread_has_eight_bytes(window: int, dtype: str, 
     assert found == Config.of({"XBLOCK": block}, warps)
 
 
+def test_tiles_of_rows_with_windows_are_small() -> None:
+    axes = [grid_axis("x", 256), grid_axis("y", 1 << 16)]
+    facts = {"transposed": False, "contiguous_axis": "x", "window": 4}
+    found = first(spec("a", "", [tensor("a", "f32"), tensor("b", "f32", "write")], axes, facts=facts))
+    assert found == Config.of({"XBLOCK": 256, "YBLOCK": 2}, 2)
+
+
 def test_transposed_tiles_hold_contiguous_inner_axes_whole() -> None:
     def turned(y: int, **facts: object) -> Config:
         axes = [grid_axis("x", 1 << 16), grid_axis("y", y)]

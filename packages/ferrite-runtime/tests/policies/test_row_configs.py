@@ -36,8 +36,8 @@ def test_rows_of_two_matrices_of_halves_are_reduced_with_a_vector_two_at_a_time(
     ("rows", "columns", "block", "warps"),
     [
         (65536, 64, 32, 4),
-        (1 << 18, 33, 16, 1),  # longer than what a warp reads at once, of which one holds 32 elements to a thread
-        (65536, 33, 16, 1),
+        (1 << 18, 33, 8, 1),  # longer than what a warp reads at once, of which one holds 16 elements to a thread
+        (65536, 33, 8, 1),
         (48947, 47, 8, 1),  # too few programs for the device otherwise
         (20879, 47, 16, 8),  # too few of half as many rows, too
         (65536, 100, 16, 4),
@@ -65,7 +65,7 @@ def test_what_is_only_reduced_is_so_at_any_size() -> None:
     mapping = spec("a", "", params, axes, form="persistent", blocks={"RBLOCK": 64}, facts=facts)
     kernel = KernelSpec.from_mapping(mapping)
     (config,) = configs(kernel, H200, "none", {"x": 1 << 20, "r": 33})
-    assert config == Config.of({"XBLOCK": 16}, 1), "as many to a thread as of what is stored, too"
+    assert config == Config.of({"XBLOCK": 8}, 1), "as many to a thread as of what is stored, too"
 
 
 def test_one_row_is_spread_over_more_threads_where_rows_are_few() -> None:

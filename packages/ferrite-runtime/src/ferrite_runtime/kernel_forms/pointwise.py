@@ -83,6 +83,8 @@ def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
         tile = min(tile, POINTWISE.flat_tile // (1 if shape.reads_16_bit else 2))
     first, long = rows(POINTWISE.full_width, tile, 4), rows(POINTWISE.long_width, tile, 2)
     more = (rows(512, tile * 2, 8), rows(POINTWISE.full_width, tile // 2, 4))
+    if facts_as(shape.spec.facts, PointwiseFacts).window >= POINTWISE.least_window:
+        return (rows(POINTWISE.full_width, POINTWISE.window_tile, POINTWISE.window_warps), first, long, *more)
     if shape.reads_16_bit and (shape.spec.facts.neighbours or facts_as(shape.spec.facts, PointwiseFacts).percent_apart):
         # Rows that are turned round, or begin elsewhere: whole ones.
         return (rows(POINTWISE.long_width, POINTWISE.long_width, 4), first, *more)

@@ -61,7 +61,9 @@ def _odd_rows(shape: Shape, row: int, config: Config) -> Config | None:
         per_thread, warps = ROWS.row_reduced, 1
     else:
         rows, filled = config.block("XBLOCK"), OCCUPANCY.filled_share * OCCUPANCY.programs / shape.parts
-        for count in (rows, max(1, rows // 2)) if is_short else (rows,):
+        fewer = max(1, rows // 2)
+        only_fewer = row <= ROWS.reduced_row and not shape.only_reduces and not shape.reads_16_bit
+        for count in (fewer,) if only_fewer else (rows, fewer) if is_short else (rows,):
             if row < ROWS.long_row and shape.points * config.num_warps >= filled * count * shape.device.multiprocessors:
                 return rows_config(replace(shape, live=1), count, row, config.num_warps)
         if is_short or shape.live > TILES.many_live:

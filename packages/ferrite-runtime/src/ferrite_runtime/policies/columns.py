@@ -138,7 +138,8 @@ def _looped_once(shape: Shape) -> tuple[Config, ...]:
     if tall and shape.points // columns >= shape.device.multiprocessors:
         return _few_tall(shape)
     depth = 32 if shape.points // columns >= 2 * shape.device.multiprocessors else 64
-    warps = max(1, columns * depth // (threads * COLUMNS.outer_per_thread))
+    held = COLUMNS.outer_per_thread // (2 if flops_per_point(shape) >= OCCUPANCY.busy_flops else 1)
+    warps = max(1, columns * depth // (threads * held))
     deeper = _deepened(shape, columns, depth, warps)
     depth, warps = depth * deeper, warps * deeper
     last = (2 * line, depth, warps) if shape.reads_narrow else (columns // 2 or 1, depth * 2, warps)

@@ -8,7 +8,7 @@ from math import gcd
 from typing import TypeAlias
 
 from ferrite_ir.language.graph import Update, bodies_of
-from ferrite_ir.language.index import Dim, Index, Mod
+from ferrite_ir.language.index import Dim, FloorDiv, Index, Mod
 from ferrite_ir.language.scalar import Scalar, indirects_of, postorder
 from ferrite_ir.language.sizes import Size, hint, is_provably_at_most, is_static
 from ferrite_scheduler.model.forms import PersistentReduction
@@ -163,9 +163,11 @@ def is_noncoalesced(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
 def percent_apart(flat: FlatKernel, accesses: tuple[Access, ...]) -> int:
     """Returns which part of the bytes, in percent, is read where no neighbours of an axis lie next to each other.
 
-    Such as every second element of rows, or each of them several times.
+    Such as every second element of rows, or each of them several times; but not one of each pair for both of its
+    positions.
     """
     apart = (a for a in accesses if not a.writes and a.axes and unit_stride_axis(a.offset) is None)
+    apart = (a for a in apart if not _is_of_its_group(a))
     percent = 100 * sum(touched_bytes(flat, access) for access in apart)
     return percent and percent // max(1, sum(touched_bytes(flat, access) for access in accesses))
 
@@ -232,12 +234,26 @@ def _near_bytes(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict[str, int
 def window_loads(accesses: tuple[Access, ...]) -> int:
     """Returns how many loads of one tensor, at most, a point takes of which a thread reads each element by itself.
 
-    As those of a window are: they begin at any element, or those of neighbouring points lie apart.
+    As those of a window are: they begin at any element, or those of neighbouring points lie apart. Points of a group
+    that all read one element of it do so from the same lines as others of the group.
     """
     single = Counter(
-        a.param.text for a in accesses if not a.writes and a.axes and not begins_at_even_elements(a.offset)
+        a.param.text
+        for a in accesses
+        if not a.writes and a.axes and not (begins_at_even_elements(a.offset) or _is_of_its_group(a))
     )
     return max(single.values(), default=0)
+
+
+def _is_of_its_group(access: Access) -> bool:
+    """Returns whether positions of small groups of neighbours read one element of as many in memory: ``x // 2 * 2``."""
+    for atom, coefficient in access.offset.terms:
+        inside = atom.numerator.terms if isinstance(atom, Mod) else ((atom, 1),)
+        for group, factor in inside:
+            if isinstance(group, FloorDiv) and coefficient * factor == group.divisor and is_static(group.divisor):
+                is_near = int(group.divisor) * access.param.dtype.bytes <= LOWERING.near_bytes
+                return is_near and unit_stride_axis(group.numerator) is not None
+    return False
 
 
 def begins_at_even_elements(offset: Index) -> bool:
