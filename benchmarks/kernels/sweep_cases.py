@@ -246,7 +246,35 @@ def products_beside(rows: int, summed: int, columns: int) -> Case:
     return Case(f"products beside each other, {rows}x{summed}x{columns}", beside, make, bar=False)
 
 
+def layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.gelu(F.linear(x, weight, bias))
+
+
+def layer_input(y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # a bias as others have
+    """Returns the gradient of the input of a layer."""
+    return y @ weight
+
+
+def layer_weight(y: Tensor, x: Tensor, bias: Tensor) -> Tensor:  # a bias as others have
+    """Returns the gradient of the weight of a layer."""
+    return y.t() @ x
+
+
+def layer_case(name: str, function: Callable[..., Tensor], rows: int, columns: int, summed: int) -> Case:
+    def make(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+        m, n, k = (max(1, extent // scale) for extent in (rows, columns, summed))
+        shapes = {layer: ((m, k), (n, k)), layer_input: ((m, k), (k, n)), layer_weight: ((k, m), (k, n))}[function]
+        first, second = (torch.randn(shape, dtype=dtype) for shape in shapes)
+        return first, second / summed**0.5, torch.randn(n, dtype=dtype)
+
+    return Case(f"float32 layer, {name}, {rows}x{columns}x{summed}", function, make, bar=False)
+
+
+LAYERS = (("gelu", layer), ("gradient of its input", layer_input), ("gradient of its weight", layer_weight))
+LAYER_EXTENTS: tuple[Shape, ...] = ((4096, 4096, 4096), (8192, 3072, 768), (8192, 768, 3072), (2048, 2048, 512))
+
 BLOCK_CASES: tuple[Case, ...] = (
+    *(layer_case(name, function, *extents) for extents in LAYER_EXTENTS for name, function in LAYERS),
     *(convnext_blocks(*each) for each in ((96, 56), (192, 28), (384, 14), (768, 7))),
     *(
         products_beside(*each)
@@ -260,7 +288,8 @@ BLOCK_CASES: tuple[Case, ...] = (
         )
     ),
 )
-"""Blocks of a convolution network, and products that are written to slices (decision 0074): programs with products."""
+"""Blocks of a convolution network, products that are written to slices (decision 0074), and layers, whose products are
+computed in parts in float32 (decision 0086): programs with products."""
 
 
 ODD_COLUMNS: tuple[Shape, ...] = (

@@ -87,6 +87,8 @@ class Simplified:
     held: frozenset[str]
 
 
+HOPPER_TARGET = "sm_90"
+"""The target whose GPUs multiply float32 in parts faster than whole (`devices.facts.splits_factors`)."""
 CHEAPER = "it costs less than a kernel of ours, or nothing says what that would cost"
 """Why a product of matrices that has a kernel is an extern call."""
 
@@ -121,7 +123,8 @@ def compile_for_targets(
     Raises:
         FerriteError: some layer refused; others raise what they like, which ``watch.current`` puts a name to.
     """
-    simplified = simplify_graph(module, kind, options, facts, watch, device)
+    splits = all(name == HOPPER_TARGET for name in targets)
+    simplified = simplify_graph(module, kind, options, facts, watch, device, splits=splits)
     return emit_programs(simplified, kind, options, targets, watch, oracle)
 
 
@@ -132,13 +135,17 @@ def simplify_graph(
     facts: GraphFacts,
     watch: Phases,
     device: str | None = None,
+    *,
+    splits: bool = False,
 ) -> Simplified:
     """Returns a graph lowered and simplified: all that is asked of torch, guards on sizes among it, is asked here.
 
-    Arguments and errors are those of `compile_for_targets`.
+    Arguments and errors are those of `compile_for_targets`; ``splits`` says whether the device multiplies float32 in
+    parts of TF32 faster than whole.
     """
     with watch.phase("lower"):
-        lowered = _lowered(module, kind, options, facts, policy_of(options), device)
+        choices = _choices_of(options, policy_of(options), splits=splits)
+        lowered = _lowered(module, kind, options, facts, choices, device)
     if options.extern == "error":
         refuse_fallbacks(lowered.fallbacks, OTHER_DEVICE)
     with watch.phase("passes"):
@@ -187,7 +194,12 @@ def emit_programs(
 
 
 def _lowered(
-    module: torch.fx.GraphModule, kind: str, options: Options, facts: GraphFacts, policy: Policy, device: str | None
+    module: torch.fx.GraphModule,
+    kind: str,
+    options: Options,
+    facts: GraphFacts,
+    choices: LoweringChoices,
+    device: str | None,
 ) -> LoweredModule:
     return lower_module(
         module,
@@ -198,17 +210,18 @@ def _lowered(
         saved=facts.saved,
         layouts=facts.layouts,
         marks=facts.marks,
-        choices=_choices_of(options, policy),
+        choices=choices,
     )
 
 
-def _choices_of(options: Options, policy: Policy) -> LoweringChoices:
+def _choices_of(options: Options, policy: Policy, *, splits: bool) -> LoweringChoices:
     return LoweringChoices(
         extends_products=options.align_matmuls,
         product_rows=policy.product_rows,
         wide_product_rows=policy.wide_product_rows,
         multiplied_rows=policy.multiplied_rows,
         products=options.products,
+        split_points=policy.split_points if splits and options.products != "library" else 0,
         tunes_kernels=options.tune_user_kernels,
         is_captured=options.cuda_graph,
         draws_numbers=not options.fallback_random,

@@ -31,6 +31,7 @@ from ferrite_torch.calls.saved_layouts import Layouts, changed_layouts, changed_
 from ferrite_torch.calls.shared_inputs import SharedBase, bases_of
 from ferrite_torch.calls.transformed_calls import by_slices
 from ferrite_torch.compilation import GraphFacts, Phases, Simplified, emit_programs, simplify_graph
+from ferrite_torch.devices.facts import splits_factors
 from ferrite_torch.devices.placement import graph_device
 from ferrite_torch.devices.targets import target_of
 from ferrite_torch.diagnostics.error_translation import translate
@@ -235,7 +236,7 @@ class _Task:
         """
         ambient, module = self.ambient, self.module
         facts = GraphFacts(ambient.regenerated, ambient.saved, ambient.donated, ambient.held, self.layouts, marks=True)
-        simplified = simplify_graph(module, self.kind, self.options, facts, self.watch)
+        simplified = simplify_graph(module, self.kind, self.options, facts, self.watch, splits=splits_factors())
         lowered, (graph, *_) = simplified.lowered, simplified.module.graphs
         return simplified, Artifact(
             kind=self.kind,

@@ -26,6 +26,9 @@ class LibraryProductThresholds:
             Measured (H200, ``benchmarks/models/run.py --set wide``, ``ferrite`` beside ``ferrite-library``): the device
             takes 0.94 to 1.10 of its time with the library, while the host is spared the call, and starts all kernels
             in a row as one graph.
+        split_flops, split_results: fewest operations and results of a product of float32 that tensor cores compute in
+            parts. Measured (H200, kernels alone, library 50 and 42 TFLOP/s): 4096x4096x4096 106, 2048x2048x512 76; what
+            makes the parts takes 8 bytes for each element of a factor. Results: two tiles for each multiprocessor.
         group_rows: most rows of a group, on average, or points that are summed for one, of a product in groups that is
             a kernel of ours though it is not small. Measured (H200, bf16, alone, against ``torch._grouped_mm``): 1.33
             times as fast with 4 and 6 rows of a group, 1.00 with 256, 0.91 with 384 and 0.62 with 1024; a gate, its
@@ -49,6 +52,8 @@ class LibraryProductThresholds:
     narrow_points: int = 512
     plain_rows: int = 1
     small_flops: int = 2_000_000_000
+    split_flops: int = 2_000_000_000
+    split_results: int = 1 << 21
     group_rows: int = 256
     extended_flops: int = 2_000_000_000
     flops_per_byte: int = 100

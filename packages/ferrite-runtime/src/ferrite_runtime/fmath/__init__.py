@@ -65,7 +65,14 @@ from ferrite_runtime.fmath.polynomials import (
     legendre_p,
 )
 from ferrite_runtime.fmath.prefetch import prefetch, prefetch_bytes, sectors
-from ferrite_runtime.fmath.products import add_dot, dot_in_parts, sum_of_parts, to_tf32
+from ferrite_runtime.fmath.products import (
+    add_dot,
+    add_dot_cut_off,
+    add_dot_of_parts,
+    dot_in_parts,
+    sum_of_parts,
+    to_tf32,
+)
 from ferrite_runtime.fmath.quotients import (
     divide_by,
     divisor_scale,

@@ -7,6 +7,9 @@ import triton.language as tl
 
 from ferrite_runtime.fmath.machine import is_for_nvidia
 
+TF32_BITS = tl.constexpr(-(1 << 13))
+"""The bits of a float32 that those of a TF32 are."""
+
 
 @triton.jit
 def dot_in_parts(left, right, total):
@@ -42,6 +45,41 @@ def add_dot(left, right, total):
     """
     depth: tl.constexpr = left.shape[1]
     return total + tl.dot(left, right, max_num_imprecise_acc=depth)
+
+
+@triton.jit
+def add_dot_of_parts(left, right, low, total):
+    """Returns ``total`` and the product of two float32 matrices, ``[m, k]`` and ``[k, n]``, in parts of TF32.
+
+    Tensor cores cut off the bits of ``right`` that TF32 has none of: these are in ``low``, rounded. Of ``left`` both
+    parts are made here. Products of both low parts are left out, 2**-23 of a product at most. These ``k`` points alone
+    are added up by tensor cores, which truncate long sums. Elsewhere factors are whole.
+    """
+    if is_for_nvidia():
+        depth: tl.constexpr = left.shape[1]
+        high = to_tf32(left)
+        rest = to_tf32(left - high)
+        products = tl.dot(rest, right, input_precision="tf32", max_num_imprecise_acc=depth)
+        products = tl.dot(high, low, products, input_precision="tf32")
+        products = tl.dot(high, right, products, input_precision="tf32")
+        total = total + products
+    else:
+        kept = (right.to(tl.int32, bitcast=True) & TF32_BITS).to(tl.float32, bitcast=True)
+        total = tl.dot(left, kept + low, total, input_precision="ieee")
+    return total
+
+
+@triton.jit
+def add_dot_cut_off(left, right, total):
+    """Returns ``total`` and the product of two float32 matrices, whose bits beyond TF32 tensor cores may cut off.
+
+    Unlike a rounded number, a number that is cut off is never an infinity if it was none.
+    """
+    if is_for_nvidia():
+        total = tl.dot(left, right, total, input_precision="tf32")
+    else:
+        total = tl.dot(left, right, total, input_precision="ieee")
+    return total
 
 
 @triton.jit

@@ -162,6 +162,7 @@ class TiledContractionFacts(ReductionFacts):
         factor_bytes: bytes of an element of what is multiplied.
         partial_sums: whether sums of tensor cores are added to others in f32 from time to time, so that a program holds
             both.
+        part_products: how many products of parts are added up for one of factors that are split, 1 of whole ones.
         row_groups: in how many groups the rows on ``y`` are, each with tiles and right factors of its own; 0 for none.
         sum_groups: in how many groups the points of ``r`` are, one for each position on ``z``; 0 for none.
         left_elements, right_elements: how many of the left and right factors a thread loads element by element, as
@@ -173,6 +174,7 @@ class TiledContractionFacts(ReductionFacts):
     right_bytes: int = 2
     factor_bytes: int = 2
     partial_sums: bool = False
+    part_products: int = 1
     row_groups: int = 0
     sum_groups: int = 0
     left_elements: int = 0

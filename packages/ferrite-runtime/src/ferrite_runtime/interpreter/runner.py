@@ -32,6 +32,7 @@ from ferrite_runtime.errors import (
     ValueRefused,
 )
 from ferrite_runtime.fmath.look_back import take_ticket
+from ferrite_runtime.fmath.products import TF32_BITS
 from ferrite_runtime.formats.kernel_spec import USER, KernelSpec, Param
 from ferrite_runtime.interpreter.atomics import make_atomic_rmw
 from ferrite_runtime.interpreter.casts import all_ones_handle, cast_handle, make_arithmetic, make_dot, splat_handle
@@ -65,6 +66,13 @@ hold_through_forks(_TURN)
 _REWRITTEN = "_ferrite_interpreted"
 _DEVICE_FUNCTIONS = fmath.__name__  # the package, and its modules
 
+
+def _add_dot_of_parts(left: Any, right: Any, low: Any, total: Any) -> Any:
+    """Multiplies whole factors; the bits of ``right`` that tensor cores cut off are in ``low``."""
+    kept = (right.to(tl.int32, bitcast=True) & TF32_BITS.value).to(tl.float32, bitcast=True)
+    return tl.dot(left, kept + low, total, input_precision="ieee")
+
+
 # What replaces device functions that have no meaning here, or are slow.
 STAND_INS: dict[str, Callable[..., Any]] = {
     **MATH_STAND_INS,
@@ -83,6 +91,8 @@ STAND_INS: dict[str, Callable[..., Any]] = {
     "whole_to_half": lambda x: x.to(tl.float16),
     "wide_unsigned": lambda x, dtype: x.to(dtype),
     "to_tf32": lambda x: x,
+    "add_dot_of_parts": _add_dot_of_parts,
+    "add_dot_cut_off": lambda left, right, total: tl.dot(left, right, total, input_precision="ieee"),
     "dot_in_parts": lambda left, right, total: tl.dot(left, right, total, input_precision="ieee"),
 }
 

@@ -31,6 +31,10 @@ CODES = (I8, U8)
 """Types of weights that a half type, and f32, holds exactly."""
 PARTS = 3
 """Parts of bfloat16 that a number of float32 has; see `split_precision`."""
+TF32_BITS = -(1 << 13)
+"""The bits of a float32 number that are those of a TF32 one, which tensor cores multiply; they cut off the others."""
+PART_PRODUCTS = 3
+"""Products of parts that are added up for one of f32 factors that are split in two parts each."""
 CUT_ROWS = 4
 """Most rows whose parts are multiplied together: each part has a quarter of the sixteen rows that tensor cores take."""
 
@@ -85,6 +89,27 @@ def part_loads(contract: Contract) -> tuple[Scalar, ...]:
     kinds = {(part.source, *part.indices[1:]) for part in found}
     is_cut = len(kinds) == 1 and len(found) == PARTS and numbered.keys() == {*range(PARTS)}
     return tuple(numbered[number] for number in range(PARTS)) if is_cut else ()
+
+
+def right_parts(contract: Contract) -> tuple[Scalar, Scalar] | None:
+    """Returns the loads of the parts that the right factor of a contraction is the sum of; None of a whole one.
+
+    Of the first one only the bits that TF32 has are meant, the second is the rest; see `split_factors`.
+    """
+    right = contract.right
+    if right.op != "add" or right.dtype is not F32 or right.args[1].op != "load":
+        return None
+    kept = kept_load(right.args[0])
+    return None if kept is None else (kept, right.args[1])
+
+
+def kept_load(node: Scalar) -> Scalar | None:
+    """Returns the load of which a value is the bits that TF32 has, None if it is anything else."""
+    if node.op != "bitcast" or node.args[0].op != "bitand":
+        return None
+    bits, mask = node.args[0].args
+    is_load = bits.op == "bitcast" and bits.args[0].op == "load" and bits.args[0].dtype is F32
+    return bits.args[0] if is_load and mask.op == "const" and mask.value == TF32_BITS else None
 
 
 def row_dims(contract: Contract) -> tuple[Dim, ...]:

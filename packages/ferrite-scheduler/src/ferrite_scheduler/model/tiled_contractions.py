@@ -20,13 +20,13 @@ from dataclasses import dataclass, replace
 from ferrite_ir.language.dtypes import F32
 from ferrite_ir.language.graph import Contract, Graph
 from ferrite_ir.language.index import Dim
-from ferrite_ir.language.sizes import is_static
+from ferrite_ir.language.sizes import is_static, product
 
-from .contractions import EIGHT_BIT_FLOATS, HALVES, as_reduction, is_narrow
+from .contractions import EIGHT_BIT_FLOATS, HALVES, as_reduction, is_narrow, right_parts
 from .policy import Policy
 
 FACTORS = (*HALVES, *EIGHT_BIT_FLOATS)
-"""Types that tiles are multiplied in; f32 is one where it may be rounded (`Contract.fast`)."""
+"""Types that tiles are multiplied in; f32 is one where it may be rounded (`Contract.fast`), or is split in parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +55,27 @@ def roles_of(contract: Contract) -> Roles:
     )
 
 
-def fits_tiles(contract: Contract) -> bool:
+def fits_tiles(contract: Contract, policy: Policy) -> bool:
     """Returns whether a contraction is of types that tiles are multiplied in, with rows and columns of its own."""
     roles, dtype = roles_of(contract), contract.left.dtype
     return (
-        (dtype in FACTORS or (dtype is F32 and contract.fast))
+        (dtype in FACTORS or (dtype is F32 and (contract.fast or is_in_parts(contract, policy))))
         and _has_several(roles.rows)
         and _has_several(roles.columns)
         and not _has_several(roles.others)
         and _has_several(contract.reduction_dims)
         and _has_groups_for_tiles(contract, roles)
     )
+
+
+def is_in_parts(contract: Contract, policy: Policy) -> bool:
+    """Returns whether factors of f32 that may not be rounded are multiplied in parts of TF32 (`split_factors`)."""
+    if right_parts(contract) is not None:
+        return True
+    if contract.left.dtype is not F32 or contract.fast or contract.segments is not None or not policy.split_points:
+        return False
+    sizes = [dim.size for dim in (*contract.dims, *contract.reduction_dims)]
+    return all(map(is_static, sizes)) and product(dim.size for dim in contract.reduction_dims) >= policy.split_points
 
 
 def _has_groups_for_tiles(contract: Contract, roles: Roles) -> bool:
@@ -87,7 +97,7 @@ def _has_several(dims: Iterable[Dim]) -> bool:
 
 def is_tiled(contract: Contract, policy: Policy) -> bool:
     """Returns whether a contraction becomes a kernel of tiles: it fits them, and does not have few rows."""
-    return policy.tile_products and fits_tiles(contract) and not is_narrow(contract, policy)
+    return policy.tile_products and fits_tiles(contract, policy) and not is_narrow(contract, policy)
 
 
 def keep_contractions(graph: Graph, policy: Policy) -> Graph:

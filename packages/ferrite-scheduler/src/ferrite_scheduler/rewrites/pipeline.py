@@ -25,6 +25,7 @@ from .row_results import separate_row_results
 from .segmented_reductions import reduce_segments
 from .sorted_scatters import sort_scatters
 from .split_attention import split_attention
+from .split_factors import split_factors
 from .split_precision import cut_rows
 from .split_products import split_products
 from .stored_slices import store_in_slices
@@ -79,6 +80,11 @@ REWRITES: tuple[Rewrite, ...] = (
         "split_precision",
         "tensor cores multiply float32 in three parts without rounding",
         lambda graph, _, policy: cut_rows(graph, policy),
+    ),
+    Rewrite(
+        "split_factors",
+        "tensor cores multiply float32 in parts of TF32, faster than other units multiply it whole",
+        lambda graph, _, policy: split_factors(graph, policy),
     ),
     Rewrite("dead_code", "nobody reads it", lambda graph, _, __: Dce().run(graph)),
     Rewrite(

@@ -12,6 +12,9 @@ from ferrite_runtime.devices import descriptors
 from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.errors import DeviceUnavailable
 
+HOPPER = (9, 0)
+"""Compute capability of GPUs whose tensor cores read factors from shared memory (``wgmma``)."""
+
 
 def device_facts(device: str) -> dict[str, Any]:
     """Returns the facts about the current device of a type, by the names of the scheduler's target; none of the CPU."""
@@ -33,6 +36,15 @@ def product_precision() -> str:
     The older name ``torch.get_float32_matmul_precision`` says so too, and raises where the newer one was set.
     """
     return str(torch.backends.cuda.matmul.fp32_precision)
+
+
+def splits_factors() -> bool:
+    """Returns whether products of float32 in parts of TF32 are faster here than whole: on Hopper, by measurement.
+
+    A process that has not used its GPU, or the child of one that has, is not made to do so.
+    """
+    is_used: Callable[[], bool] = torch.cuda.is_initialized
+    return torch.version.hip is None and is_used() and torch.cuda.get_device_capability() == HOPPER
 
 
 def fills_memory() -> bool:

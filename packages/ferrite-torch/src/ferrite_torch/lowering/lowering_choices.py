@@ -16,6 +16,8 @@ class LoweringChoices:
         multiplied_rows: of these, those that need no tensor cores.
         products: who computes those with more rows: ``library``, ``own`` kernels, these for ``small`` ones alone, or
             ``measured`` for what is faster, of which the scheduler will know.
+        split_points: fewest points of sums of large products of float32 that may not be rounded, and that tensor cores
+            compute in parts; 0 leaves them to the library.
         tunes_kernels: of users' Triton kernels more configs are tried than they state.
         is_captured: calls are played as CUDA graphs, so that the library's calls cost the host nothing.
         draws_numbers: kernels draw random numbers; False makes ops that do extern calls.
@@ -26,6 +28,7 @@ class LoweringChoices:
     wide_product_rows: int = 0
     multiplied_rows: int = 0
     products: str = "library"
+    split_points: int = 0
     tunes_kernels: bool = False
     is_captured: bool = False
     draws_numbers: bool = True

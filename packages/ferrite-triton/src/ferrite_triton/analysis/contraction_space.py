@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ferrite_ir.language.graph import Contract, Segments, Update
+from ferrite_ir.language.graph import Computed, Contract, Segments, Update
 from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_scheduler.model.axes import Axis
-from ferrite_scheduler.model.contractions import LEAST_EXTENT
+from ferrite_scheduler.model.contractions import LEAST_EXTENT, right_parts
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.space import (
@@ -38,10 +38,15 @@ def contraction_space(kernel: Kernel) -> Space:
     grouped = next((d for d in kernel.body if isinstance(d, Contract) and d.segments is not None), None)
     if grouped is not None and grouped.segments is not None:
         return _grouped_space(kernel, axes, grouped.segments, "y" if grouped.has_grouped_rows else "r")
-    if not any(isinstance(definition, Update) for definition in kernel.body):
+    if not any(isinstance(definition, Update) or _has_parts(definition) for definition in kernel.body):
         rounds = KernelAxis(ROUNDS_AXIS, 1, tiled=False, masked=False, block=None, max_block=LOWERING.most_rounds)
         axes = (rounds, *axes)
     return Space(axes, RESULT, dim_mapping(kernel.axes), kernel.form, InBlocks())
+
+
+def _has_parts(definition: Computed) -> bool:
+    """Returns whether a factor is multiplied in parts: a program has two loops then, which cannot become one."""
+    return isinstance(definition, Contract) and right_parts(definition) is not None
 
 
 def _grouped_space(kernel: Kernel, axes: tuple[KernelAxis, ...], segments: Segments, name: str) -> Space:

@@ -79,6 +79,7 @@ class TiledContractionFacts:
     right_bytes: int
     factor_bytes: int
     partial_sums: bool
+    part_products: int | None = None
     row_groups: int | None = None
     sum_groups: int | None = None
     left_elements: int | None = None

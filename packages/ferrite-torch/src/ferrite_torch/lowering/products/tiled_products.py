@@ -2,7 +2,7 @@
 
 Such a product is a definition like others (`ferrite_ir.Contract`); which of them have kernels the scheduler knows
 (`ferrite_scheduler.model.tiled_contractions`). Of float32 there are such kernels where people let the library round to
-TF32; otherwise it is left to it.
+TF32, and of large products that it may not round; others are left to it.
 
 By default that is what becomes of small ones. A call of the library takes the host longer than a small product takes
 the device, and kernels on both sides of it are started apart: without it, a transformer of batch 1 is one row of
@@ -30,6 +30,8 @@ def tiled_sums(b: Builder, left: Tensor, right: Tensor, *, is_wanted: bool = Fal
 
     Where ``is_wanted``, that is only where no kernel of tiles computes it, or users leave products to the library.
     """
+    if is_split(b, left, right):
+        return contract_matrices(b, left, right)
     *batch, rows, points = left.shape
     columns = right.shape[-1]
     wanted = (is_wanted and b.choices.products != "library") or is_ours(b, (*batch, rows, columns, points))
@@ -40,6 +42,34 @@ def tiled_sums(b: Builder, left: Tensor, right: Tensor, *, is_wanted: bool = Fal
     if min(map(hint, (rows, columns, points))) < LEAST_EXTENT or 0 in batch:
         return None  # of fewer the library makes more
     return contract_matrices(b, left, right, fast=left.dtype is F32)
+
+
+def is_split(b: Builder, left: Tensor, right: Tensor) -> bool:
+    """Returns whether tensor cores compute a product of float32 in parts (`ferrite_scheduler.rewrites.split_factors`).
+
+    Large ones, of tiles for all multiprocessors, whose left factor has the points of a sum one behind the other, as
+    vectors. What is made of the right factor is no more memory than the left one and the result are.
+    """
+    if not b.choices.split_points or b.device not in DEVICES or left.device or right.device:
+        return False
+    if left.dtype is not F32 or right.dtype is not F32 or product_precision() == "tf32" or left.ndim != 2:
+        return False
+    (rows, points), columns = left.shape, right.shape[1]
+    if not (isinstance(rows, int) and isinstance(points, int) and isinstance(columns, int)):
+        return False
+    vector, first, second = 16 // F32.bytes, left.strided(), right.strided()
+    lies_along_sums = second is not None and second.strides[0] == 1
+    made = columns * points * (1 if lies_along_sums else 2)
+    return (
+        2 * rows * columns * points >= PRODUCTS.split_flops
+        and rows * columns >= PRODUCTS.split_results
+        and points >= b.choices.split_points
+        and points % vector == columns % vector == 0
+        and first is not None
+        and 1 in first.strides
+        and all(step % vector == 0 for step in (*first.strides, first.offset) if step != 1)
+        and made <= rows * (points + columns)
+    )
 
 
 def is_small(b: Builder, extents: Sequence[Size], operations: int, most: int) -> bool:

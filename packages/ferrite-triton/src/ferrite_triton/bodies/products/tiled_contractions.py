@@ -16,6 +16,11 @@ multiplication).
                                                               1 3 5 7
                                                               8 …
 
+Factors of f32 that are split in parts (`ferrite_scheduler.rewrites.split_factors`) are three products a round, added
+up in f32 after each. A part of an infinity is no number, times nothing: where a tile has sums that are not finite, a
+second loop multiplies whole factors, cut off to TF32, which have the same infinities as exact ones, and has a round for
+no other tile.
+
 A program takes as many tiles as the config says, each as many places behind the one before as there are programs
 ("persistent" where there are no more programs than the device runs at once). The rounds and the loop inside are one
 loop for the compiler: while a tile is finished, the blocks of the next one are on their way.
@@ -23,6 +28,7 @@ loop for the compiler: while a tile is finished, the blocks of the next one are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -30,6 +36,7 @@ from ferrite_ir.language.dtypes import F32, I32, DType
 from ferrite_ir.language.graph import Contract
 from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.language.sizes import is_static
+from ferrite_scheduler.model.contractions import right_parts
 from ferrite_triton.analysis.contraction_space import LEFT, RIGHT, factor_space
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.lowering_policy import LOWERING
@@ -42,7 +49,20 @@ from ferrite_triton.bodies.positions import QUARTET, number_quartets, positions_
 from ferrite_triton.bodies.products.groups import Groups
 from ferrite_triton.bodies.reductions import R, Reductions
 from ferrite_triton.bodies.scalar_values import ScalarValues
-from ferrite_triton.tile.build import add, apply, block_size, converted, full, lanes, mul, quotient, remainder, sub
+from ferrite_triton.tile.build import (
+    add,
+    apply,
+    block_size,
+    converted,
+    full,
+    lanes,
+    literal,
+    mul,
+    quotient,
+    remainder,
+    sub,
+    where,
+)
 from ferrite_triton.tile.language import (
     Block,
     Dot,
@@ -51,6 +71,7 @@ from ferrite_triton.tile.language import (
     Name,
     ProgramCount,
     ProgramId,
+    Reduce,
     TileType,
     Variable,
 )
@@ -170,17 +191,70 @@ class TiledContractions:
         bounds, counter = self._open(reduction)
         totals = [builder.carry("sum", full(TILE, 0.0, F32), R) for _ in contractions]
         end = None if self._groups is None or self._flat.space.row_groups else bounds[1]
-        self._left.set_positions(reduction, counter, end)
-        lefts = [self._left.tile(contraction.left) for contraction in contractions]
-        builder.forget_inside(R)  # along the other axis of a tile the same positions are other values
-        self._right.set_positions(reduction, counter, end)
-        rights = [self._right.tile(contraction.right) for contraction in contractions]
-        for contraction, total, left, right in zip(contractions, totals, lefts, rights, strict=True):
+        parts = [right_parts(contraction) for contraction in contractions]
+        lefts, rights, lows = self._factors(contractions, reduction, counter, end)
+        for contraction, total, left, right, low in zip(contractions, totals, lefts, rights, lows, strict=True):
+            if low is not None:
+                operands = (left, right, low, total.expression)
+                summed = builder.call("sum", "add_dot_of_parts", operands, TileType(F32, TILE), R)
+                builder.follow(total, summed.expression)
+                continue
             is_bounded = contraction.left.dtype.bytes == 1 and not contraction.fast
             few_digits = LOWERING.few_digits if is_bounded else 0
             builder.follow(total, Dot(left, right, total.expression, contraction.fast, few_digits))
         builder.close_loop(counter, bounds)
-        return [Tile(total.expression, RESULT_AXES, F32) for total in totals]
+        found = [Tile(total.expression, RESULT_AXES, F32) for total in totals]
+        in_parts = [number for number, each in enumerate(parts) if each is not None]
+        return self._with_infinities(contractions, found, in_parts, reduction, bounds) if in_parts else found
+
+    def _factors(
+        self, contractions: Sequence[Contract], reduction: KernelAxis, counter: Name, end: Expression | None
+    ) -> tuple[list[Expression], list[Expression], list[Expression | None]]:
+        """Writes the left and right factors of a round, of right ones in parts the first; and the second parts."""
+        builder = self._builder
+        self._left.set_positions(reduction, counter, end)
+        lefts = [self._left.tile(contraction.left) for contraction in contractions]
+        builder.forget_inside(R)  # along the other axis of a tile the same positions are other values
+        self._right.set_positions(reduction, counter, end)
+        parts = [right_parts(contraction) or (contraction.right, None) for contraction in contractions]
+        rights = [self._right.tile(first) for first, _ in parts]
+        return lefts, rights, [None if low is None else self._right.tile(low) for _, low in parts]
+
+    def _with_infinities(
+        self,
+        contractions: Sequence[Contract],
+        totals: Sequence[Tile],
+        in_parts: Sequence[int],
+        reduction: KernelAxis,
+        bounds: tuple[Expression, Expression, Expression],
+    ) -> list[Tile]:
+        """Writes the loop of whole factors, for tiles with sums that are not finite; returns all sums."""
+        builder, (first, stop, step) = self._builder, bounds
+        finite: dict[int, Expression] = {}
+        missing: Expression = Literal(0, I32)
+        for number in in_parts:
+            size = apply("abs", totals[number].expression)
+            is_finite = apply("lt", size, literal(math.inf, F32))
+            finite[number] = builder.hold("finite", is_finite, RESULT_AXES).expression
+            count = where(finite[number], full(TILE, 0, I32), full(TILE, 1, I32))
+            of_rows = Reduce((count,), "max", 1)
+            missing = apply("maximum", missing, Reduce((of_rows,), "max", 0))
+        needed = apply("gt", builder.let("infinite", missing, NO_AXES).expression, Literal(0, I32))
+        last = builder.let("last", where(needed, stop, first), NO_AXES).expression
+        counter = builder.open_loop("rstart", builder.type_of(first))
+        whole = {number: builder.carry("whole", full(TILE, 0.0, F32), R) for number in in_parts}
+        lefts, rights, _ = self._factors([contractions[number] for number in in_parts], reduction, counter, None)
+        for number, left, right in zip(in_parts, lefts, rights, strict=True):
+            operands = (left, right, whole[number].expression)
+            builder.follow(
+                whole[number], builder.call("whole", "add_dot_cut_off", operands, TileType(F32, TILE), R).expression
+            )
+        builder.close_loop(counter, (first, last, step), stages=1)
+        found = list(totals)
+        for number in in_parts:
+            chosen = where(finite[number], totals[number].expression, whole[number].expression)
+            found[number] = builder.hold("sum", chosen, RESULT_AXES)
+        return found
 
     def _open(self, reduction: KernelAxis) -> tuple[tuple[Expression, Expression, Expression], Name]:
         """Opens the loop; returns its bounds and its counter, 32 bits wide where they are numbers."""
@@ -202,7 +276,8 @@ class _Factors:
         self._flat = replace(flat, space=factor_space(flat.space, order))
         self._builder, self._dtype = builder, index_dtype(width)
         self._axes = frozenset(order)
-        sides = [d.left if order == LEFT else d.right for d in flat.definitions if isinstance(d, Contract)]
+        products = [definition for definition in flat.definitions if isinstance(definition, Contract)]
+        sides = [side for d in products for side in ((d.left,) if order == LEFT else right_parts(d) or (d.right,))]
         self._padded = {side: loads for side in sides if (loads := zero_padded_loads(self._flat, side)) is not None}
         zeroed = frozenset[Scalar]().union(*self._padded.values())
         self._evaluator = ScalarValues(self._flat, builder, width, zeroed, descriptors)
