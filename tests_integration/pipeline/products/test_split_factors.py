@@ -120,7 +120,7 @@ def test_shared_factors_have_their_parts_made_once() -> None:
 @pytest.mark.parametrize(
     ("extents", "options"),
     [
-        ((80, 64, 252), {}),
+        ((80, 64, 60), {}),
         ((80, 64, 258), {}),
         ((80, 63, 256), {}),
         ((80, 64, 256), {"products": "library"}),
@@ -154,3 +154,54 @@ def test_gradients_of_the_left_factor_are_split_too() -> None:
     ours, x.grad = x.grad, None
     layer(x, w, b).sum().backward()
     torch.testing.assert_close(ours, x.grad, rtol=1e-5, atol=2e-5)
+
+
+CONVOLUTIONS = {
+    "conv2d": (F.conv2d, (2, 8, 13, 11), (20, 8, 4, 4), {}),
+    "conv2d strided": (F.conv2d, (2, 12, 13, 11), (16, 12, 3, 3), {"stride": 2, "padding": 1}),
+    "conv1d": (F.conv1d, (3, 8, 40), (16, 8, 9), {"padding": 4, "dilation": 2}),
+    "conv3d": (F.conv3d, (1, 4, 6, 7, 5), (16, 4, 3, 3, 3), {"padding": 1}),
+}
+
+
+def with_bias(function: Callable[..., Tensor], **steps: Any) -> Callable[..., Tensor]:
+    return lambda x, w, b: torch.relu(function(x, w, b, **steps))
+
+
+def convolved(name: str, device: str) -> tuple[Callable[..., Tensor], tuple[Tensor, Tensor, Tensor]]:
+    function, image, filters, steps = CONVOLUTIONS[name]
+    g = torch.Generator().manual_seed(len(name))
+    x, w = (torch.randn(shape, generator=g).to(device) for shape in (image, filters))
+    return with_bias(function, **steps), (x, w, torch.randn(filters[0], generator=g).to(device))
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_that_are_not_rounded(name: str, device: str) -> None:
+    """Of few channels: the library rounds none of these row-major images either."""
+    function, inputs = convolved(name, device)
+    mine, theirs = run(function, inputs), function(*inputs)
+    assert is_split()
+    assert mine.stride() == theirs.stride()
+    exact = function(*(each.double() for each in inputs))
+    least = 2.0**-22 * exact.abs().max()
+    assert (mine - exact).abs().max() <= 1.5 * (theirs - exact).abs().max() + least
+
+
+def test_images_that_the_library_rounds_are_not_split() -> None:
+    function, (x, w, b) = convolved("conv2d", "cpu")
+    run(function, (x.contiguous(memory_format=torch.channels_last), w, b))
+    assert not is_split()
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("value", [INFINITY, float("nan")])
+def test_infinities_of_images(value: float, device: str) -> None:
+    function, (x, w, b) = convolved("conv2d", device)
+    x[0, 3, 5, 5] = value
+    w[4] = torch.sign(w[4])
+    mine, theirs = run(function, (x, w, b)), function(x, w, b)
+    assert is_split()
+    assert torch.equal(mine.isnan(), theirs.isnan())
+    assert torch.equal(mine.isinf(), theirs.isinf())
+    torch.testing.assert_close(mine[theirs.isfinite()], theirs[theirs.isfinite()])

@@ -47,6 +47,7 @@ class Convolution:
         count: of images.
         groups: that channels and filters fall into.
         filters, depth: the numbers of filters and of channels of a group.
+        rounds: whether f32 is rounded to TF32; otherwise it is multiplied in parts (decision 0086).
     """
 
     b: Builder
@@ -55,6 +56,7 @@ class Convolution:
     groups: int
     filters: int
     depth: int
+    rounds: bool = True
 
     def result(self, image: Tensor, weight: Tensor) -> Tensor:
         """Returns results of readable images and filters: ``[images, groups, filters, positions …]``."""
@@ -71,7 +73,7 @@ class Convolution:
 
         sums = tuple((self.depth, *self.windows.size)[axis] for axis in order)
         shape = (self.count, self.groups, self.filters, *self.windows.outputs)
-        return self.b.contract(shape, sums, left, right, fast=image.dtype is F32, stored=stored_type(image.dtype))
+        return self.b.contract(shape, sums, left, right, fast=self._is_fast(image), stored=stored_type(image.dtype))
 
     def reduced(self, image: Tensor, weight: Tensor) -> Tensor:
         """Returns the same as a reduction over windows, where a filter has one channel."""
@@ -150,7 +152,7 @@ class Convolution:
         sums = tuple((self.filters, *(each.taps for each in phases))[axis] for axis in order)
         strides = (-(-size // each.stride) for size, each in zip(self.windows.inputs, phases, strict=True))
         shape = (self.count, self.groups, *(each.stride for each in phases), self.depth, *strides)
-        return self.b.contract(shape, sums, left, right, fast=result.dtype is F32, stored=stored_type(result.dtype))
+        return self.b.contract(shape, sums, left, right, fast=self._is_fast(result), stored=stored_type(result.dtype))
 
     def weight(self, image: Tensor, result: Tensor) -> Tensor:
         """Returns filters of readable images and results: ``[groups, filters, window …, channels]``."""
@@ -165,7 +167,10 @@ class Convolution:
 
         shape = (self.groups, self.filters, *self.windows.size, self.depth)
         sums, stored = (self.count, *self.windows.outputs), stored_type(image.dtype)
-        return self.b.contract(shape, sums, left, right, fast=image.dtype is F32, stored=stored)
+        return self.b.contract(shape, sums, left, right, fast=self._is_fast(image), stored=stored)
+
+    def _is_fast(self, x: Tensor) -> bool:
+        return x.dtype is F32 and self.rounds
 
     @property
     def phases(self) -> tuple[Phases, ...]:
@@ -188,7 +193,7 @@ class Convolution:
         Where an image has its channels beside each other, a thread has a vector of them, and would read its filters
         element by element for each position. Whether there are enough of these for a copy is for `Inline` to say.
         """
-        if not _has_channels_last(x):
+        if not has_channels_last(x):
             return weight
         count, _, *size = weight.shape
         *steps, _ = row_major((*size, count))
@@ -266,13 +271,13 @@ class Phases:
 def channels_last(b: Builder, x: Tensor) -> Tensor:
     """Returns a tensor itself, or a copy whose channels lie side by side where they are whole vectors."""
     count, channels, *size = x.shape
-    if channels % (VECTOR_BYTES // x.dtype.bytes) or prod(size) == 1 or _has_channels_last(x):
+    if channels % (VECTOR_BYTES // x.dtype.bytes) or prod(size) == 1 or has_channels_last(x):
         return x
     first, *rest, last = row_major((count, *size, channels))
     return b.loop(x.shape, x.dtype, x.at, strides=(first, last, *rest))
 
 
-def _has_channels_last(x: Tensor) -> bool:
+def has_channels_last(x: Tensor) -> bool:
     view = x.strided()
     return view is not None and view.strides[1] == 1 and x.shape[1] != 1
 
@@ -285,7 +290,7 @@ def _is_row_major(x: Tensor) -> bool:
 def _order(x: Tensor) -> tuple[int, ...]:
     """Returns the order of what is summed up, channels (0) and axes of a window: as elements lie in memory."""
     axes = range(1, x.ndim - 1)
-    return (*axes, 0) if _has_channels_last(x) else (0, *axes)
+    return (*axes, 0) if has_channels_last(x) else (0, *axes)
 
 
 def _apart(inside: Point, order: tuple[int, ...]) -> tuple[Index, tuple[Index, ...]]:

@@ -18,13 +18,14 @@ from ferrite_ir.language import scalar as sc
 from ferrite_ir.language.dtypes import F32
 from ferrite_ir.language.index import Index
 from ferrite_ir.language.scalar import Scalar
+from ferrite_ir.passes.vectors import VECTOR_BYTES
 from ferrite_scheduler.model.contractions import HALVES, LEAST_EXTENT
 from ferrite_torch.devices.facts import convolution_precision, product_precision
 from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import packed_strides
 from ferrite_torch.lowering.products.tiled_products import is_small
 from ferrite_torch.lowering.registry import lowers
-from ferrite_torch.lowering.spatial.convolution_sums import Convolution, channels_last
+from ferrite_torch.lowering.spatial.convolution_sums import Convolution, channels_last, has_channels_last
 from ferrite_torch.lowering.spatial.pooling import Windows
 from ferrite_torch.lowering.tensors import Point, Shape, Tensor
 from ferrite_torch.sizes.symbolic_sizes import sizes_of
@@ -52,7 +53,10 @@ def convolution(
     shape = sizes_of(b.fake.shape)
     image, result = (shape, x.shape) if transposed else (x.shape, shape)
     is_depthwise = weight.shape[1] == 1 and groups != 1 and not transposed
-    c = _convolution(b, (x, weight), (image, result), (stride, padding, dilation), groups, is_exact=is_depthwise)
+    steps, is_split = (stride, padding, dilation), _is_split(b, x, weight, groups, transposed=transposed)
+    c = _convolution(
+        b, (x, weight), (image, result), steps, groups, is_exact=is_depthwise or is_split, is_split=is_split
+    )
     if is_depthwise:
         return _result(c, c.reduced(x, c.side_by_side(weight, x)), x, bias, b.fake)
     _refuse_few(c, "image" if transposed else "result")
@@ -116,6 +120,7 @@ def _convolution(
     groups: int,
     *,
     is_exact: bool = False,
+    is_split: bool = False,
 ) -> Convolution:
     """Returns which elements a convolution multiplies.
 
@@ -126,6 +131,7 @@ def _convolution(
         steps: stride, padding and dilation.
         groups: that channels and filters fall into.
         is_exact: whether kernels multiply float32 without rounding it.
+        is_split: whether that is in parts, on tensor cores.
 
     Raises:
         Unlowered: it is no small one of a type that there are kernels of; or they would have to round float32, and the
@@ -141,12 +147,28 @@ def _convolution(
         or len(image) != len(weight.shape)  # an image without a batch
         or any(each.device or each.dtype is not x.dtype for each in operands)
         or not (is_fast or x.dtype in HALVES)
-        or not is_small(b, extents, 2, CONVOLUTIONS.small_flops)
+        or not is_small(b, extents, 2, CONVOLUTIONS.split_flops if is_split else CONVOLUTIONS.small_flops)
         or 0 in (*extents, *image)
     ):
         raise Unlowered("a library convolution")
     windows = Windows(*map(sizes_of, (size, *steps, image[2:], result[2:])))
-    return Convolution(b, windows, int(result[0]), groups, int(filters) // groups, int(depth))
+    return Convolution(b, windows, int(result[0]), groups, int(filters) // groups, int(depth), rounds=not is_split)
+
+
+def _is_split(b: Builder, x: Tensor, weight: Tensor, groups: int, *, transposed: bool) -> bool:
+    """Returns whether tensor cores compute a convolution of float32 that may not be rounded, or is not, in parts.
+
+    Where it may be, the library rounds nothing of row-major images of few channels (decision 0039), nor do these
+    kernels. Their sums have 64 points at least, and vectors of channels.
+    """
+    (filters, depth, *size), vector = weight.shape, VECTOR_BYTES // F32.bytes
+    if not b.choices.split_points or x.dtype is not F32 or not all(isinstance(n, int) for n in weight.shape):
+        return False
+    channels = filters // groups if transposed else depth
+    if channels % vector or prod(size) * channels < b.choices.split_points or groups != 1:
+        return False
+    is_exact = not transposed and depth < CONVOLUTIONS.rounded_channels and not has_channels_last(x)
+    return convolution_precision() != "tf32" or is_exact
 
 
 def _refuse_few(c: Convolution, what: str) -> None:
