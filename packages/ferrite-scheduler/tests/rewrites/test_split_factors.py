@@ -13,7 +13,7 @@ from ferrite_scheduler import Policy, Target, schedule
 from ferrite_scheduler.model.contractions import right_parts
 from ferrite_scheduler.rewrites.split_factors import split_factors
 
-POLICY = Policy(tile_products=True, product_rows=1, wide_product_rows=1)
+POLICY = Policy(tile_products=True, product_rows=1, wide_product_rows=1, split_points=256)
 
 
 def graph_of(right: str = "w[n, k]", weights: str = "5, 256", points: int = 256, suffix: str = "") -> str:
