@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import ferrite_torch.compilation
 import ferrite_torch.pipeline
 from against_eager import compiled, devices
 from ferrite_torch import compiled_programs
 from ferrite_torch.lowering.products import tiled_products
-from ferrite_torch.thresholds import PRODUCTS
+from ferrite_torch.lowering.spatial import convolutions
+from ferrite_torch.thresholds import CONVOLUTIONS, PRODUCTS
 from product_cases import kernels
 
 INFINITY = float("inf")
@@ -29,6 +29,7 @@ def small_products_are_split(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(tiled_products, "PRODUCTS", replace(PRODUCTS, split_flops=0, split_results=0))
     monkeypatch.setattr(tiled_products, "DEVICES", ("cuda", "cpu"))
     monkeypatch.setattr(ferrite_torch.pipeline, "splits_factors", lambda: True)
+    monkeypatch.setattr(convolutions, "CONVOLUTIONS", replace(CONVOLUTIONS, split_flops=1 << 40))
     yield
     torch._dynamo.reset()
 
@@ -38,6 +39,10 @@ def given(rows: int = 80, columns: int = 64, points: int = 256, device: str = "c
     shapes = (rows, points), (columns, points), (columns,)
     x, w, b = (torch.randn(shape, generator=g).to(device) for shape in shapes)
     return x, w, b
+
+
+SHORT = {"policy": {"split_points": 64}}
+"""Options with which windows of few channels are split as well."""
 
 
 def run(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], **options: Any) -> Tensor:
@@ -120,7 +125,7 @@ def test_shared_factors_have_their_parts_made_once() -> None:
 @pytest.mark.parametrize(
     ("extents", "options"),
     [
-        ((80, 64, 60), {}),
+        ((80, 64, 252), {}),
         ((80, 64, 258), {}),
         ((80, 63, 256), {}),
         ((80, 64, 256), {"products": "library"}),
@@ -156,7 +161,7 @@ def test_gradients_of_the_left_factor_are_split_too() -> None:
     torch.testing.assert_close(ours, x.grad, rtol=1e-5, atol=2e-5)
 
 
-CONVOLUTIONS = {
+CALLS = {
     "conv2d": (F.conv2d, (2, 8, 13, 11), (20, 8, 4, 4), {}),
     "conv2d strided": (F.conv2d, (2, 12, 13, 11), (16, 12, 3, 3), {"stride": 2, "padding": 1}),
     "conv1d": (F.conv1d, (3, 8, 40), (16, 8, 9), {"padding": 4, "dilation": 2}),
@@ -169,18 +174,18 @@ def with_bias(function: Callable[..., Tensor], **steps: Any) -> Callable[..., Te
 
 
 def convolved(name: str, device: str) -> tuple[Callable[..., Tensor], tuple[Tensor, Tensor, Tensor]]:
-    function, image, filters, steps = CONVOLUTIONS[name]
+    function, image, filters, steps = CALLS[name]
     g = torch.Generator().manual_seed(len(name))
     x, w = (torch.randn(shape, generator=g).to(device) for shape in (image, filters))
     return with_bias(function, **steps), (x, w, torch.randn(filters[0], generator=g).to(device))
 
 
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("name", CALLS)
 def test_convolutions_that_are_not_rounded(name: str, device: str) -> None:
     """Of few channels: the library rounds none of these row-major images either."""
     function, inputs = convolved(name, device)
-    mine, theirs = run(function, inputs), function(*inputs)
+    mine, theirs = run(function, inputs, **SHORT), function(*inputs)
     assert is_split()
     assert mine.stride() == theirs.stride()
     exact = function(*(each.double() for each in inputs))
@@ -190,7 +195,7 @@ def test_convolutions_that_are_not_rounded(name: str, device: str) -> None:
 
 def test_images_that_the_library_rounds_are_not_split() -> None:
     function, (x, w, b) = convolved("conv2d", "cpu")
-    run(function, (x.contiguous(memory_format=torch.channels_last), w, b))
+    run(function, (x.contiguous(memory_format=torch.channels_last), w, b), **SHORT)
     assert not is_split()
 
 
@@ -200,8 +205,14 @@ def test_infinities_of_images(value: float, device: str) -> None:
     function, (x, w, b) = convolved("conv2d", device)
     x[0, 3, 5, 5] = value
     w[4] = torch.sign(w[4])
-    mine, theirs = run(function, (x, w, b)), function(x, w, b)
+    mine, theirs = run(function, (x, w, b), **SHORT), function(x, w, b)
     assert is_split()
     assert torch.equal(mine.isnan(), theirs.isnan())
     assert torch.equal(mine.isinf(), theirs.isinf())
     torch.testing.assert_close(mine[theirs.isfinite()], theirs[theirs.isfinite()])
+
+
+def test_convolutions_are_the_library_s_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolutions, "CONVOLUTIONS", CONVOLUTIONS)
+    run(*convolved("conv2d", "cpu"), **SHORT)
+    assert not is_split()

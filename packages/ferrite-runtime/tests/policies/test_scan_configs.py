@@ -115,6 +115,8 @@ def test_columns_are_scanned_in_lines_with_several_rows_to_a_thread() -> None:
         (9647, 759, (16, 256, 8)),  # more rows than one tile holds
         (19561, 257, (32, 128, 8)),  # of two tiles one would be all but empty
         (1 << 17, 50, (32, 64, 4)),
+        (1 << 17, 1, (32, 1, 1)),
+        (1 << 17, 3, (32, 4, 1)),
     ],
 )
 def test_columns_that_take_long_to_combine_are_scanned_by_many_threads(

@@ -74,7 +74,8 @@ class ConvolutionThresholds:
     Attributes:
         small_flops: most operations of a convolution that is a kernel of ours, unless users say otherwise. Set: that of
             products, which its kernel is one of.
-        split_flops: the same of a convolution of float32 that is computed in parts of TF32, as it may not be rounded.
+        split_flops: the same of a convolution of float32 that is computed in parts of TF32, as it may not be rounded:
+            none yet, as nothing says how fast that is.
         rounded_channels: channels of a row-major image from which on the library rounds float32 to TF32 where it may.
             Measured (``benchmarks/kernels/convolution_layouts.py``).
         few_points: most points of the sums of a filter's gradient that reads images as they lie. Set: two blocks of a
@@ -88,7 +89,7 @@ class ConvolutionThresholds:
     """
 
     small_flops: int = 2_000_000_000
-    split_flops: int = 1 << 40
+    split_flops: int = 0
     rounded_channels: int = 16
     few_points: int = 128
     short_vector: int = 8

@@ -390,7 +390,7 @@ def _busily_scanned_columns(shape: Shape, row: int) -> tuple[Config, ...]:
     line = 128 // max(1, shape.narrowest_read)
     columns = keep_busy(shape, line, least=max(8, line // 2), programs=TILES.fill)
     depth = min(
-        (min(row, COLUMNS.busy_scan) >> halvings for halvings in range(3)),
+        (max(1, min(row, COLUMNS.busy_scan) >> halvings) for halvings in range(3)),
         key=lambda block: -(-shape.reduction // block) * (block + COLUMNS.busy_turn),
     )
     warps = max(1, columns * depth // (shape.device.target.warp_size * COLUMNS.busily_scanned_per_thread))

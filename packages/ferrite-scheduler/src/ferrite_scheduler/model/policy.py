@@ -337,7 +337,7 @@ class Policy:
     attention_key_block: int = 128
     attention_parts: int = 64
     scale_sums: bool = True
-    split_points: int = 64
+    split_points: int = 256
     cut_rows: bool = True
     recomputed_points: int = 16
     recomputed_cost: int = 8

@@ -22,7 +22,7 @@ from ferrite_ir.language.graph import Contract, Graph
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.sizes import is_static, product
 
-from .contractions import EIGHT_BIT_FLOATS, HALVES, as_reduction, is_narrow, right_parts
+from .contractions import EIGHT_BIT_FLOATS, HALVES, LEAST_EXTENT, as_reduction, is_narrow, right_parts
 from .policy import Policy
 
 FACTORS = (*HALVES, *EIGHT_BIT_FLOATS)
@@ -75,7 +75,9 @@ def is_in_parts(contract: Contract, policy: Policy) -> bool:
     if contract.left.dtype is not F32 or contract.fast or contract.segments is not None or not policy.split_points:
         return False
     sizes = [dim.size for dim in (*contract.dims, *contract.reduction_dims)]
-    return all(map(is_static, sizes)) and product(dim.size for dim in contract.reduction_dims) >= policy.split_points
+    roles, points = roles_of(contract), product(dim.size for dim in contract.reduction_dims)
+    rows, columns = (product(dim.size for dim in dims) for dims in (roles.rows, roles.columns))
+    return all(map(is_static, sizes)) and points >= policy.split_points and min(rows, columns) >= LEAST_EXTENT
 
 
 def _has_groups_for_tiles(contract: Contract, roles: Roles) -> bool:
