@@ -216,3 +216,12 @@ def test_convolutions_are_the_library_s_unless_asked_for(monkeypatch: pytest.Mon
     monkeypatch.setattr(convolutions, "CONVOLUTIONS", CONVOLUTIONS)
     run(*convolved("conv2d", "cpu"), **SHORT)
     assert not is_split()
+
+
+@pytest.mark.parametrize("split_flops", [0, 1 << 40])
+def test_convolutions_that_round_with_products_are_as_before(split_flops: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolutions, "CONVOLUTIONS", replace(CONVOLUTIONS, split_flops=split_flops))
+    for name in ("convolution_precision", "product_precision"):
+        monkeypatch.setattr(convolutions, name, lambda: "tf32")
+    run(*convolved("conv2d", "cpu"), **SHORT)
+    assert any("to_tf32" in kernel["source"] for kernel in kernels())

@@ -158,11 +158,13 @@ def _convolution(
 def _is_split(b: Builder, x: Tensor, weight: Tensor, groups: int, *, transposed: bool) -> bool:
     """Returns whether tensor cores compute a convolution of float32 that may not be rounded, or is not, in parts.
 
-    Where it may be, the library rounds nothing of row-major images of few channels (decision 0039), nor do these
-    kernels. Their sums have 64 points at least, and vectors of channels.
+    Where convolutions may be, but not products, the library rounds nothing of row-major images of few channels
+    (decision 0039), nor do these kernels. Their sums have vectors of channels.
     """
     (filters, depth, *size), vector = weight.shape, VECTOR_BYTES // F32.bytes
-    if not b.choices.split_points or x.dtype is not F32 or not all(isinstance(n, int) for n in weight.shape):
+    if not CONVOLUTIONS.split_flops or not b.choices.split_points or product_precision() == "tf32":
+        return False
+    if x.dtype is not F32 or not all(isinstance(extent, int) for extent in weight.shape):
         return False
     channels = filters // groups if transposed else depth
     if channels % vector or prod(size) * channels < b.choices.split_points or groups != 1:
