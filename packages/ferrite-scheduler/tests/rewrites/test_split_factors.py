@@ -77,3 +77,13 @@ def test_sums_are_cut_where_their_parts_are_even(points: int, shape: tuple[int, 
 def test_products_of_few_columns_are_reductions() -> None:
     text = graph_of(weights="18, 256").replace("18", "15")
     assert [type(d) for d in schedule(parse_graph(text), Target(), POLICY).graph.definitions] == [Reduction]
+
+
+def test_a_factor_that_a_call_has_changed_has_parts_of_its_own() -> None:
+    text = """graph @f(x: f32[20, 256], w: f32[18, 256]) -> (p, q) {
+      t: f32[18, 256] = loop [n < 18, k < 256] w[n, k]
+      p: f32[20, 18] = contract [m < 20, n < 18 | k < 256] x[m, k] * t[n, k]
+      extern lib.scale_.default(t, x) mutates (t) effects
+      q: f32[20, 18] = contract [m < 20, n < 18 | k < 256] x[m, k] * t[n, k]
+    }"""
+    assert parts_of(text) == ["t", "p_low", "q_low"]

@@ -7,10 +7,12 @@ from random import Random
 import pytest
 
 from checks import check
+from ferrite_ir import parse_graph
 from ferrite_ir.language.graph import Contract, Loop
 from ferrite_scheduler import Policy
 from ferrite_scheduler.model.contractions import part_loads
 from ferrite_scheduler.model.forms import Contraction
+from ferrite_scheduler.rewrites.split_precision import cut_rows
 
 TEXT = """
 graph @f(x: f32[{rows}, 18], w: {dtype}[20, 18], v: {dtype}[20, 18], s: f32[20]) -> (y{more}) {{
@@ -59,3 +61,15 @@ def test_other_rows_stay_whole(graph: str, policy: dict[str, bool]) -> None:
     contracts = [d for kernel in kernels for d in kernel.body if isinstance(d, Contract)]
     assert len(contracts) == 1
     assert not part_loads(contracts[0])
+
+
+def test_rows_that_a_call_has_changed_have_parts_of_their_own() -> None:
+    text = """graph @f(x: f32[3, 18], w: i8[20, 18]) -> (p, q) {
+      t: f32[3, 18] = loop [m < 3, k < 18] x[m, k]
+      p: f32[3, 20] = contract [m < 3, n < 20 | k < 18] t[m, k] * cast.f32(w[n, k])
+      extern lib.scale_.default(t, x) mutates (t) effects
+      q: f32[3, 20] = contract [m < 3, n < 20 | k < 18] t[m, k] * cast.f32(w[n, k])
+    }"""
+    graph = cut_rows(parse_graph(text), Policy())
+    loops = [definition for definition in graph.definitions if isinstance(definition, Loop)]
+    assert [loop.results[0].name for loop in loops] == ["t", "p_parts", "q_parts"]

@@ -159,5 +159,5 @@ def _key(definition: Definition, storage: Storage, position: int) -> Hashable:
     types = tuple([result.type for result in definition.results])
     if not storage.writes:
         return (type(definition), what, bodies, types)
-    versions = tuple([storage.version(found.source, position) for body in bodies for found in body.loads])
+    versions = storage.versions(bodies, position)
     return (type(definition), what, bodies, types, versions)

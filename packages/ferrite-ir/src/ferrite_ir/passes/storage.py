@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ferrite_ir.language.graph import Attend, Call, Extern, For, Graph, If, Update, While, names_read
+from ferrite_ir.language.scalar import Scalar
 
 NEVER = 1 << 60
 
@@ -35,6 +37,10 @@ class Storage:
     def version(self, name: str, position: int) -> int:
         """Returns how often the contents of a value have been changed before ``position``."""
         return bisect_right(self.writes.get(self.root(name), ()), position)
+
+    def versions(self, bodies: Iterable[Scalar], position: int) -> tuple[int, ...]:
+        """Returns the versions of all that bodies load: where two are equal, equal bodies have equal values."""
+        return tuple([self.version(load.source, position) for body in bodies for load in body.loads])
 
 
 def trace_storage(graph: Graph) -> Storage:

@@ -11,13 +11,14 @@ lies beside it in memory. Both lie with the points of the sum one behind the oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeAlias
 
 from ferrite_ir.language.dtypes import F32, I32
 from ferrite_ir.language.graph import Contract, Definition, Graph, Loop, TensorType
 from ferrite_ir.language.index import Dim
 from ferrite_ir.language.scalar import Scalar, apply, bitcast, const, load
+from ferrite_ir.passes.storage import trace_storage
 from ferrite_scheduler.analysis.dim_orders import plain_dims
 from ferrite_scheduler.model.contractions import TF32_BITS, right_parts
 from ferrite_scheduler.model.intermediates import new_value
@@ -27,16 +28,30 @@ from ferrite_scheduler.model.tiled_contractions import is_in_parts, is_tiled
 HALF_OF_A_BIT = 1 << 12
 """What is added to the bits of a float32 number to round it to the nearest TF32."""
 
+Key: TypeAlias = tuple[Scalar, tuple[Dim, ...], tuple[int, ...]]
+"""A right factor, its dims, and how often what it loads has been changed: its parts are made once for each."""
+
 
 def split_factors(graph: Graph, policy: Policy) -> Graph:
     """Returns the graph with right factors of such products as sums of two parts; the same object without any."""
-    wanted = [definition for definition in graph.definitions if _is_to_be_split(definition, policy)]
-    if not wanted:
+    if not any(_is_to_be_split(definition, policy) for definition in graph.definitions):
         return graph
     types = {name: value.type for name, value in graph.values.items()}
-    split: dict[tuple[Scalar, tuple[Dim, ...]], Scalar] = {}
-    definitions = tuple(new for old in graph.definitions for new in _with_parts(old, types, split, policy))
-    return replace(graph, definitions=definitions)
+    storage, split = trace_storage(graph), dict[Key, Scalar]()
+    definitions: list[Definition] = []
+    for position, definition in enumerate(graph.definitions):
+        if isinstance(definition, Contract) and _is_to_be_split(definition, policy):
+            right = definition.right
+            dims = tuple(dim for dim in (*definition.dims, *definition.reduction_dims) if dim in right.dims)
+            key = right, dims, storage.versions((right,), position)
+            if key not in split:
+                parts, split[key] = _parts_of(definition, dims, types)
+                types |= {value.name: value.type for value in parts.results}
+                definitions.append(parts)
+            definitions.append(replace(definition, right=split[key]))
+        else:
+            definitions.append(definition)
+    return replace(graph, definitions=tuple(definitions))
 
 
 def _is_to_be_split(definition: Definition, policy: Policy) -> bool:
@@ -48,31 +63,18 @@ def _is_to_be_split(definition: Definition, policy: Policy) -> bool:
     )
 
 
-def _with_parts(
-    definition: Definition,
-    types: dict[str, TensorType],
-    split: dict[tuple[Scalar, tuple[Dim, ...]], Scalar],
-    policy: Policy,
-) -> Iterator[Definition]:
-    """Yields a definition, or what makes the parts of its right factor, unless ``split`` has them, and the product."""
-    if not isinstance(definition, Contract) or not _is_to_be_split(definition, policy):
-        yield definition
-        return
-    right, result = definition.right, definition.result
-    dims = tuple(dim for dim in (*definition.dims, *definition.reduction_dims) if dim in right.dims)
-    if (right, dims) not in split:
-        kind = TensorType(F32, tuple(dim.size for dim in dims), device=result.type.device)
-        low = new_value(f"{result.name}_low", kind, types)
-        bodies, results, first = [_rest(right)], [low], right
-        if not _lies_along_sums(definition, types):
-            high = new_value(f"{result.name}_high", kind, types | {low.name: kind})
-            bodies, results = [_kept(right), *bodies], [high, low]
-            first = load(high.name, [dim.index for dim in dims], F32)
-        yield Loop(tuple(results), dims, tuple(bodies), definition.origins)
-        types |= {value.name: kind for value in results}
-        second = load(low.name, [dim.index for dim in dims], F32)
-        split[right, dims] = apply("add", _kept(first), second)
-    yield replace(definition, right=split[right, dims])
+def _parts_of(contract: Contract, dims: tuple[Dim, ...], types: dict[str, TensorType]) -> tuple[Loop, Scalar]:
+    """Returns the loop over ``dims`` that makes the parts of a right factor, and their sum."""
+    right, result = contract.right, contract.result
+    kind = TensorType(F32, tuple(dim.size for dim in dims), device=result.type.device)
+    low = new_value(f"{result.name}_low", kind, types)
+    bodies, results, first = [_rest(right)], [low], right
+    if not _lies_along_sums(contract, types):
+        high = new_value(f"{result.name}_high", kind, types | {low.name: kind})
+        bodies, results = [_kept(right), *bodies], [high, low]
+        first = load(high.name, [dim.index for dim in dims], F32)
+    second = load(low.name, [dim.index for dim in dims], F32)
+    return Loop(tuple(results), dims, tuple(bodies), contract.origins), apply("add", _kept(first), second)
 
 
 def _lies_along_sums(contract: Contract, types: dict[str, TensorType]) -> bool:

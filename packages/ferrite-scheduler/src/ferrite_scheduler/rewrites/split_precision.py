@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeAlias
 
 from ferrite_ir.language.dtypes import BF16, F32, I32, I64
 from ferrite_ir.language.graph import Contract, Definition, Graph, Loop, TensorType
 from ferrite_ir.language.index import Dim, constant
 from ferrite_ir.language.scalar import Scalar, apply, bitcast, cast, const, index_value, load
 from ferrite_ir.language.sizes import product
+from ferrite_ir.passes.storage import Storage, trace_storage
 from ferrite_scheduler.model.contractions import CODES, CUT_ROWS, PARTS, row_dims
 from ferrite_scheduler.model.intermediates import fresh_dim, new_value
 from ferrite_scheduler.model.policy import Policy
@@ -28,14 +30,19 @@ from ferrite_scheduler.model.policy import Policy
 UPPER_HALF = -(1 << 16)
 """The bits of a float32 number that are those of a bfloat16 one."""
 
+Key: TypeAlias = tuple[Scalar, tuple[int, ...]]
+"""Rows, and how often what they load has been changed: their parts are made once for each."""
+
 
 def cut_rows(graph: Graph, policy: Policy) -> Graph:
     """Returns the graph with the rows of such products as sums of three parts; the same object without any."""
     if not policy.cut_rows or not any(_is_to_be_cut(definition) for definition in graph.definitions):
         return graph
-    types = {name: value.type for name, value in graph.values.items()}
-    cut: dict[Scalar, Scalar] = {}
-    definitions = tuple(new for old in graph.definitions for new in _with_parts(old, types, cut))
+    types, storage = {name: value.type for name, value in graph.values.items()}, trace_storage(graph)
+    cut: dict[Key, Scalar] = {}
+    definitions = tuple(
+        new for position, old in enumerate(graph.definitions) for new in _with_parts(old, types, cut, storage, position)
+    )
     return replace(graph, definitions=definitions)
 
 
@@ -47,14 +54,15 @@ def _is_to_be_cut(definition: Definition) -> bool:
 
 
 def _with_parts(
-    definition: Definition, types: dict[str, TensorType], cut: dict[Scalar, Scalar]
+    definition: Definition, types: dict[str, TensorType], cut: dict[Key, Scalar], storage: Storage, position: int
 ) -> Iterator[Definition]:
     """Yields a definition, or what makes the parts of its rows, unless ``cut`` has them, and a product of these."""
     if not isinstance(definition, Contract) or not _is_to_be_cut(definition):
         yield definition
         return
     left, result = definition.left, definition.result
-    if left not in cut:
+    key = left, storage.versions((left,), position)
+    if key not in cut:
         points = (*row_dims(definition), *definition.reduction_dims)
         which = fresh_dim("p", PARTS, points)
         dims = (which, *points)
@@ -64,8 +72,8 @@ def _with_parts(
         positions = [dim.index for dim in points]
         loads = (load(parts.name, (constant(part), *positions), BF16) for part in range(PARTS))
         high, middle, low = (cast(part, F32) for part in loads)
-        cut[left] = apply("add", high, apply("add", middle, low))
-    yield replace(definition, left=cut[left])
+        cut[key] = apply("add", high, apply("add", middle, low))
+    yield replace(definition, left=cut[key])
 
 
 def _chosen_part(number: Scalar, which: Dim) -> Scalar:
