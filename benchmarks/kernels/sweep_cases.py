@@ -250,12 +250,12 @@ def layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.gelu(F.linear(x, weight, bias))
 
 
-def layer_input(y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # a bias as others have
+def layer_input(y: Tensor, weight: Tensor) -> Tensor:
     """Returns the gradient of the input of a layer."""
     return y @ weight
 
 
-def layer_weight(y: Tensor, x: Tensor, bias: Tensor) -> Tensor:  # a bias as others have
+def layer_weight(y: Tensor, x: Tensor) -> Tensor:
     """Returns the gradient of the weight of a layer."""
     return y.t() @ x
 
@@ -265,16 +265,28 @@ def layer_case(name: str, function: Callable[..., Tensor], rows: int, columns: i
         m, n, k = (max(1, extent // scale) for extent in (rows, columns, summed))
         shapes = {layer: ((m, k), (n, k)), layer_input: ((m, k), (k, n)), layer_weight: ((k, m), (k, n))}[function]
         first, second = (torch.randn(shape, dtype=dtype) for shape in shapes)
-        return first, second / summed**0.5, torch.randn(n, dtype=dtype)
+        bias = (torch.randn(n, dtype=dtype),) if function is layer else ()
+        return first, second / summed**0.5, *bias
 
     return Case(f"float32 layer, {name}, {rows}x{columns}x{summed}", function, make, bar=False)
 
 
-LAYERS = (("gelu", layer), ("gradient of its input", layer_input), ("gradient of its weight", layer_weight))
-LAYER_EXTENTS: tuple[Shape, ...] = ((4096, 4096, 4096), (8192, 3072, 768), (8192, 768, 3072), (2048, 2048, 512))
+LAYER_EXTENTS: tuple[Shape, ...] = (
+    (4096, 4096, 4096),
+    (8192, 1024, 4096),
+    (2048, 2048, 2048),
+    (2048, 2048, 512),
+    (8192, 3072, 768),
+    (8192, 768, 3072),
+    (1536, 4096, 1024),
+    (4096, 11008, 4096),
+    (3000, 2052, 1284),
+)
 
 BLOCK_CASES: tuple[Case, ...] = (
-    *(layer_case(name, function, *extents) for extents in LAYER_EXTENTS for name, function in LAYERS),
+    *(layer_case("GELU", layer, *extents) for extents in LAYER_EXTENTS),
+    layer_case("gradient of its input", layer_input, 4096, 4096, 4096),
+    *(layer_case("gradient of its weight", layer_weight, *each) for each in ((4096, 4096, 4096), (3072, 768, 8192))),
     *(convnext_blocks(*each) for each in ((96, 56), (192, 28), (384, 14), (768, 7))),
     *(
         products_beside(*each)

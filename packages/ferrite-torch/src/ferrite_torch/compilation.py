@@ -21,6 +21,7 @@ from ferrite_scheduler import CostOracle, Policy, Schedule, Target, choose_produ
 from ferrite_scheduler.choices.oracle import Unknown
 from ferrite_scheduler.choices.products import Chosen
 from ferrite_torch.calls.layouts import Layouts
+from ferrite_torch.devices.facts import HOPPER
 from ferrite_torch.diagnostics.logs import log_graph, log_lowered, log_schedule
 from ferrite_torch.diagnostics.refusals import refuse_fallbacks
 from ferrite_torch.diagnostics.statistics import Stopwatch
@@ -87,8 +88,6 @@ class Simplified:
     held: frozenset[str]
 
 
-HOPPER_TARGET = "sm_90"
-"""The target whose GPUs multiply float32 in parts faster than whole (`devices.facts.splits_factors`)."""
 CHEAPER = "it costs less than a kernel of ours, or nothing says what that would cost"
 """Why a product of matrices that has a kernel is an extern call."""
 
@@ -123,7 +122,7 @@ def compile_for_targets(
     Raises:
         FerriteError: some layer refused; others raise what they like, which ``watch.current`` puts a name to.
     """
-    splits = all(name == HOPPER_TARGET for name in targets)
+    splits = all(name == HOPPER for name in targets)
     simplified = simplify_graph(module, kind, options, facts, watch, device, splits=splits)
     return emit_programs(simplified, kind, options, targets, watch, oracle)
 

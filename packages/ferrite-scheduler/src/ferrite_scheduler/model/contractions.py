@@ -99,11 +99,16 @@ def right_parts(contract: Contract) -> tuple[Scalar, Scalar] | None:
     right = contract.right
     if right.op != "add" or right.dtype is not F32 or right.args[1].op != "load":
         return None
-    kept = kept_load(right.args[0])
+    kept = _kept_load(right.args[0])
     return None if kept is None else (kept, right.args[1])
 
 
-def kept_load(node: Scalar) -> Scalar | None:
+def part_products(contract: Contract) -> int:
+    """Returns how many products of parts are added up for one of whole factors: 1 where these are multiplied."""
+    return 1 if right_parts(contract) is None else PART_PRODUCTS
+
+
+def _kept_load(node: Scalar) -> Scalar | None:
     """Returns the load of which a value is the bits that TF32 has, None if it is anything else."""
     if node.op != "bitcast" or node.args[0].op != "bitand":
         return None

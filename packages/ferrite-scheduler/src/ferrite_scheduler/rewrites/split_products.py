@@ -23,7 +23,7 @@ from ferrite_ir.language.index import Dim, constant, delinearize
 from ferrite_ir.language.scalar import Scalar, apply, const, index_value, load, substitute_dims
 from ferrite_ir.language.sizes import is_static, product
 from ferrite_scheduler.model.annotations import PartialContract
-from ferrite_scheduler.model.contractions import PART_PRODUCTS, right_parts
+from ferrite_scheduler.model.contractions import part_products
 from ferrite_scheduler.model.intermediates import fresh_dim, partial_value
 from ferrite_scheduler.model.policy import Policy
 from ferrite_scheduler.model.target import Target
@@ -105,7 +105,7 @@ def parts_of(contract: Contract, target: Target, policy: Policy) -> Parts | None
     most = min(policy.product_parts, target.l2_bytes // sums)
     all_parts = [parts for parts in _cuts(points, most, policy) if parts.length >= policy.product_part_points]
     exact = [parts for parts in all_parts if points % parts.length == 0 and cuts_evenly(parts.length, extents)]
-    if right_parts(contract) is not None:
+    if part_products(contract) > 1:
         all_parts = exact  # where points may be missing a factor is chosen, and no sum of two parts any more
     whole = _seconds(contract, Parts(1, points), target)
     for choices in (exact, all_parts):
@@ -148,13 +148,12 @@ def _seconds(contract: Contract, parts: Parts, target: Target) -> Estimate:
     points = parts.count * parts.length
     left, right = (_bytes(side) for side in (contract.left, contract.right))
     factors = batch * points * (rows * left + columns * right)
-    part_products = PART_PRODUCTS if right_parts(contract) is not None else 1
     fastest = Estimate(math.inf, 0)
     for tile_rows, tile_columns, share in target.tile_rates:
         tiles = batch * -(-rows // tile_rows) * -(-columns // tile_columns)
         programs = tiles * parts.count
         rounds = -(-programs // target.processors)
-        operations = 2.0 * tiles * tile_rows * tile_columns * points * part_products
+        operations = 2.0 * tiles * tile_rows * tile_columns * points * part_products(contract)
         rate = target.tensor_operations * target.processors * share * HALF / contract.left.dtype.bytes
         multiplied = operations / rate
         strips = tiles * points * (tile_rows * left + tile_columns * right)

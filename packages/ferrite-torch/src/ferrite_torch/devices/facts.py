@@ -12,8 +12,8 @@ from ferrite_runtime.devices import descriptors
 from ferrite_runtime.devices.descriptors import DeviceFacts
 from ferrite_runtime.errors import DeviceUnavailable
 
-HOPPER = (9, 0)
-"""Compute capability of GPUs whose tensor cores read factors from shared memory (``wgmma``)."""
+HOPPER = "sm_90"
+"""The target whose tensor cores read factors from shared memory (``wgmma``)."""
 
 
 def device_facts(device: str) -> dict[str, Any]:
@@ -44,7 +44,10 @@ def splits_factors() -> bool:
     A process that has not used its GPU, or the child of one that has, is not made to do so.
     """
     is_used: Callable[[], bool] = torch.cuda.is_initialized
-    return torch.version.hip is None and is_used() and torch.cuda.get_device_capability() == HOPPER
+    if torch.version.hip is not None or not is_used():
+        return False
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}" == HOPPER
 
 
 def fills_memory() -> bool:

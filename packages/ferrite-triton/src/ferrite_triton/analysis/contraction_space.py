@@ -12,7 +12,7 @@ from dataclasses import replace
 from ferrite_ir.language.graph import Computed, Contract, Segments, Update
 from ferrite_ir.language.powers_of_two import next_power_of_two
 from ferrite_scheduler.model.axes import Axis
-from ferrite_scheduler.model.contractions import LEAST_EXTENT, right_parts
+from ferrite_scheduler.model.contractions import LEAST_EXTENT, part_products
 from ferrite_scheduler.model.schedule import Kernel
 from ferrite_triton.analysis.lowering_policy import LOWERING
 from ferrite_triton.analysis.space import (
@@ -46,7 +46,7 @@ def contraction_space(kernel: Kernel) -> Space:
 
 def _has_parts(definition: Computed) -> bool:
     """Returns whether a factor is multiplied in parts: a program has two loops then, which cannot become one."""
-    return isinstance(definition, Contract) and right_parts(definition) is not None
+    return isinstance(definition, Contract) and part_products(definition) > 1
 
 
 def _grouped_space(kernel: Kernel, axes: tuple[KernelAxis, ...], segments: Segments, name: str) -> Space:

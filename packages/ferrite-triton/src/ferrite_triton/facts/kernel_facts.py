@@ -9,7 +9,7 @@ from ferrite_ir.language.ops import OPS, RANDOM
 from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_ir.language.sizes import hint
 from ferrite_scheduler.model.annotations import SortedScatter
-from ferrite_scheduler.model.contractions import PART_PRODUCTS, right_parts
+from ferrite_scheduler.model.contractions import part_products
 from ferrite_scheduler.model.forms import (
     Attention,
     Contraction,
@@ -204,14 +204,14 @@ def has_partial_sums(flat: FlatKernel) -> bool:
     """Returns whether sums of tensor cores are added to others in f32, as those of 8-bit floats that are not fast."""
     products = [definition for definition in flat.definitions if isinstance(definition, Contract)]
     return any(
-        (product.left.dtype.bytes == 1 and not product.fast) or right_parts(product) is not None for product in products
+        (product.left.dtype.bytes == 1 and not product.fast) or part_products(product) > 1 for product in products
     )
 
 
 def count_parts(flat: FlatKernel) -> int | None:
     """Returns how many products of parts are added up for one of whole factors, None where these are multiplied."""
-    products = [definition for definition in flat.definitions if isinstance(definition, Contract)]
-    return PART_PRODUCTS if any(right_parts(product) is not None for product in products) else None
+    most = max(part_products(definition) for definition in flat.definitions if isinstance(definition, Contract))
+    return most if most > 1 else None
 
 
 def count_sum_groups(flat: FlatKernel) -> int | None:

@@ -10,14 +10,12 @@ import math
 from dataclasses import replace
 
 from ferrite_ir.language.graph import Definition, Graph, Reduction
-from ferrite_ir.language.sizes import Size, is_static
+from ferrite_ir.language.sizes import is_static
 from ferrite_scheduler.analysis.nodes import Node, Touch, make_node
 from ferrite_scheduler.model.policy import Policy
 
 from .merged_partials import ANY_ORDER
-
-Domain = tuple[tuple[Size, ...], tuple[Size, ...]]
-"""Extents of the dims and of the reduction dims: reductions over equal ones share kernels."""
+from .split_plans import Domain, domain_of
 
 
 def order_by_memory(graph: Graph, policy: Policy) -> Graph:
@@ -33,14 +31,10 @@ def order_by_memory(graph: Graph, policy: Policy) -> Graph:
 
 
 def _ordered(definition: Definition, orders: dict[Domain, tuple[int, ...]]) -> Definition:
-    if not isinstance(definition, Reduction) or _domain(definition) not in orders:
+    if not isinstance(definition, Reduction) or domain_of(definition) not in orders:
         return definition
     dims = definition.reduction_dims
-    return replace(definition, reduction_dims=tuple(dims[position] for position in orders[_domain(definition)]))
-
-
-def _domain(reduction: Reduction) -> Domain:
-    return tuple(dim.size for dim in reduction.dims), tuple(dim.size for dim in reduction.reduction_dims)
+    return replace(definition, reduction_dims=tuple(dims[position] for position in orders[domain_of(definition)]))
 
 
 def _orders(graph: Graph, policy: Policy) -> dict[Domain, tuple[int, ...]]:
@@ -51,7 +45,7 @@ def _orders(graph: Graph, policy: Policy) -> dict[Domain, tuple[int, ...]]:
     for definition in graph.definitions:
         if not isinstance(definition, Reduction) or len(definition.reduction_dims) < 2:
             continue
-        domain = _domain(definition)
+        domain = domain_of(definition)
         if definition.combine not in ANY_ORDER or not all(is_static(size) for size in domain[1]):
             kept.add(domain)
         elif domain not in kept:

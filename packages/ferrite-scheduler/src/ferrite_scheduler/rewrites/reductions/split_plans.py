@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeAlias
 
 from ferrite_ir.language.graph import Reduction, TensorType
 from ferrite_ir.language.sizes import Size, ceildiv, is_static, product
@@ -15,8 +16,15 @@ from ferrite_scheduler.model.target import Target
 
 from .fused_columns import cuts_evenly
 
+Domain: TypeAlias = tuple[tuple[Size, ...], tuple[Size, ...]]
+"""Extents of the dims and of the reduction dims: reductions over equal ones are cut alike, and share kernels."""
 VECTOR = 8
 """Elements that parts of memory that lies in one piece are multiples of: 16 bytes of the narrowest floats."""
+
+
+def domain_of(reduction: Reduction) -> Domain:
+    """Returns the extents of the dims and of the reduction dims."""
+    return tuple(dim.size for dim in reduction.dims), tuple(dim.size for dim in reduction.reduction_dims)
 
 
 @dataclass(frozen=True, slots=True)

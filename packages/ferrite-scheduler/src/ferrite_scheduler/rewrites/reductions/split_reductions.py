@@ -51,7 +51,7 @@ from ferrite_scheduler.rewrites.scans.scan_followers import store_followers
 from .fused_columns import Chunks, find_column_sums
 from .merged_partials import combines_parts_of, merge_parts, readers_of_states
 from .row_partials import Rows, find_row_partials
-from .split_plans import Piece, Plan, even_plan, in_vectors, plan_for
+from .split_plans import Domain, Piece, Plan, domain_of, even_plan, in_vectors, plan_for
 
 NOTHING = Work(0.0)
 
@@ -85,7 +85,7 @@ def prepare_reductions(graph: Graph, target: Target, policy: Policy, settled: Co
         match rewritten:
             case (Reduction(), Reduction() as second):
                 reader = readers.get(second.results[0].name)
-                if reader is not None and _domain(reader) not in plans and combines_parts_of(reader, second, policy):
+                if reader is not None and domain_of(reader) not in plans and combines_parts_of(reader, second, policy):
                     merging[second.results[0].name] = second
                     rewritten = rewritten[:1]
         definitions.extend(rewritten)
@@ -95,7 +95,7 @@ def prepare_reductions(graph: Graph, target: Target, policy: Policy, settled: Co
 
 def _prepared(
     definition: Definition,
-    plans: dict[tuple[tuple[int, ...], ...], Plan],
+    plans: dict[Domain, Plan],
     columns: dict[str, Chunks],
     types: dict[str, TensorType],
     target: Target,
@@ -120,7 +120,7 @@ def _prepared(
             first, second = split(definition, Plan(chunks.count, chunk, exact=chunks.exact), types)
             return as_column_reduction(first, definition), second
         case Reduction():
-            plan = plans.get(_domain(definition))
+            plan = plans.get(domain_of(definition))
             if plan is not None:
                 return split(definition, in_vectors(definition, plan, types), types)
     return (definition,)
@@ -129,7 +129,7 @@ def _prepared(
 def _split_by_rows(
     reduction: Reduction,
     rows: Rows,
-    plans: dict[tuple[tuple[int, ...], ...], Plan],
+    plans: dict[Domain, Plan],
     types: dict[str, TensorType],
     target: Target,
     policy: Policy,
@@ -139,7 +139,7 @@ def _split_by_rows(
     Rows that are cut for their statistics are cut alike, and the last stage combines parts of rows.
     """
     first, second = split(reduction, Plan(rows.count, rows.length, exact=True), types)
-    plan = plans.get(_domain(first))
+    plan = plans.get(domain_of(first))
     if plan is not None:
         parts_of_rows, combined = split(first, plan, types)
         if combines_parts_of(second, combined, policy):
@@ -173,23 +173,19 @@ def _lifted(combine: str, bodies: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
     return (bodies[0], *(const(number, bodies[0].dtype) for number in rest))
 
 
-def _domain(reduction: Reduction) -> tuple[tuple[Size, ...], ...]:
-    return tuple(dim.size for dim in reduction.dims), tuple(dim.size for dim in reduction.reduction_dims)
-
-
 def _plans(
     graph: Graph,
     types: dict[str, TensorType],
     target: Target,
     policy: Policy,
     settled: Collection[str],
-) -> dict[tuple[tuple[int, ...], ...], Plan]:
+) -> dict[Domain, Plan]:
     """Returns the plan for each domain that is to be split; the reduction over it that moves most bytes decides."""
     loops = [definition for definition in graph.definitions if isinstance(definition, Loop)]
     makers = _loops_of_no_reduction(graph.definitions)
     pieces = _pieces(graph, types)
-    heaviest: dict[tuple[tuple[int, ...], ...], tuple[Work, Work, Node]] = {}
-    joined: set[tuple[tuple[int, ...], ...]] = set()
+    heaviest: dict[Domain, tuple[Work, Work, Node]] = {}
+    joined: set[Domain] = set()
     for position, definition in enumerate(graph.definitions):
         if not isinstance(definition, Reduction):
             continue
@@ -205,13 +201,13 @@ def _plans(
             later = graph.definitions[position + 1 : position + 1 + policy.chunk_search]
             for loop in _following(definition, later):
                 after += replace(_work(make_node(0, loop, types, {}), policy), loops=1)
-        domain = _domain(definition)
+        domain = domain_of(definition)
         if domain not in heaviest or work.read > heaviest[domain][0].read:
             heaviest[domain] = (work, after, node)
         if is_outer(node) and domain not in joined and _is_joined(definition, loops, graph):
             joined.add(domain)
     looped = {load.source for loop in loops for body in loop.bodies for load in body.loads}
-    plans: dict[tuple[tuple[int, ...], ...], Plan] = {}
+    plans: dict[Domain, Plan] = {}
     for domain, (work, after, node) in heaviest.items():
         again = _read_again(node, looped, target, policy)
         has_images = any(_has_images(touch, node) for touch in again)
@@ -223,15 +219,15 @@ def _plans(
     return plans
 
 
-def _pieces(graph: Graph, types: dict[str, TensorType]) -> dict[tuple[tuple[int, ...], ...], Piece]:
+def _pieces(graph: Graph, types: dict[str, TensorType]) -> dict[Domain, Piece]:
     """Returns whether all that is reduced over each domain lies in order, without gaps, and is in memory anyway."""
     lasting = {value.name for value in graph.inputs}.union(graph.output_names)
-    found: dict[tuple[tuple[int, ...], ...], Piece] = {}
+    found: dict[Domain, Piece] = {}
     for definition in graph.definitions:
         if isinstance(definition, Reduction):
             is_lasting, is_one = (is_in_one_piece(definition, types, names) for names in (lasting, types))
             own = Piece.IN_MEMORY if is_lasting else Piece.ONE if is_one else Piece.NONE
-            found[_domain(definition)] = min(own, found.get(_domain(definition), own))
+            found[domain_of(definition)] = min(own, found.get(domain_of(definition), own))
     return found
 
 

@@ -18,7 +18,7 @@ from ferrite_torch.lowering.builder import Builder, Lowered, Unlowered
 from ferrite_torch.lowering.elementwise import refuse_opaque
 from ferrite_torch.lowering.expressions import call, choose, eq, gt, guarded, is_nan, larger, number_of, sub
 from ferrite_torch.lowering.reductions.reductions import Axes, finished, reduced, reduced_states
-from ferrite_torch.lowering.reductions.selection import is_selected, selected
+from ferrite_torch.lowering.reductions.selection import Rank, is_selected, selected
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.shapes.views import axis_of, inserted, replaced, reshaped
 from ferrite_torch.lowering.tensors import Point, Tensor
@@ -89,18 +89,18 @@ def topk(b: Builder, x: Tensor, k: int, dim: int = -1, largest: bool = True, sor
     return sorted_along(b, x, dim, descending=largest, top=int(k))
 
 
-Rank = Callable[[Point], Index]
+Place = Callable[[Point], Index]
 """The place in a sorted row, by the point of the row."""
 
 
-def _ranked(b: Builder, x: Tensor, axis: int, pair: tuple[Tensor, Tensor], rank: Rank) -> Lowered:
+def _ranked(b: Builder, x: Tensor, axis: int, pair: tuple[Tensor, Tensor], rank: Place) -> Lowered:
     """Returns what a reduction along ``axis`` returns: the value of a rank, and its position."""
     return tuple(
         finished(b, _at_rank(b, x, axis, tensor, rank), fake) for tensor, fake in zip(pair, b.fake, strict=True)
     )
 
 
-def _at_rank(b: Builder, x: Tensor, axis: int, ordered: Tensor, rank: Rank) -> Tensor:
+def _at_rank(b: Builder, x: Tensor, axis: int, ordered: Tensor, rank: Place) -> Tensor:
     if x.ndim == 0:
         return ordered
     rows = Axes(x.shape, (axis,)).kept_shape
@@ -112,7 +112,7 @@ def kthvalue(b: Builder, x: Tensor, k: int, dim: int = -1, keepdim: bool = False
     return _of_rank(b, x, axis_of(dim, x.ndim), lambda _: sc.const(int(k) - 1, I64), top=int(k))
 
 
-def _of_rank(b: Builder, x: Tensor, axis: int, rank: Callable[[Point], Scalar], *, top: int | None = None) -> Lowered:
+def _of_rank(b: Builder, x: Tensor, axis: int, rank: Rank, *, top: int | None = None) -> Lowered:
     """Returns the elements of a rank along an axis and their places: selected, or else of rows that are sorted.
 
     ``top`` is one more than the rank where all rows have the same.
@@ -126,7 +126,7 @@ def _of_rank(b: Builder, x: Tensor, axis: int, rank: Callable[[Point], Scalar], 
     return _ranked(b, x, axis, pair, lambda point: ix.indirect(rank(point), x.shape[axis] if x.ndim else 1))
 
 
-def _median_rank(b: Builder, x: Tensor, axis: int, *, skips_nan: bool) -> Callable[[Point], Scalar]:
+def _median_rank(b: Builder, x: Tensor, axis: int, *, skips_nan: bool) -> Rank:
     """Returns the rank of the lower median: of what is not NaN, or else of the first NaN if there is one."""
     size = x.shape[axis] if x.ndim else 1
     if not x.dtype.is_float or x.ndim == 0:

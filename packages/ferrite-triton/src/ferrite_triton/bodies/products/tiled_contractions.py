@@ -191,7 +191,6 @@ class TiledContractions:
         bounds, counter = self._open(reduction)
         totals = [builder.carry("sum", full(TILE, 0.0, F32), R) for _ in contractions]
         end = None if self._groups is None or self._flat.space.row_groups else bounds[1]
-        parts = [right_parts(contraction) for contraction in contractions]
         lefts, rights, lows = self._factors(contractions, reduction, counter, end)
         for contraction, total, left, right, low in zip(contractions, totals, lefts, rights, lows, strict=True):
             if low is not None:
@@ -204,7 +203,7 @@ class TiledContractions:
             builder.follow(total, Dot(left, right, total.expression, contraction.fast, few_digits))
         builder.close_loop(counter, bounds)
         found = [Tile(total.expression, RESULT_AXES, F32) for total in totals]
-        in_parts = [number for number, each in enumerate(parts) if each is not None]
+        in_parts = [number for number, low in enumerate(lows) if low is not None]
         return self._with_infinities(contractions, found, in_parts, reduction, bounds) if in_parts else found
 
     def _factors(
